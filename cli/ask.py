@@ -11,7 +11,7 @@ from pagedrun.cli.options.ask_flags import ASK, AskOptions
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.run_options import Display
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
+from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings

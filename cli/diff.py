@@ -70,7 +70,7 @@ def _run(given: Given) -> int:
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.report.diff_report import draw_comparison
     from pagedrun.cli.terminal.console import stderr_console
-    from pagedrun.paged.job.comparison.comparison import compare
+    from pagedrun.paged.job.compare import compare
 
     options, display = read(DiffOptions, given), read(Display, given)
     most_shown = DEFAULT_SHOWN if options.show is None else options.show

@@ -13,8 +13,8 @@ from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.generate_flags import DAILY, GENERATE
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.terminal.lossy_stream import discard
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
 from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings

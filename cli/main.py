@@ -33,7 +33,7 @@ from pagedrun.cli.terminal.console import stderr_console, tell
 from pagedrun.cli.terminal.json_lines import json_stderr
 from pagedrun.cli.warmup import HELP as WARMUP_HELP
 from pagedrun.cli.warmup import warmup
-from pagedrun.paged.job.control.signals import SignalGuard
+from pagedrun.paged.job.signals import SignalGuard
 from pagedrun.paged.values.foreign_flags import explain
 
 # By the beginning of the code of a refusal.

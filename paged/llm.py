@@ -18,9 +18,9 @@ from pagedrun.paged.models.hub import DEMO, resolve_model
 from pagedrun.paged.prompt_windows import PromptWindows
 from pagedrun.paged.replicas.replicated_engine import ReplicatedEngine
 from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.text.grammar.grammars import Grammars
-from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
-from pagedrun.paged.text.prompts.reader import (
+from pagedrun.paged.text.grammar import Grammars
+from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
+from pagedrun.paged.text.prompt_reader import (
     PromptReader,
     is_chat,
     is_one_prompt,

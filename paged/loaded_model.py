@@ -33,7 +33,7 @@ from pagedrun.paged.models.open_checkpoint import open_checkpoint
 from pagedrun.paged.models.rotary_positions import num_rotary_positions
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
-from pagedrun.paged.text.grammar.grammars import Grammars
+from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from threading import Event
 
 from pagedrun.paged.planning.windows import Windows
-from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, PromptEncoder
-from pagedrun.paged.text.prompts.prompt import Prompt
-from pagedrun.paged.text.prompts.reader import PromptReader
+from pagedrun.paged.text.prompt import Prompt
+from pagedrun.paged.text.prompt_encoder import ENCODE_BATCH_ROWS, PromptEncoder
+from pagedrun.paged.text.prompt_reader import PromptReader
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request

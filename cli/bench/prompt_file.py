@@ -7,8 +7,8 @@ from pathlib import Path
 from pagedrun.paged.bench.accuracy.accuracy_text import TokenIds, TokenizedText
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.sampling_params import SamplingParams

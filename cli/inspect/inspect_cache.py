@@ -179,7 +179,7 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
     from pagedrun.cli.page.saved_page import check_saved_page, write_saved_page
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.output.row_lookup import ID_PREFIX, find_rows, row_index
-    from pagedrun.paged.job.output.run_files import RunFiles
+    from pagedrun.paged.job.output.side_files import RunFiles
     from pagedrun.paged.report.inspect.inspection import DEFAULT_TOP, Question, inspect_run
     from pagedrun.paged.report.inspect.moment import PEAK
     from pagedrun.paged.report.inspect.saved_report import SavedReport

@@ -1,7 +1,7 @@
 """What `inspect-cache` cannot show of a run, or not with certainty, and why."""
 
 from pagedrun.paged.job.output.manifest import JobStatus
-from pagedrun.paged.job.output.run_files import RunFiles
+from pagedrun.paged.job.output.side_files import RunFiles
 from pagedrun.paged.report.inspect.saved_report import SavedReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 

@@ -8,8 +8,8 @@ from pagedrun.cli.options.defaults import CONFIG_FILE, Defaults
 from pagedrun.cli.options.flags import Given
 from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import config_settings, recipe_settings
-from pagedrun.paged.job.output.run_files import RunFiles
-from pagedrun.paged.job.output.saved_manifest import read_manifest
+from pagedrun.paged.job.output.manifest import read_manifest
+from pagedrun.paged.job.output.side_files import RunFiles
 from pagedrun.paged.job.prompt_texts import GivenTexts, PromptTexts, TextsUnavailable
 from pagedrun.paged.values.errors import UsageError, as_flag
 from pagedrun.recipes.recipe import Recipe

@@ -6,9 +6,8 @@ from pathlib import Path
 from pagedrun.cli.options.flags import Given
 from pagedrun.paged.job.config import SIDE_SUFFIXES, STDOUT
 from pagedrun.paged.job.inputs.input_names import expand
-from pagedrun.paged.job.inputs.reader import inputs_stem
-from pagedrun.paged.job.inputs.reading import InputFormat, Reading
-from pagedrun.paged.job.output.formats.output_format import OutputFormat
+from pagedrun.paged.job.inputs.reader import InputFormat, Reading, inputs_stem
+from pagedrun.paged.job.output.output_file import OutputFormat
 from pagedrun.paged.values.errors import UsageError, option
 
 OUTPUT_SUFFIX = ".out.jsonl"

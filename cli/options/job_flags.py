@@ -10,7 +10,7 @@ from pagedrun.cli.options.reading import values_of
 from pagedrun.cli.options.run_options import Display, RunOptions
 from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
-from pagedrun.paged.job.progress.listener import JobListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import DEMO, cached_models, resolve_model

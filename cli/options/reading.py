@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pagedrun.cli.options.flags import Given, plain_type
 from pagedrun.paged.job.inputs.json_line import parse_value
-from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.prompt_config import PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.flags import FlagField, Form, flag_fields
 

@@ -16,7 +16,7 @@ from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.reading import read
 from pagedrun.cli.options.run_options import RunOptions
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, STDOUT, UserDefaults
-from pagedrun.paged.job.output.saved_manifest import read_defaults
+from pagedrun.paged.job.output.manifest import read_defaults
 from pagedrun.paged.values.errors import UsageError, as_flag
 from pagedrun.paged.values.flags import FlagField, Form
 from pagedrun.paged.values.structure import STRUCTURES

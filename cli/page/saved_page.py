@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pagedrun.cli.page.target import check_target
 
 if TYPE_CHECKING:
-    from pagedrun.paged.job.output.run_files import RunFiles
+    from pagedrun.paged.job.output.side_files import RunFiles
     from pagedrun.paged.report.record.snapshot import Snapshot
 
 

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pagedrun.cli.terminal.safe_text import safe
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress import ShownAnswer
 
 MAX_ID_WIDTH = 20
 MAX_LINES = 3

@@ -15,9 +15,8 @@ from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds,
 from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import tell
-from pagedrun.paged.job.progress.listener import JobListener, Phase
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
-from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
+from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer
+from pagedrun.paged.text.prompt_renderer import PromptModes
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8

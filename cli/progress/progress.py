@@ -14,8 +14,8 @@ from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds,
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
-from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
-from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
+from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
+from pagedrun.paged.text.prompt_renderer import PromptModes
 
 
 @dataclass(frozen=True, slots=True)

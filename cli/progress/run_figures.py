@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from pagedrun.cli.progress.speed import SpeedLog
 from pagedrun.cli.progress.time_left import TimeLeft
-from pagedrun.paged.job.progress.listener import Phase
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.progress import Phase, ShownAnswer, Tally
 from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.text.prompts.prompt_renderer import PromptModes
+from pagedrun.paged.text.prompt_renderer import PromptModes
 from pagedrun.paged.values.errors import as_flag, spelled
 
 RATE_WINDOW_SECONDS = 10.0

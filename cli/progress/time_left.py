@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import exp
 
-from pagedrun.paged.job.progress.answer_lengths import AnswerLengths
+from pagedrun.paged.job.progress import AnswerLengths
 from pagedrun.paged.report.record.timeline import StepRecord
 
 # What rows differ in besides the length of their answers, as a share of the mean.

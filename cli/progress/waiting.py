@@ -8,7 +8,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pagedrun.cli.terminal.console import tell
-from pagedrun.paged.job.progress.listener import Phase, SilentListener
+from pagedrun.paged.job.progress import Phase, SilentListener
 
 
 class Waiting(SilentListener):

@@ -9,8 +9,7 @@ from rich.text import Text
 from pagedrun.cli.terminal.safe_text import safe
 
 if TYPE_CHECKING:
-    from pagedrun.paged.job.comparison.comparison import Change, Comparison, Side
-    from pagedrun.paged.job.comparison.output_index import OutputFigures
+    from pagedrun.paged.job.compare import Change, Comparison, OutputFigures, Side
 
 _WHAT = {
     "error": "their errors",

@@ -9,7 +9,7 @@ from pagedrun.paged.values.errors import option
 
 if TYPE_CHECKING:  # they import much
     from pagedrun.paged.job.planned.planned_weights import Unpacking
-    from pagedrun.paged.job.progress.listener import JobListener
+    from pagedrun.paged.job.progress import JobListener
     from pagedrun.paged.values.engine_config import EngineConfig
 
 

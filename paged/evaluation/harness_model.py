@@ -13,8 +13,8 @@ from pagedrun.paged.evaluation.generation import Generation
 from pagedrun.paged.evaluation.model_args import ModelArgs
 from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.text.prompts.prompt_time import present
-from pagedrun.paged.text.prompts.reader import template_variables
+from pagedrun.paged.text.prompt import present
+from pagedrun.paged.text.prompt_reader import template_variables
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.prompt_input import TokensPrompt
 from pagedrun.paged.values.request import Completion

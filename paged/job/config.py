@@ -1,19 +1,19 @@
-"""JobConfig: everything that decides what a job writes, and where each setting came from."""
+"""Job configuration: all settings that decide what a job writes, and their origins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pagedrun.paged.job.inputs.reader import shown_inputs
-from pagedrun.paged.job.inputs.reading import (
+from pagedrun.paged.job.inputs.reader import (
     DEFAULT_MAX_LINE_BYTES,
     DELIMITER,
     InputFormat,
     Reading,
+    shown_inputs,
 )
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.text.prompts.overlong import Overlong
+from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import Rule, spans

@@ -1,4 +1,4 @@
-"""What the job asks of tokenizer and engine, so that its tests need neither weights nor torch."""
+"""Interfaces of tokenizer, engine and run as used by a job, so that its tests need no weights."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.text.prompts.continuations import TextEncoder
-from pagedrun.paged.text.prompts.prompt_renderer import ChatRenderer
+from pagedrun.paged.text.prompt import TextEncoder
+from pagedrun.paged.text.prompt_renderer import ChatRenderer
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request

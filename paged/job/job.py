@@ -1,51 +1,64 @@
-"""The job: a file of rows in, a file of answers out, and beside it what happened."""
+"""Job: answers every row of an input file and writes the files beside the output."""
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pagedrun.paged.job.awaited_rows import AwaitedRows
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.control.disk_space import missing_space, space_warning
-from pagedrun.paged.job.control.job_deadline import job_deadline
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard
-from pagedrun.paged.job.control.ward import JobWard
-from pagedrun.paged.job.control.watchdog import DEADLINE
-from pagedrun.paged.job.earlier.earlier_rows import EarlierRows
-from pagedrun.paged.job.earlier.open_earlier import at_its_time, open_earlier
-from pagedrun.paged.job.earlier.questions import Questions
-from pagedrun.paged.job.earlier.row_digests import RowDigests
+from pagedrun.paged.job.earlier_run import (
+    EarlierRows,
+    Questions,
+    RowDigests,
+    at_its_time,
+    open_earlier,
+)
+from pagedrun.paged.job.inputs.byte_streams import ReadingStop
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
-from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.inputs.row_source import InputFacts
+from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, RunLike
 from pagedrun.paged.job.open_model import opener_of
-from pagedrun.paged.job.output.conversion import Conversion, clear_files
-from pagedrun.paged.job.output.finished_rows import FinishedRows
-from pagedrun.paged.job.output.formats.row_shaper import RowShaper
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output.output_layout import OutputLayout, folder_for
-from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.output.side_files import SideFiles
-from pagedrun.paged.job.output.writer import RowWriter
-from pagedrun.paged.job.output.written_row import answered_row, failed_row
-from pagedrun.paged.job.planned.sharing_check import check_sharing
+from pagedrun.paged.job.output.output_layout import (
+    Conversion,
+    OutputLayout,
+    clear_files,
+    folder_for,
+)
+from pagedrun.paged.job.output.output_row import answered_row, failed_row
+from pagedrun.paged.job.output.row_columns import RowShaper
+from pagedrun.paged.job.output.saved_rows import FinishedRows
+from pagedrun.paged.job.output.side_files import SideFiles, empty_engine_report, job_report
+from pagedrun.paged.job.output.writer import RowWriter, missing_space, space_warning
+from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
-from pagedrun.paged.job.progress.first_answers import FirstAnswers
-from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.progress import (
+    FirstAnswers,
+    JobListener,
+    Phase,
+    ShownAnswer,
+    SilentListener,
+    Tally,
+)
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.job.resumed_run import ResumedRun
+from pagedrun.paged.job.resume import ResumedRun
+from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted, SignalGuard
 from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
 from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.values.errors import EngineStalled, UsageError, as_flag, option, spelled
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.engine_config import Deadline
+from pagedrun.paged.values.errors import (
+    EngineError,
+    EngineStalled,
+    UsageError,
+    as_flag,
+    option,
+    spelled,
+)
+from pagedrun.paged.values.request import Completion, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,61 @@ def run_job(
                     "were read"
                 )
         return result
+
+
+class JobWard:
+    """A job with a claimed output; implements `watchdog.Ward`.
+
+    `stall_timeout_s` is the longest time, in seconds, that may pass between two steps of the
+    engine; 0 if it may be any.
+    """
+
+    def __init__(self, output: OutputFile, stall_timeout_s: float) -> None:
+        self._output = output
+        self._stall_timeout_s = stall_timeout_s
+        self._leave: Callable[[], str] | None = None
+        self._dump: Callable[[], str] | None = None
+        self._idle_s = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are rows to lose."""
+        return self._leave is not None
+
+    def begin(self, leave: Callable[[], str]) -> None:
+        """From now on there are rows to lose: `leave` saves them and returns what to say."""
+        self._leave = leave
+
+    def run(self, dump: Callable[[], str]) -> None:
+        """From now on steps are expected; `dump` saves the engine's state and says where."""
+        self._dump = dump
+        self._idle_s = 0.0
+
+    def rest(self) -> None:
+        """From now on no step is expected."""
+        self._dump = None
+
+    def step(self) -> None:
+        """Take note of a step."""
+        self._idle_s = 0.0
+
+    def leave(self) -> str:
+        """Save what was written; an output that was never begun is removed."""
+        if self._leave is not None:
+            return self._leave()
+        self._output.close()
+        return NOTHING_WRITTEN
+
+    def waited(self, seconds: float) -> str | None:
+        """Return the sentence to print if there was no step for too long."""
+        self._idle_s += seconds
+        dump = self._dump
+        if dump is None or not 0 < self._stall_timeout_s <= self._idle_s:
+            return None
+        return (
+            f"the engine has not finished a step for {self._stall_timeout_s:g} seconds; "
+            f"raise --stall-timeout to allow more time; {dump()}"
+        )
 
 
 class _Job:
@@ -437,3 +505,45 @@ class _Job:
 
 def _requests(rows: Iterable[JobRow]) -> list[Request]:
     return [row.request for row in rows if row.request is not None]
+
+
+class AwaitedRows:
+    """Each row is answered once, with as many answers as it asked for."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, JobRow] = {}  # by index
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, rows: Iterable[JobRow]) -> None:
+        """Take note of rows that the engine is asked now."""
+        self._rows |= {row.index: row for row in rows}
+
+    def take(self, completion: Completion) -> JobRow:
+        """Return the row that `completion` answers; it is awaited no more.
+
+        Raises `EngineError` if none waits for it, or if it has too few answers or too many.
+        """
+        row = self._rows.pop(completion.request.index, None)
+        if row is None:
+            raise EngineError(
+                f"row {completion.request.index} was answered twice or never asked; please report "
+                "this"
+            )
+        vote, num_asked = completion.vote, completion.request.params.n
+        expected = num_asked if vote is None else vote.drawn
+        num_answers = len(completion.scores or completion.outputs)
+        if completion.error is None and num_answers != expected:
+            raise EngineError(
+                f"row {row.index} has {num_answers} answers instead of {expected}; please report "
+                "this"
+            )
+        return row
+
+
+def job_deadline(config: JobConfig, guard: SignalGuard) -> Deadline | None:
+    """Return when the job ends; the time that it was given counts from when the guard was made."""
+    if config.deadline is None:
+        return None
+    return Deadline(guard.began + config.deadline, config.sampling.seed or 0)

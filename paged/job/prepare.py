@@ -1,4 +1,7 @@
-"""Everything that can be found wrong before the weights are read: files, rows, prompts."""
+"""Preparation of a job: reads, checks and encodes the rows before the weights are read.
+
+Rows are read in windows that fit into memory, however long the input is.
+"""
 
 import os
 from collections import Counter
@@ -6,23 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pagedrun.paged.job.alike_rows import check_template, refuse_if_all_fail, refuse_without_prompts
 from pagedrun.paged.job.config import STDOUT, JobConfig
-from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.input_checks import (
+    UniqueIds,
+    check_template,
+    refuse_if_all_fail,
+    refuse_without_prompts,
+)
+from pagedrun.paged.job.inputs.byte_streams import ReadingStop
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
-from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.inputs.row import Row, place_of
-from pagedrun.paged.job.inputs.row_source import InputFacts, RowSource
-from pagedrun.paged.job.inputs.unique_ids import UniqueIds
+from pagedrun.paged.job.inputs.row import InputDigest, InputFacts, Row, RowSource, place_of
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
-from pagedrun.paged.job.progress.listener import JobListener, Phase
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
+from pagedrun.paged.job.progress import JobListener, Phase
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
-from pagedrun.paged.job.windows import RowWindows, refused_row
-from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
-from pagedrun.paged.text.prompts.prompt_renderer import RAW, PromptMode, PromptModes
-from pagedrun.paged.text.reasoning_tags import check_budget
+from pagedrun.paged.planning.windows import Windows
+from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
+from pagedrun.paged.text.prompt_renderer import RAW, PromptMode, PromptModes
+from pagedrun.paged.text.reasoning import check_budget
 from pagedrun.paged.values.errors import RowError, UsageError, option
 
 
@@ -249,4 +254,74 @@ def _warn_of_equal_answers(rows: Sequence[JobRow], listener: JobListener) -> Non
         f"{count} for several answers at temperature 0, which are all equal{vote}; the first is "
         f"{first.place} with n {params.n}: pass {option('temperature')} 0.7 or so to have "
         f"different ones, or {option('n')} 1"
+    )
+
+
+class RowWindows:
+    """Reads one window after the other; `is_last` says whether there is another one.
+
+    Raises `UsageError` if the source cannot be read, and for a bad row of a `strict` job.
+    """
+
+    def __init__(
+        self, source: RowSource, config: JobConfig, stop: ReadingStop | None = None
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._stop = stop or ReadingStop()
+        rows = self.unless_stopped(islice(iter(source), config.limit))
+        wanted = self._refuse_bad(rows) if config.strict else rows
+        self._windows = Windows(self._counted(wanted), config.window, lambda: source.num_bytes_read)
+        self._num_read = 0
+        self._digest: InputDigest | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no row is left."""
+        return self._digest is not None
+
+    def read(self) -> list[Row]:
+        """Return the rows of the next window."""
+        try:
+            rows = self._windows.read()
+            if self._windows.is_last:
+                self._finish()
+            return rows
+        except OSError as error:
+            name = self._config.input_shown
+            raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
+
+    def unless_stopped(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows; raises `ReadingStoppedError` when nobody wants them any more."""
+        for row in rows:
+            self._stop.check()
+            yield row
+
+    def digest(self) -> InputDigest:
+        """Return what was read so far, of all rows once the last window was."""
+        return self._digest or self._source.digest(whole=False)
+
+    def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._num_read += 1
+            yield row
+
+    def _refuse_bad(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.error is not None:
+                raise refused_row(self._config.input, row, row.error)
+            yield row
+
+    def _finish(self) -> None:
+        was_cut = self._num_read == self._config.limit
+        whole = not was_cut or self._source.drain()
+        self._digest = self._source.digest(whole=whole)
+
+
+def refused_row(name: str, row: Row | JobRow, error: RowError) -> UsageError:
+    """Return the refusal of a whole input because of one row, as `strict` asks for."""
+    place = place_of(row.unit, row.line, row.file or name)
+    return UsageError(
+        f"{place}: {error.marked} ({error.code}); {option('strict')} refuses the whole "
+        "input; without it the row gets an error instead of an answer"
     )

@@ -1,7 +1,7 @@
-"""PromptTexts: prompts of a finished run, read again from the input that its manifest names.
+"""Prompts of a finished run, read again from the input named in its manifest.
 
-Neither report nor snapshot holds a prompt. The input is read on the path that the run took, and
-nothing of it is believed before its digest is that of the run.
+Neither report nor snapshot holds a prompt. The input is read on the same path as in the run, and
+nothing of it is used unless its digest is that of the run.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -11,21 +11,24 @@ from pathlib import Path
 
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
-from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs, shown_inputs
-from pagedrun.paged.job.inputs.reading import InputFormat, Reading
-from pagedrun.paged.job.inputs.remote_file import is_remote
-from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.output.file_digests import files_digest, text_digest
-from pagedrun.paged.job.output.saved_manifest import read_manifest
-from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
+from pagedrun.paged.job.inputs.arrow_source import HUB_PREFIX
+from pagedrun.paged.job.inputs.byte_streams import is_remote
+from pagedrun.paged.job.inputs.reader import (
+    STDIN,
+    InputFormat,
+    Reading,
+    is_repeatable,
+    open_inputs,
+    shown_inputs,
+)
+from pagedrun.paged.job.inputs.row import Row, RowSource
+from pagedrun.paged.job.output.manifest import files_digest, read_manifest, text_digest
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.job.prompts.requests import RequestBuilder
-from pagedrun.paged.job.prompts.template import PromptTemplate
 from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
-from pagedrun.paged.text.prompts.overlong import Overlong
+from pagedrun.paged.text.prompt import Overlong
+from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import PagedrunError, UsageError, option
 from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams

@@ -1,19 +1,19 @@
-"""One question, answered while somebody reads: the job of a single row, without its files."""
+"""One question of `pagedrun ask`: a job of a single row whose text is shown as it is generated."""
 
+import hashlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.inputs.given_row import GivenRow
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.row import Columns, InputDigest, InputFacts, Row, default_id
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.output.written_row import WrittenRow, answered_row, failed_row
+from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
-from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.run import Run
-from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.streamed_answer import StreamedAnswer
+from pagedrun.paged.text.answer_text import AnswerText, StreamedAnswer
 from pagedrun.paged.values.errors import RowError, as_flag, spelled
 from pagedrun.paged.values.request import Completion, Request
 
@@ -125,3 +125,29 @@ class _Reader:
                 thought, text = len(stream.thought), len(stream.text)
                 stream.feed(sequence.known_outputs(stream.num_tokens))
                 self.on_text(stream.thought[thought:], stream.text[text:])
+
+
+class GivenRow:
+    """The row with these columns; implements `RowSource`."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.facts = InputFacts()
+        self._columns = columns
+        self._bytes = json.dumps(columns).encode()
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the row as JSON."""
+        return len(self._bytes)
+
+    def __iter__(self) -> Iterator[Row]:
+        digest = hashlib.sha256(self._bytes).digest()
+        yield Row(0, 1, None, digest, default_id(0), self._columns)
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return size and SHA-256 of the row as JSON."""
+        return InputDigest(len(self._bytes), hashlib.sha256(self._bytes).hexdigest(), whole)
+
+    def drain(self) -> bool:
+        """Return true: there is nothing left."""
+        return True

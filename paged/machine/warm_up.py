@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.machine.code_caches import CacheFacts, code_caches
 from pagedrun.paged.values.engine_config import EngineConfig
 

@@ -1,15 +1,16 @@
-"""Channels: answers in messages, of which one channel holds thoughts and one the answer itself.
+"""Channels of answers: messages of reasoning and of the answer itself.
 
 `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>` is
-what models write whose templates have these special tokens (gpt-oss). Without them the text would
-be `analysis…assistantfinal…`, so messages are told apart by tokens, before anything is decoded.
+the output of models with these special tokens in their template (gpt-oss). Decoded without them,
+the text would be `analysis…assistantfinal…`; the messages are therefore separated by token ids,
+before decoding.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports what takes long
+if TYPE_CHECKING:
     from pagedrun.paged.text.tokenizer import Tokenizer
 
 THOUGHT, ANSWER = "analysis", "final"
@@ -145,3 +146,32 @@ def _last(tokens: Sequence[int], wanted: int) -> int:
     """Return the place of the last token that is the one wanted, the end if there is none."""
     places = range(len(tokens) - 1, -1, -1)
     return next((place for place in places if tokens[place] == wanted), len(tokens))
+
+
+class ChannelThought:
+    """Follows the tokens of an answer until they are those of the answer itself; see `Thinking`."""
+
+    tags = None
+    end = ""  # which no tag closes
+
+    def __init__(self, reader: ChannelReader) -> None:
+        self._reader = reader
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer is still to begin."""
+        return not self._reader.is_answer
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has begun."""
+        return self._reader.is_answer
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the next token is one of a thought, rather than between two messages."""
+        return self.is_open and not self._reader.is_header
+
+    def take(self, token_id: int) -> None:
+        """Go on by the next token of the answer."""
+        self._reader.take(token_id)

@@ -1,4 +1,4 @@
-"""IncrementalText: the end of an answer's text, decoded as its tokens come."""
+"""Incremental decoding of the end of an answer's text."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,10 +1,11 @@
-"""Tokenizer: text to token ids and back, and chat messages to text.
+"""Tokenizer of a model folder: text to token ids and back, chats to text.
 
-Only tokenizer.json is trusted for how text is cut. `AutoTokenizer` is not used: it picks a class
-by a name that the model folder gives.
+Only tokenizer.json, or the vocabulary of a GGUF file, determines the tokens. `AutoTokenizer` is
+not used: it picks a class by a name in the model folder.
 """
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,14 +13,12 @@ from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 
+from pagedrun.paged.files.gguf.gguf_file import GgufFile
 from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, with_open_end
-from pagedrun.paged.text.cut_character import byte_values, num_cut_bytes
-from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
-from pagedrun.paged.text.prompts.prompt import require_unicode
-from pagedrun.paged.text.prompts.prompt_time import present
+from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
@@ -322,3 +321,109 @@ def _reraise(error: BaseException) -> NoReturn:
     raise RowError(
         "tokenizer_error", f"the tokenizer failed: {str(error)[:200]}", param="prompt"
     ) from error
+
+
+_Utf8Decoder = getincrementaldecoder("utf-8")
+
+
+def byte_values(backend: Any) -> dict[int, int]:
+    """Return the bytes that single tokens are, by token id, where decoding joins them.
+
+    That is so for SentencePiece models ("byte fallback"). There one byte too few spoils all bytes
+    beside it: none of them is shown. Other tokenizers have none of these.
+    """
+    decoder = backend.decoder
+    if decoder is None or b'"ByteFallback"' not in decoder.__getstate__():
+        return {}
+    ids = ((backend.token_to_id(f"<0x{value:02X}>"), value) for value in range(256))
+    return {token_id: value for token_id, value in ids if token_id is not None}
+
+
+def num_cut_bytes(token_ids: Sequence[int], values: Mapping[int, int]) -> int:
+    """Return how many of the last tokens are bytes of a character that does not end."""
+    for count in range(1, min(3, len(token_ids)) + 1):
+        tail = [values.get(token_id) for token_id in token_ids[-count:]]
+        if None in tail:
+            return 0
+        try:
+            is_whole = _Utf8Decoder().decode(bytes(each for each in tail if each is not None))
+        except UnicodeDecodeError:
+            continue  # it begins before these
+        return 0 if is_whole else count
+    return 0
+
+
+_GGUF_SPECIAL_TOKENS = {
+    "bos_token": "tokenizer.ggml.bos_token_id",
+    "eos_token": "tokenizer.ggml.eos_token_id",
+    "unk_token": "tokenizer.ggml.unknown_token_id",
+    "pad_token": "tokenizer.ggml.padding_token_id",
+}
+_SENTENCEPIECE = "llama"  # as tokenizer.ggml.model calls it
+
+
+def read_gguf_tokenizer(path: Path) -> tuple[Any, JsonObject]:
+    """Return a `tokenizers.Tokenizer`, and what tokenizer_config.json would say beside it.
+
+    Raises `ModelError` for a tokenizer that transformers cannot rebuild.
+    """
+    fields = JsonObject(str(path), GgufFile.open(path).metadata)
+    tokens = fields.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise _no_tokenizer(path, "there is none in it")
+    special: dict[str, JSONValue] = {}
+    for name, field in _GGUF_SPECIAL_TOKENS.items():
+        if fields.has(field):
+            special[name] = tokens[fields.integer(field, 0, len(tokens) - 1)]
+    backend = _rebuilt(path, fields)
+    kind = fields.string("tokenizer.ggml.model")
+    begins = fields.boolean("tokenizer.ggml.add_bos_token", kind == _SENTENCEPIECE)
+    if begins and "bos_token" in special:
+        _begin_with(backend, str(special["bos_token"]))
+    template = fields.string("tokenizer.chat_template")
+    return backend, JsonObject(str(path), {**special, "chat_template": template})
+
+
+def _rebuilt(path: Path, fields: JsonObject) -> Any:
+    # Imported here: it takes long. Releases differ in where they have it.
+    try:
+        from transformers.integrations.gguf import convert_gguf_tokenizer
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_TOKENIZER_MAPPING
+    except ImportError:
+        from transformers.integrations.ggml import (
+            GGUF_TOKENIZER_MAPPING,
+            convert_gguf_tokenizer,
+        )
+    given = {
+        theirs: fields.get(f"tokenizer.{name}")
+        for name, theirs in GGUF_TOKENIZER_MAPPING["tokenizer"].items()
+        if fields.has(f"tokenizer.{name}")
+    }
+    try:
+        backend, _ = convert_gguf_tokenizer(fields.text("general.architecture"), given)
+    except BaseException as error:  # a panic in Rust is not an Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise _no_tokenizer(path, f"{type(error).__name__}: {str(error)[:120]}") from error
+    return backend
+
+
+def _begin_with(backend: Any, token: str) -> None:
+    """Let texts begin with a token, as the model was trained."""
+    from tokenizers.processors import Sequence, TemplateProcessing
+
+    token_id = backend.token_to_id(token)
+    begin = TemplateProcessing(
+        single=f"{token}:0 $A:0",
+        pair=f"{token}:0 $A:0 {token}:1 $B:1",
+        special_tokens=[(token, token_id)],
+    )
+    own = backend.post_processor
+    backend.post_processor = begin if own is None else Sequence([own, begin])
+
+
+def _no_tokenizer(path: Path, why: str) -> ModelError:
+    return ModelError(
+        f"{path}: its tokenizer cannot be rebuilt ({why}); pass the folder of the original model's "
+        f"tokenizer with {option('tokenizer')}"
+    )

@@ -8,8 +8,14 @@ import signal
 import sys
 
 from pagedrun.cli.terminal.json_lines import JsonLines, json_line, json_stderr, wants_json_lines
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
-from pagedrun.paged.job.control.watchdog import NOTHING_WRITTEN, SIGNALS, Watchdog
+from pagedrun.paged.job.signals import (
+    NOTHING_WRITTEN,
+    SIGNALS,
+    JobInterrupted,
+    SignalGuard,
+    Watchdog,
+    exit_status,
+)
 
 # Of a live display: take away its last line, and give back the cursor that it hides.
 CLEAN_LINE = "\r\x1b[J\x1b[?25h"

@@ -16,12 +16,11 @@ from pagedrun import __version__
 from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.progress.listener import JobListener, Phase
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.output.side_files import empty_engine_report, job_report
+from pagedrun.paged.job.progress import JobListener, Phase, Tally
+from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
 from tests.cli.light_command import HEAVY, light_command

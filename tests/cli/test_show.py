@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.report.shown_prompt import draw_prompt
-from pagedrun.paged.job.shown_row import ShownRow
-from pagedrun.paged.text.prompts.prompt_parts import PromptPart
-from pagedrun.paged.text.prompts.prompt_renderer import PromptMode
+from pagedrun.paged.job.shown_row import PromptPart, ShownRow
+from pagedrun.paged.text.prompt_renderer import PromptMode
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.text.grammar.compiler import GrammarCompiler
-from pagedrun.paged.text.grammar.grammars import Grammars
-from pagedrun.paged.text.grammar.matcher import GrammarMatcher
+from pagedrun.paged.text.grammar import GrammarCompiler, Grammars
+from pagedrun.paged.text.structured_answer import GrammarMatcher
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.progress.listener import Phase, SilentListener
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.progress import Phase, SilentListener, Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 from tests.job.scripted_model import Answer, ScriptedModel, config_for, echo
 

@@ -9,7 +9,7 @@ from typing import Any
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
-from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.report_sections import EngineReport

@@ -11,10 +11,8 @@ from pagedrun.paged.files.json_fields import json_fields
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.output.batch_row import BROKEN, BatchRow, ErrorBody
-from pagedrun.paged.job.output.written_row import answered_row
-from pagedrun.paged.job.prompts.batch_call import BatchCall
-from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.output.output_row import BROKEN, BatchRow, ErrorBody, answered_row
+from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput

@@ -9,7 +9,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.planned.calibration import MIN_STEPS, NUM_NEW, calibrate
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.timed_run import TimedRun
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
 from tests.jsonl import write_jsonl

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.request import Completion, Request
 from tests.job.heard import output_rows, run, side_file

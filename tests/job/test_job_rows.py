@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams

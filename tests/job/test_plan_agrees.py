@@ -17,7 +17,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize

@@ -15,7 +15,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.planned_weights import Unpacking
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
 from tests.command import Command

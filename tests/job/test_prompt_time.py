@@ -10,10 +10,10 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.output.saved_manifest import read_manifest
+from pagedrun.paged.job.output.manifest import read_manifest
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.text.prompts.prompt_time import present
-from pagedrun.paged.text.prompts.reader import PromptReader
+from pagedrun.paged.text.prompt import present
+from pagedrun.paged.text.prompt_reader import PromptReader
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError

@@ -9,7 +9,7 @@ from pagedrun.kernels.attention.read_once import ON_GPU
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.job.shown_row import show_row
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, note_run
 from pagedrun.paged.planning.forecast import MARGIN, run_time
 from pagedrun.paged.planning.forecast_sections import ForecastFigures, RunTime

@@ -12,7 +12,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.windows import RowWindows
+from pagedrun.paged.job.prepare import RowWindows
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from tests.conftest import MakeModel
 from tests.jsonl import jsonl, read_jsonl, write_jsonl

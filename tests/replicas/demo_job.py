@@ -7,8 +7,7 @@ from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.progress.listener import SilentListener
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress import ShownAnswer, SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path

@@ -11,7 +11,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import PartPlanner
 from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster

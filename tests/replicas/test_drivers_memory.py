@@ -13,9 +13,8 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress.listener import SilentListener
-from pagedrun.paged.job.progress.tally import Tally
-from pagedrun.paged.job.replicated_model import ReplicatedModel
+from pagedrun.paged.job.model import ReplicatedModel
+from pagedrun.paged.job.progress import SilentListener, Tally
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine

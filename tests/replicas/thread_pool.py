@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.job.output.report_file import empty_engine_report
+from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.planning.sizing import PlanBasis

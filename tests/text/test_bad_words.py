@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.text.bad_words import MAX_KEPT, BadWords
+from pagedrun.paged.text.prompt_encoder import MAX_KEPT, BadWords
 from pagedrun.paged.values.errors import RowError
 
 IDS = {"cat": [1], " cat": [2], "catfish": [1, 5], " catfish": [2, 5], "dog": [3, 4]}

@@ -10,10 +10,9 @@ import pytest
 
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.grammar.compiler import CompiledGrammar
-from pagedrun.paged.text.grammar.structured_answer import StructuredAnswer
-from pagedrun.paged.text.reasoning_tags import check_budget
-from pagedrun.paged.text.thought_budget import ThoughtBudget
+from pagedrun.paged.text.grammar import CompiledGrammar
+from pagedrun.paged.text.reasoning import ThoughtBudget, check_budget
+from pagedrun.paged.text.structured_answer import StructuredAnswer
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request

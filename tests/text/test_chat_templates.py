@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
-from pagedrun.paged.text.prompts.prompt_time import present
+from pagedrun.paged.text.prompt import present
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams

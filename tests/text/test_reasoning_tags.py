@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.text.reasoning_tags import ReasoningTags, check_budget
+from pagedrun.paged.text.reasoning import ReasoningTags, check_budget
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams
 

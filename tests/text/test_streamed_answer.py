@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.text.answer_text import AnswerText
+from pagedrun.paged.text.answer_text import AnswerText, StreamedAnswer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
-from pagedrun.paged.text.streamed_answer import StreamedAnswer
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

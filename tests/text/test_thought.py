@@ -2,9 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.text.reasoning_tags import ReasoningTags
-from pagedrun.paged.text.thought import Thought
-from pagedrun.paged.text.thought_budget import ThoughtBudget
+from pagedrun.paged.text.reasoning import ReasoningTags, Thought, ThoughtBudget
 
 TAGS = ReasoningTags("<a>", "</a>")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.text.prompts.prompt import require_unicode
+from pagedrun.paged.text.prompt import require_unicode
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.control.signals import JobInterrupted, exit_status
-from pagedrun.paged.job.control.watchdog import DEADLINE
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress.listener import SilentListener
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.progress import SilentListener, Tally
+from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -73,7 +73,7 @@ RunWatch.on_phase = held
 """
 # A run's patience begins when it is held.
 PATIENT = """
-from pagedrun.paged.job.control.ward import JobWard
+from pagedrun.paged.job.job import JobWard
 waited, is_held = JobWard.waited, False
 def waited_while_held(ward, seconds):
     return waited(ward, seconds) if is_held else None

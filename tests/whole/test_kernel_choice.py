@@ -12,7 +12,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.devices.kernel_choice import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams

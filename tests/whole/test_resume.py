@@ -12,7 +12,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.progress.listener import JobListener, Phase, SilentListener
+from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError

@@ -14,13 +14,14 @@ from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.grammar.compiler import CompiledGrammar, TokenMask
-from pagedrun.paged.text.grammar.grammars import Grammars
-from pagedrun.paged.text.grammar.mask_filler import MaskFiller
-from pagedrun.paged.text.grammar.matcher import GrammarMatcher
-from pagedrun.paged.text.grammar.structured_answer import StructuredAnswer
-from pagedrun.paged.text.grammar.thought_tokens import ThoughtTokens
-from pagedrun.paged.text.reasoning_tags import ReasoningTags
+from pagedrun.paged.text.grammar import CompiledGrammar, Grammars, TokenMask
+from pagedrun.paged.text.reasoning import ReasoningTags
+from pagedrun.paged.text.structured_answer import (
+    GrammarMatcher,
+    MaskFiller,
+    StructuredAnswer,
+    ThoughtTokens,
+)
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request

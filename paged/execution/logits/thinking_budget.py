@@ -7,7 +7,7 @@ from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.thought_budget import ThoughtBudget
+from pagedrun.paged.text.reasoning import ThoughtBudget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 

@@ -1,16 +1,39 @@
-"""ArraySource: rows that are the elements of one JSON array."""
+"""Rows of a JSON array, cut out of the byte stream without holding or parsing the whole of it."""
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
-from pagedrun.paged.job.inputs.array_elements import ArrayElements, Element
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
 from pagedrun.paged.job.inputs.json_line import parse_object
-from pagedrun.paged.job.inputs.line_source import utf8_text
-from pagedrun.paged.job.inputs.row import RECORD, Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.job.inputs.line_source import (
+    BOM,
+    FIRST_BYTES,
+    JSON_BLANKS,
+    refuse_foreign,
+    utf8_text,
+)
+from pagedrun.paged.job.inputs.row import (
+    RECORD,
+    Columns,
+    InputDigest,
+    InputFacts,
+    Row,
+    default_id,
+    refuse_empty,
+    with_columns,
+)
+from pagedrun.paged.values.errors import RowError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What is between two commas of the array; `data` is None if it is too long to hold."""
+
+    number: int  # from 1
+    byte_offset: int  # of its first byte that is not blank
+    data: bytes | None
 
 
 class ArraySource:
@@ -74,3 +97,147 @@ class ArraySource:
             return parse_object(utf8_text(element.data, element.byte_offset))
 
         return with_columns(row, read)
+
+
+# UTF-8 has these bytes for these characters alone, so that no text need be decoded to find them.
+_STRUCTURE = re.compile(rb'["\[\]{},]')
+_IN_STRING = re.compile(rb'["\\]')
+_NOT_BLANK = re.compile(rb"[^ \t\r\n]")
+
+
+class ArrayElements:
+    """Iterates over the elements of the array that `stream` is.
+
+    Brackets are counted, not matched, and strings skipped: whether an element is JSON is found
+    out when it is parsed. Raises `UsageError` if the stream is no array, or one that is not
+    closed, has an empty place or goes on after its end.
+    """
+
+    def __init__(self, stream: CountedStream, name: str, max_bytes: int) -> None:
+        self._stream = stream
+        self._name = name
+        self._max_bytes = max_bytes
+        self._offset = 0  # of the next byte that is read
+        self._number = 0
+        self._depth = 0  # of brackets; 1 is inside the array
+        self._in_string = False
+        self._is_escaped = False
+        self._held: list[bytes] | None = []  # of this element; None once it is too long
+        self._num_held = 0
+        self._begin: int | None = None  # where this element begins, None before it does
+
+    def __iter__(self) -> Iterator[Element]:
+        chunk = self._opened()
+        while True:
+            if self._depth == 0:
+                self._refuse_rest(chunk)
+                return
+            if not chunk:
+                raise UsageError(
+                    f"{self._name}: the array is not closed, record {self._number + 1} or the "
+                    "text after it is cut off; is the file complete?"
+                )
+            chunk = yield from self._cut(chunk)
+            if self._depth:
+                chunk = self._read()
+
+    def _opened(self) -> bytes:
+        """Read up to the bracket that opens the array, and return what was read after it."""
+        chunk = self._read(at_least=FIRST_BYTES)
+        refuse_foreign(self._name, chunk)
+        if chunk.startswith(BOM):
+            chunk = chunk[len(BOM) :]
+        while chunk and not chunk.strip(JSON_BLANKS):
+            chunk = self._read()
+        first = chunk.lstrip(JSON_BLANKS)
+        if not first:
+            raise UsageError(f"{self._name}: empty input, there is no row to answer")
+        if not first.startswith(b"["):
+            raise UsageError(
+                f"{self._name} is not a JSON array of rows, since it does not begin with [; if "
+                "it has one object per line, let its name end in .jsonl"
+            )
+        self._depth = 1
+        return first[1:] or self._read()
+
+    def _cut(self, chunk: bytes) -> Generator[Element, None, bytes]:
+        """Yield the elements that end in `chunk`; return what follows the array."""
+        base = self._offset - len(chunk)
+        place = kept = 0
+        while place < len(chunk):
+            if self._is_escaped:
+                self._is_escaped = False
+                place += 1
+                continue
+            match = (_IN_STRING if self._in_string else _STRUCTURE).search(chunk, place)
+            if match is None:
+                break
+            place = match.end()
+            sign = match[0]
+            if sign == b'"':
+                self._in_string = not self._in_string
+            elif sign == b"\\":
+                self._is_escaped = True
+            elif sign in b"[{":
+                self._depth += 1
+            elif sign != b",":
+                self._depth -= 1
+                if self._depth == 0:
+                    self._hold(chunk[kept : place - 1], base + kept)
+                    if self._begin is not None or self._number:
+                        yield self._ended()
+                    return chunk[place:]
+            elif self._depth == 1:
+                self._hold(chunk[kept : place - 1], base + kept)
+                kept = place
+                yield self._ended()
+        self._hold(chunk[kept:], base + kept)
+        return b""
+
+    def _hold(self, data: bytes, offset: int) -> None:
+        if self._begin is None:
+            match = _NOT_BLANK.search(data)
+            if match is None:
+                return  # blanks before an element are not held, however many
+            self._begin = offset + match.start()
+            data = data[match.start() :]
+        if self._held is None:
+            return
+        self._num_held += len(data)
+        if self._num_held > self._max_bytes + CHUNK_BYTES:  # blanks at the end do not count
+            self._held = None
+        else:
+            self._held.append(data)
+
+    def _ended(self) -> Element:
+        self._number += 1
+        if self._begin is None:
+            raise UsageError(
+                f"{self._name}: record {self._number} is empty: a comma is followed by a comma "
+                "or by the end of the array; remove it"
+            )
+        data = b"".join(self._held).rstrip(JSON_BLANKS) if self._held is not None else None
+        if data is not None and len(data) > self._max_bytes:
+            data = None
+        element = Element(self._number, self._begin, data)
+        self._held, self._num_held, self._begin = [], 0, None
+        return element
+
+    def _refuse_rest(self, chunk: bytes) -> None:
+        chunk = chunk or self._read()
+        while chunk:
+            if chunk.strip(JSON_BLANKS):
+                raise UsageError(
+                    f"{self._name}: there is text after the end of the array, after record "
+                    f"{self._number}; if the file has one value per line, let its name end in "
+                    ".jsonl"
+                )
+            chunk = self._read()
+
+    def _read(self, at_least: int = 1) -> bytes:
+        """Return the next bytes; fewer than `at_least` of them only at the end."""
+        data = self._stream.read(CHUNK_BYTES)
+        while 0 < len(data) < at_least and (more := self._stream.read(CHUNK_BYTES)):
+            data += more
+        self._offset += len(data)
+        return data

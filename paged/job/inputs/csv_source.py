@@ -1,4 +1,4 @@
-"""CsvSource: rows of a CSV file with a header."""
+"""Rows of CSV files with a header."""
 
 import csv
 import hashlib
@@ -7,14 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
-from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.byte_streams import CountedStream
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
-from pagedrun.paged.job.inputs.lines import BOM
-from pagedrun.paged.job.inputs.row import ID_COLUMNS, Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
-from pagedrun.paged.text.prompts.prompt_renderer import RAW
+from pagedrun.paged.job.inputs.line_source import BOM, refuse_foreign
+from pagedrun.paged.job.inputs.row import (
+    ID_COLUMNS,
+    Columns,
+    InputDigest,
+    InputFacts,
+    Row,
+    default_id,
+    refuse_empty,
+    with_columns,
+)
+from pagedrun.paged.text.prompt_renderer import RAW
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import sampling_keys

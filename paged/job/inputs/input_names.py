@@ -1,4 +1,4 @@
-"""The names of inputs as they are typed: several of them, patterns and folders of files."""
+"""Names of inputs as typed: several files, patterns and folders, expanded to files."""
 
 import glob
 import os
@@ -6,11 +6,16 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX
-from pagedrun.paged.job.inputs.reader import PARQUET, STDIN, TEXT_SUFFIXES, is_saved_dataset
-from pagedrun.paged.job.inputs.reading import BY_NAME, Reading
-from pagedrun.paged.job.inputs.remote_file import is_remote, matching
-from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS
+from pagedrun.paged.job.inputs.arrow_source import HUB_PREFIX
+from pagedrun.paged.job.inputs.byte_streams import PACKINGS, is_remote, matching
+from pagedrun.paged.job.inputs.reader import (
+    BY_NAME,
+    PARQUET,
+    STDIN,
+    TEXT_SUFFIXES,
+    Reading,
+    is_saved_dataset,
+)
 from pagedrun.paged.values.errors import UsageError
 
 MAX_SHOWN = 60  # characters of what is no name

@@ -1,7 +1,8 @@
-"""One line of JSON, read strictly: what it accepts can be written back as JSON in UTF-8.
+"""Strict parser of JSON rows, whose values can be written back as JSON in UTF-8.
 
-Python's own reader takes NaN, keeps the last of two equal keys, lets lone surrogates through and
-turns 1e999 into infinity. Each of these would give a wrong answer or fail hours later, at write.
+Python's own reader accepts NaN, keeps the last of two equal keys, lets lone surrogates through and
+turns 1e999 into infinity. Each of these would give a wrong answer, or fail hours later when the
+output is written.
 """
 
 import json

@@ -1,22 +1,45 @@
-"""LineSource: rows that are lines of text, JSON objects or prompts as they are."""
+"""Rows of line-based inputs: JSON objects or plain prompts.
+
+Lines end at the newline byte only. Text mode and `splitlines()` also split at a lone carriage
+return, U+2028 and U+0085, which may occur inside a JSON string.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.foreign_format import refuse_foreign
-from pagedrun.paged.job.inputs.input_digest import InputDigest
+from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
 from pagedrun.paged.job.inputs.json_line import parse_object
-from pagedrun.paged.job.inputs.lines import Line, LineReader
-from pagedrun.paged.job.inputs.row import Columns, Row, default_id, with_columns
-from pagedrun.paged.job.inputs.row_source import InputFacts, refuse_empty
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.job.inputs.row import (
+    Columns,
+    InputDigest,
+    InputFacts,
+    Row,
+    default_id,
+    refuse_empty,
+    with_columns,
+)
+from pagedrun.paged.values.errors import RowError, UsageError
 
 
 def prompt_line(text: str) -> Columns:
     """Return the columns of a line that is a prompt."""
     return {"prompt": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A physical line without its end; `data` is None if it was longer than the limit."""
+
+    number: int  # from 1
+    byte_offset: int  # of the line's first byte, a leading byte order mark not counted in
+    data: bytes | None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the line holds nothing but what JSON calls white space."""
+        return self.data is not None and not self.data.strip(JSON_BLANKS)
 
 
 class LineSource:
@@ -96,3 +119,76 @@ def utf8_text(data: bytes, byte_offset: int) -> str:
         raise RowError(
             "invalid_utf8", f"byte {byte_offset + error.start} of the input is not valid UTF-8"
         ) from error
+
+
+BOM = b"\xef\xbb\xbf"
+JSON_BLANKS = b" \t\r\n"
+
+
+class LineReader(CountedStream):
+    """The lines of `stream`, with the size and SHA-256 of the bytes read so far.
+
+    A line longer than `max_line_bytes` is skipped in constant memory. One carriage return before
+    the newline and one byte order mark at the start are dropped.
+    """
+
+    def __init__(self, stream: BinaryIO, max_line_bytes: int) -> None:
+        super().__init__(stream)
+        self._max_line_bytes = max_line_bytes
+
+    def __iter__(self) -> Iterator[Line]:
+        number = 0
+        while True:
+            offset = self.num_bytes
+            # Room for a byte order mark and "\r\n", so that the limit counts the text alone.
+            data = self.readline(self._max_line_bytes + len(BOM) + 2)
+            if not data:
+                return
+            number += 1
+            if number == 1 and data.startswith(BOM):
+                data = data[len(BOM) :]
+                offset += len(BOM)
+            ended = data.endswith(b"\n")
+            text = _without_end(data)
+            if len(text) > self._max_line_bytes:
+                while not ended:
+                    data = self.readline(CHUNK_BYTES)
+                    ended = not data or data.endswith(b"\n")
+                yield Line(number, offset, None)
+            else:
+                yield Line(number, offset, text)
+
+
+def _without_end(data: bytes) -> bytes:
+    if data.endswith(b"\n"):
+        data = data[:-1]
+    return data.removesuffix(b"\r")
+
+
+FIRST_BYTES = 8
+_UTF16 = "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE or UTF-16BE, -t UTF-8)"
+_UTF32 = "UTF-32 text; convert it to UTF-8 first (iconv -f UTF-32 -t UTF-8)"
+_FOREIGN = {  # first bytes of files that are often given by mistake
+    b"\x1f\x8b": "compressed with gzip; let its name end in .gz, or unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstandard; let its name end in .zst, or unpack it first",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"\xff\xfe\x00\x00": _UTF32,
+    b"\x00\x00\xfe\xff": _UTF32,
+    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+}
+
+
+def refuse_foreign(name: str, first_bytes: bytes) -> None:
+    """Raise `UsageError` if the text input `name` begins as something else does."""
+    for magic, what in _FOREIGN.items():
+        if first_bytes.startswith(magic):
+            raise UsageError(f"{name} is {what}")
+    start = first_bytes[:FIRST_BYTES]
+    for every_second, others in ((start[1::2], start[::2]), (start[::2], start[1::2])):
+        # No mark at the start: ASCII in UTF-16 is every second byte zero, and a line's end as
+        # well. One zero among letters may be text.
+        has_seen_enough = len(every_second) > 1 or start == b"\0"
+        if has_seen_enough and not any(every_second) and all(others):
+            raise UsageError(f"{name} is {_UTF16}")

@@ -1,34 +1,98 @@
-"""Which reader reads an input: chosen by its name, here and nowhere else."""
+"""Opens inputs: selects the row source by name and by the `Reading` options."""
 
+import hashlib
 import io
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from pagedrun.paged.job.inputs.array_source import ArraySource
-from pagedrun.paged.job.inputs.arrow.dataset_source import SAVED_FILES, DatasetSource
-from pagedrun.paged.job.inputs.arrow.parquet_source import ParquetSource
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.arrow_source import (
+    HUB_PREFIX,
+    SAVED_FILES,
+    DatasetSource,
+    HubName,
+    ParquetSource,
+)
+from pagedrun.paged.job.inputs.byte_streams import (
+    PACKINGS,
+    CountedStream,
+    ReadingStop,
+    UnpackedStream,
+    is_remote,
+    open_remote,
+)
 from pagedrun.paged.job.inputs.csv_source import CsvSource
-from pagedrun.paged.job.inputs.hub_name import HUB_PREFIX, HubName
 from pagedrun.paged.job.inputs.line_source import LineSource, prompt_line
-from pagedrun.paged.job.inputs.reading import BY_NAME, InputFormat, Reading, packing_of
-from pagedrun.paged.job.inputs.reading_stop import ReadingStop
-from pagedrun.paged.job.inputs.remote_file import is_remote, open_remote
-from pagedrun.paged.job.inputs.row_source import RowSource
-from pagedrun.paged.job.inputs.several_source import SeveralSource
-from pagedrun.paged.job.inputs.unpacked_stream import PACKINGS, UnpackedStream
+from pagedrun.paged.job.inputs.row import (
+    Columns,
+    EmptyInput,
+    InputDigest,
+    InputFacts,
+    Row,
+    RowSource,
+    default_id,
+    id_column,
+    refuse_empty,
+)
 from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.rules import Rule
 
 STDIN = "-"
 TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
 PIECE_BYTES = 1 << 16  # of a file, read at once; the delimiter of a CSV is found in the first one
+
+
+class InputFormat(StrEnum):
+    """A format of input files; `auto` is the one that the ending of a name says."""
+
+    AUTO = "auto"
+    JSONL = "jsonl"
+    JSON = "json"
+    CSV = "csv"
+    TSV = "tsv"
+    TXT = "txt"
+    PARQUET = "parquet"
+
+
 _WITH_CELLS = (InputFormat.CSV, InputFormat.TSV)
+
+DEFAULT_MAX_LINE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How input files are read: records of at most `max_line_bytes`, in `format`, with cells
+    separated by `delimiter`; None is found by looking at the file."""
+
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    format: InputFormat = InputFormat.AUTO
+    delimiter: str | None = None
+
+    def format_of(self, name: str) -> InputFormat | None:
+        """Return the format of the file `name`, None if its ending is that of no format."""
+        if self.format is not InputFormat.AUTO:
+            return self.format
+        path = Path(name)
+        ending = (path if path.suffix.lower() not in PACKINGS else Path(path.stem)).suffix.lower()
+        known = {f".{each}": each for each in InputFormat if each is not InputFormat.AUTO}
+        return known.get(ending)
+
+    def delimiter_of(self, format: InputFormat) -> str | None:
+        """Return what separates the cells of a file of this format, None to look at the file."""
+        if self.delimiter is None:
+            return TAB if format is InputFormat.TSV else None
+        return _NAMED_DELIMITERS.get(self.delimiter, self.delimiter)
+
+
+BY_NAME = Reading()
 
 
 @contextmanager
@@ -250,3 +314,153 @@ def _what_is() -> str:
         f"{' or '.join(PACKINGS)}), {PARQUET}, a folder of such files, a save_to_disk "
         "folder, hf:NAME:SPLIT, and JSONL piped into -"
     )
+
+
+TAB = "\t"
+_NAMED_DELIMITERS = {"tab": TAB, "\\t": TAB}  # as they are typed
+_NO_DELIMITERS = '"\r\n\0'  # these have another meaning in CSV
+
+
+def _is_delimiter(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value in _NAMED_DELIMITERS or (len(value) == 1 and value not in _NO_DELIMITERS)
+
+
+DELIMITER = Rule(_is_delimiter, "one character, such as ';', or tab")
+
+
+def packing_of(name: str) -> str:
+    """Return the ending of `name` if it is that of a packed file, else nothing."""
+    ending = Path(name).suffix.lower()
+    return ending if ending in PACKINGS else ""
+
+
+# Where the name of a row's input comes back; the next one if the row has a column of that name.
+FILE_COLUMNS = ("file", "input_file", "input_file_name")
+
+OpenSource = Callable[[str], AbstractContextManager[RowSource]]
+
+
+class SeveralSource:
+    """The rows of the inputs `names`, opened by `open_source` as they are come to; implements
+    `RowSource`.
+
+    A row's index counts those of all inputs, its line those of its own. Inputs without a row are
+    passed over, unless all are empty.
+    """
+
+    def __init__(self, names: Sequence[str], open_source: OpenSource) -> None:
+        self._names = names
+        self._open_source = open_source
+        self._facts = InputFacts(columns=())  # of the inputs that were read
+        self._num_begun = 0
+        self._source: RowSource | None = None  # the one that is being read
+        self._digests: list[InputDigest] = []  # of those before it
+        self._num_bytes = 0  # of their rows
+        self._rows = self._read()
+
+    @property
+    def facts(self) -> InputFacts:
+        """What is known of the inputs so far; of notes about the same, the first."""
+        return self._facts if self._source is None else _both(self._facts, self._source.facts)
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the rows so far, unpacked."""
+        return self._num_bytes + (0 if self._source is None else self._source.num_bytes_read)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return the bytes of all inputs so far, and a digest of the digests of each."""
+        digests = list(self._digests)
+        if self._source is not None:
+            digests.append(self._source.digest(whole=whole))
+        text = "".join(f"{each.num_bytes} {each.sha256} {each.fingerprint}\n" for each in digests)
+        num_bytes = sum(each.num_bytes for each in digests)
+        return InputDigest(num_bytes, hashlib.sha256(text.encode()).hexdigest(), whole)
+
+    def drain(self) -> bool:
+        """Read what is left of each input; false if one of them cannot be."""
+        can_all = self._source is None or self._source.drain()
+        while can_all and self._num_begun < len(self._names):
+            self._leave()
+            name = self._names[self._num_begun]
+            self._num_begun += 1
+            with self._open_source(name) as source:
+                can_all = source.drain()
+                self._digests.append(source.digest(whole=can_all))
+        return can_all
+
+    def close(self) -> None:
+        """Close the input that is being read."""
+        with suppress(ValueError):  # a thread is still reading, which ends with the process
+            self._rows.close()
+
+    def _read(self) -> Generator[Row, None, None]:
+        index = 0
+        while self._num_begun < len(self._names):
+            name = self._names[self._num_begun]
+            self._num_begun += 1
+            with self._open_source(name) as source:
+                self._source = source
+                try:
+                    for row in source:
+                        yield _placed(row, index, name)
+                        index += 1
+                except EmptyInput:
+                    pass
+                self._leave()
+        if index == 0:
+            raise refuse_empty(", ".join(self._names))
+
+    def _leave(self) -> None:
+        """Keep what is to be known of the input that was read."""
+        source, self._source = self._source, None
+        if source is not None:
+            self._num_bytes += source.num_bytes_read
+            self._facts = _both(self._facts, source.facts)
+            self._digests.append(source.digest(whole=True))
+
+
+def _both(one: InputFacts, other: InputFacts) -> InputFacts:
+    """Return what is known of two inputs that are read as one."""
+    notes = {**other.notes, **one.notes}
+    if one.columns is None or other.columns is None:
+        return InputFacts(notes)
+    columns = tuple(dict.fromkeys((*one.columns, *other.columns)))
+    return InputFacts(notes, columns, _unified(one, other))
+
+
+def _unified(one: InputFacts, other: InputFacts) -> Any:
+    """Return the Arrow schema of both, None where a column is of two types."""
+    if not one.columns or other.schema is None:
+        return other.schema
+    if one.schema is None:
+        return None
+    import pyarrow
+
+    try:
+        return pyarrow.unify_schemas([one.schema.remove_metadata(), other.schema.remove_metadata()])
+    except pyarrow.ArrowException:
+        return None
+
+
+def _placed(row: Row, index: int, name: str) -> Row:
+    """Return a row of the input `name` with its place among those of all inputs."""
+    has_own_id = id_column(row.columns) is not None and row.error is None
+    return replace(
+        row,
+        index=index,
+        id=row.id if has_own_id else default_id(index),
+        columns=_with_file(row.columns, name),
+        written=None if row.written is None else _with_file(row.written, name),
+        file=name,
+    )
+
+
+def _with_file(columns: Columns, name: str) -> Columns:
+    column = next((each for each in FILE_COLUMNS if each not in columns), FILE_COLUMNS[-1])
+    return {**columns, column: name}

@@ -1,9 +1,10 @@
-"""Row: one line or record of the input, and the name by which its answer is found again."""
+"""Rows of an input, and the protocol of their sources."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
 
 ID_COLUMNS = ("id", "custom_id")
@@ -90,3 +91,73 @@ def at_line(error: RowError, line: int) -> RowError:
 def default_id(index: int) -> str:
     """Return the id of a row that has none."""
     return f"row-{index}"
+
+
+@dataclass(slots=True)
+class InputFacts:
+    """Facts about an input as a whole, known once its first row is read.
+
+    `notes` are sentences for the user, by what they are about. `columns` are the names of all
+    columns, in order; None if each row has its own. `schema` is that of Arrow tables.
+    """
+
+    notes: dict[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputDigest:
+    """The bytes that were read. `whole` is false if `limit` ended the reading of a stream.
+
+    Of a file, `num_bytes` and `sha256` are those of its bytes as they lie on the disk. A dataset
+    has no bytes of its own: there they are those of its rows as JSON, and `fingerprint` is the
+    one that the `datasets` library keeps, if it does.
+    """
+
+    num_bytes: int
+    sha256: str
+    whole: bool
+    fingerprint: str | None = None
+
+
+class RowSource(Protocol):
+    """The rows of an open input, once and in order; memory does not grow with their number.
+
+    A bad row is yielded with its `error`. Iterating raises `UsageError`, which names the input,
+    where the input as a whole cannot be read on.
+    """
+
+    @property
+    def facts(self) -> InputFacts:
+        """What is known of the input so far."""
+        ...
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the rows so far, unpacked: what windows are cut by."""
+        ...
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield each row; raises `UsageError` if there is none."""
+        ...
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return what was read so far; `whole` says whether that is all there is."""
+        ...
+
+    def drain(self) -> bool:
+        """Read what is left for the digest, without making rows of it.
+
+        Returns false where that may take forever or a download: pipes, and datasets on the hub.
+        """
+        ...
+
+
+class EmptyInput(UsageError):
+    """An input has no row."""
+
+
+def refuse_empty(name: str) -> EmptyInput:
+    """Return the refusal of an input without rows."""
+    return EmptyInput(f"{name}: empty input, there is no row to answer")

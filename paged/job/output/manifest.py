@@ -1,17 +1,25 @@
-"""Manifest: what was run, on what, and how far it came; `OUT.run.json`."""
+"""Manifest of a run, `OUT.run.json`: writing, reading, and digests of the model's files.
 
+A manifest that is read may be damaged, of another version, or from an untrusted source.
+"""
+
+import hashlib
+import json
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 
 from pagedrun._version import __version__
+from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.files.gguf.gguf_path import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
-from pagedrun.paged.job.inputs.input_digest import InputDigest
-from pagedrun.paged.job.output.file_digests import config_digest, files_digest, text_digest
-from pagedrun.paged.text.prompts.prompt_renderer import RAW
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.job.inputs.row import InputDigest
+from pagedrun.paged.text.prompt_renderer import RAW
+from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -272,3 +280,148 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+MAX_MANIFEST_BYTES = 2**24
+
+
+class NotAManifest(ValueError):
+    """The bytes are not those of a manifest of this version."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest at `path`; raises `UsageError` if it is none."""
+    try:
+        return parse_manifest(_read_bytes(path))
+    except NotAManifest as error:
+        raise UsageError(f"{path} is not a manifest of this version of pagedrun") from error
+
+
+def read_status(path: Path) -> JobStatus | None:
+    """Return how far the run came that left this manifest, of whatever version it is.
+
+    None if it does not tell.
+    """
+    try:
+        return JobStatus(_parse_object(_read_bytes(path)).text("status"))
+    except (UsageError, ValueError):
+        return None
+
+
+def read_prompt_time(path: Path) -> datetime | None:
+    """Return the time that the templates of a run were given, by its manifest; None if there is
+    none, or it does not tell.
+    """
+    try:
+        return read_manifest(path).prompt_time
+    except UsageError:
+        return None
+
+
+def read_defaults(path: Path) -> UserDefaults | None:
+    """Return the user's defaults that a run had, by its manifest; None if there is none, or it does
+    not tell.
+    """
+    try:
+        return read_manifest(path).defaults
+    except UsageError:
+        return None
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest that these bytes hold; raises `NotAManifest`."""
+    try:
+        return Manifest.read(_parse_object(data))
+    except (ModelError, ValueError) as error:
+        raise NotAManifest from error
+
+
+def _parse_object(data: bytes) -> JsonObject:
+    try:
+        value: JSONValue = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotAManifest from error
+    if not isinstance(value, dict):
+        raise NotAManifest
+    return JsonObject("manifest", value)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+            raise UsageError(f"{path} is not a manifest: not a file, or far too large")
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
+    """Return the job with its prompts raw where those of the run of that manifest were.
+
+    It stays as it is if it says so itself, if there is no manifest, or if that does not tell.
+    """
+    if manifest is None or RAW in config.origins:
+        return config
+    try:
+        setting = read_manifest(manifest).parameters[RAW]
+    except UsageError:
+        return config
+    origins = config.origins
+    if setting.origin != DEFAULT_ORIGIN:
+        origins = {**origins, RAW: setting.origin}
+    prompts = replace(config.prompts, raw=setting.value is True)
+    return replace(config, prompts=prompts, origins=origins)
+
+
+def at_time_of(config: JobConfig, manifest: Path | None) -> JobConfig:
+    """Return the job with its prompts rendered at the time of the run of that manifest; as it is if
+    there is none, or it does not tell.
+    """
+    time = None if manifest is None else read_prompt_time(manifest)
+    return config if time is None else replace(config, prompts=replace(config.prompts, time=time))
+
+
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as the format has it
+
+
+def config_digest(model: Path) -> str:
+    """Return a digest of what says which network a model is: config.json, or a GGUF's header."""
+    if is_gguf(model):
+        return hashlib.sha256(_gguf_headers(model)).hexdigest()
+    return hashlib.sha256((model / "config.json").read_bytes()).hexdigest()
+
+
+def files_digest(model: Path, tokenizer: Path) -> str:
+    """Return a digest of tokenizer files and of weights, of which headers and sizes must do."""
+    digest = hashlib.sha256()
+    for path in filter(is_gguf, dict.fromkeys((model, tokenizer))):
+        digest.update(_gguf_headers(path))
+    for path in sorted(model.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(file.read(min(size, MAX_HEADER_BYTES)))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        path = tokenizer / name
+        if path.is_file():
+            digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _gguf_headers(path: Path) -> bytes:
+    """Return name, size and header of each part, the first of which has the tokenizer too."""
+    found = b""
+    for part in GgufFile.open(path).parts:
+        found += f"{part.path.name} {part.path.stat().st_size}\n".encode() + part.header
+    return found
+
+
+def text_digest(text: str | None) -> dict[str, JSONValue] | None:
+    """Return what tells two texts apart without repeating either."""
+    if text is None:
+        return None
+    return {
+        "sha256": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest(),
+        "chars": len(text),
+    }

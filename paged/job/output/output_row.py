@@ -1,12 +1,19 @@
-"""OutputRow: what is written for a row, with the same keys whatever became of it."""
+"""Output rows: pagedrun's own format, and OpenAI's batch output for rows of batch files.
 
-from dataclasses import dataclass
+A batch row has one key more than OpenAI's, `index`, as every output row has. Its `created` is 0 and
+its ids are made of the index, so that the same input gives the same bytes.
+"""
 
-from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.output.usage import Usage
-from pagedrun.paged.job.prompts.requests import JobRow
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from pagedrun.paged.job.inputs.row import Columns, at_line
+from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
 from pagedrun.paged.values.errors import RowError, WrittenError, as_flag
-from pagedrun.paged.values.logprobs import Score, TokenLogprob
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
+from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput
 from pagedrun.paged.values.vote import VoteResult
 
@@ -38,6 +45,29 @@ class Output:
             logprobs=output.logprobs,
             reasoning=output.reasoning,
             beam_score=output.beam_score,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The object under `usage` in an output row."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    truncated_tokens: int
+    max_tokens_clamped: bool
+
+    @classmethod
+    def of(cls, row: JobRow, completion: Completion | None = None) -> "Usage":
+        """Return what the row took; without a completion, nothing but its prompt."""
+        outputs = () if completion is None else completion.outputs
+        return cls(
+            prompt_tokens=row.num_prompt_tokens,
+            cached_tokens=0 if completion is None else completion.num_cached_tokens,
+            completion_tokens=sum(len(output.token_ids) for output in outputs),
+            truncated_tokens=row.num_truncated_tokens,
+            max_tokens_clamped=row.clamped,
         )
 
 
@@ -97,3 +127,277 @@ class OutputRow:
             error=error.to_dict(as_flag),
             used=row.used,
         )
+
+
+ANSWERED, REFUSED, BROKEN = 200, 400, 500  # a status; the request's fault, and the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTop:
+    """A token that could have been chosen in a chat; `bytes` are those of its text in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, token: TokenLogprob | TopLogprob) -> "ChatTop":
+        """Return the token in OpenAI's words."""
+        return cls(token.text, token.logprob, tuple(token.text.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatToken:
+    """A token of an answer in a chat."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top_logprobs: tuple[ChatTop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLogprobs:
+    """The object under `logprobs` in a choice of a chat."""
+
+    content: tuple[ChatToken, ...]
+    refusal: None
+
+    @classmethod
+    def of(cls, tokens: Sequence[TokenLogprob] | None) -> "ChatLogprobs | None":
+        """Return the object for an answer's tokens; None if they were not asked for."""
+        if tokens is None:
+            return None
+        content = []
+        for each in tokens:
+            own = ChatTop.of(each)
+            top = tuple(map(ChatTop.of, each.top))
+            content.append(ChatToken(own.token, own.logprob, own.bytes, top))
+        return cls(tuple(content), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChoice:
+    """One of the answers to a chat."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    beam_score: float | None = None  # not OpenAI's
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprobs:
+    """The object under `logprobs` in a choice of a plain prompt: lists, one item for each token.
+
+    `text_offset` is where the token's text begins, in characters. `top_logprobs` is null where
+    none are asked for; of tokens with the same text the likeliest is there.
+    """
+
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[float, ...]
+    top_logprobs: tuple[dict[str, float], ...] | None
+    text_offset: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokens: Sequence[TokenLogprob] | None) -> "TextLogprobs | None":
+        """Return the object for an answer's tokens; None if they were not asked for."""
+        if tokens is None:
+            return None
+        texts = tuple(each.text for each in tokens)
+        top = tuple({one.text: one.logprob for one in reversed(each.top)} for each in tokens)
+        return cls(
+            tokens=texts,
+            token_logprobs=tuple(each.logprob for each in tokens),
+            top_logprobs=top if any(top) else None,
+            text_offset=tuple(accumulate(map(len, texts[:-1]), initial=0)) if texts else (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextChoice:
+    """One of the answers to a plain prompt."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishReason
+    reasoning: str | None = None  # not OpenAI's; vLLM has it in messages
+    beam_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """What is known of a call's prompt tokens."""
+
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallUsage:
+    """The tokens of a call; the last two are ours, as in every output row."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokens
+    truncated_tokens: int
+    max_tokens_clamped: bool
+
+    @classmethod
+    def of(cls, usage: Usage) -> "CallUsage":
+        """Return the tokens of an output row in OpenAI's words."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details=PromptTokens(usage.cached_tokens),
+            truncated_tokens=usage.truncated_tokens,
+            max_tokens_clamped=usage.max_tokens_clamped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBody:
+    """The body of the response to a call that has answers; `prompt_logprobs` as in plain rows."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice | TextChoice, ...]
+    usage: CallUsage
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    vote: VoteResult | None = None  # not OpenAI's
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """Why a call has no answer, and the line of the input that it is on."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """The body of the response to a call that has none."""
+
+    error: CallError
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the service would have sent back; `status_code` says whose fault an error is."""
+
+    status_code: int
+    request_id: str
+    body: AnswerBody | ErrorBody
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A line of the output for a call, written as `json_fields` does.
+
+    `error` is null: it is for calls that never reached the service. `input` are the columns of the
+    row and `used` their names in a journal, of which tables are made; None elsewhere.
+    """
+
+    index: int
+    id: str
+    custom_id: JSONValue
+    response: Response
+    error: None
+    input: Columns | None = None
+    used: tuple[str, ...] | None = None
+
+    @classmethod
+    def answered(
+        cls, index: int, call: BatchCall, completion: Completion, usage: Usage
+    ) -> "BatchRow":
+        """Return the line of a call that has answers."""
+        choice = _chat_choice if call.is_chat else _text_choice
+        body = AnswerBody(
+            id=f"{'chatcmpl' if call.is_chat else 'cmpl'}-{index}",
+            object="chat.completion" if call.is_chat else "text_completion",
+            created=0,
+            model=call.model,
+            choices=tuple(map(choice, completion.outputs)),
+            usage=CallUsage.of(usage),
+            prompt_logprobs=completion.prompt_logprobs,
+            vote=completion.vote,
+        )
+        return cls._of(index, call, ANSWERED, body)
+
+    @classmethod
+    def failed(cls, index: int, call: BatchCall, error: RowError, status_code: int) -> "BatchRow":
+        """Return the line of a call that has none."""
+        written = CallError(
+            message=error.shown(as_flag),
+            type="invalid_request_error" if status_code == REFUSED else "server_error",
+            param=error.param,
+            code=error.code,
+            line=error.line,
+        )
+        return cls._of(index, call, status_code, ErrorBody(written))
+
+    @classmethod
+    def _of(
+        cls, index: int, call: BatchCall, status_code: int, body: AnswerBody | ErrorBody
+    ) -> "BatchRow":
+        response = Response(status_code, f"req_{index}", body)
+        return cls(index, f"batch_req_{index}", call.custom_id, response, None)
+
+
+def _chat_choice(output: SampleOutput) -> ChatChoice:
+    message = ChatMessage(role="assistant", content=output.text)
+    if output.reasoning is not None:
+        message["reasoning"] = output.reasoning
+    logprobs = ChatLogprobs.of(output.logprobs)
+    return ChatChoice(
+        output.index, message, logprobs, output.finish_reason, beam_score=output.beam_score
+    )
+
+
+def _text_choice(output: SampleOutput) -> TextChoice:
+    logprobs = TextLogprobs.of(output.logprobs)
+    return TextChoice(
+        output.index,
+        output.text,
+        logprobs,
+        output.finish_reason,
+        reasoning=output.reasoning,
+        beam_score=output.beam_score,
+    )
+
+
+WrittenRow = OutputRow | BatchRow
+
+
+def answered_row(row: JobRow, completion: Completion) -> WrittenRow:
+    """Return what to write for what the engine said, be it answers or an error."""
+    if completion.error is not None:
+        return failed_row(row, completion.error, BROKEN)
+    if row.call is not None:
+        answer = BatchRow.answered(row.index, row.call, completion, Usage.of(row, completion))
+        return _with_columns(answer, row)
+    return OutputRow.answered(row, completion)
+
+
+def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> WrittenRow:
+    """Return what to write for a row without an answer; a `BatchCall` has a status code too."""
+    error = at_line(error, row.line)
+    if row.call is not None:
+        return _with_columns(BatchRow.failed(row.index, row.call, error, status_code), row)
+    return OutputRow.failed(row, error)
+
+
+def _with_columns(answer: BatchRow, row: JobRow) -> BatchRow:
+    """Return a row of a batch file with the columns of its input, where they are kept."""
+    if row.used is None:
+        return answer
+    return replace(answer, input=row.input, used=row.used)

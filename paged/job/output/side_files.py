@@ -1,19 +1,40 @@
-"""SideFiles: what is written beside the output, each whole or not at all."""
+"""Files beside an output: report, manifest, snapshot and state, written and found again."""
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pagedrun.paged.files.atomic import replace_file, replace_json
-from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.output.manifest import JobStatus, Manifest
+from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX, JobConfig
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest, read_status
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.output.replica_snapshots import replica_snapshot, replica_snapshots
-from pagedrun.paged.job.progress.listener import JobListener
-from pagedrun.paged.job.progress.tally import Tally
-from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.job.progress import JobListener, Tally
+from pagedrun.paged.report.record.advice import Advice, advise
+from pagedrun.paged.report.record.report_sections import (
+    AdviceEntry,
+    AnswersPart,
+    CopyCounts,
+    EngineReport,
+    JobReport,
+    KVFigures,
+    MemoryFigures,
+    PreemptionCounts,
+    PrefixFigures,
+    ScoredPromptsPart,
+    Section,
+    TemplateAdvice,
+    TimeFigures,
+    TokenFigures,
+    groups_part,
+    section_of,
+)
 from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.report.record.weight_figures import WeightFigures
+from pagedrun.paged.values.errors import UsageError, as_flag, option, spelled
 
 
 class SideFiles:
@@ -88,3 +109,179 @@ def _write(path: Path, value: object) -> None:
         replace_json(path, value)
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error
+
+
+def empty_engine_report() -> EngineReport:
+    """Return the engine's part of the report for a run in which it had nothing to do."""
+    return {
+        "tokens": _zeros(TokenFigures),
+        "time": _zeros(TimeFigures),
+        "kv": {**_zeros(KVFigures), **groups_part([])},
+        "prefix": _zeros(PrefixFigures),
+        "copy_on_write": _zeros(CopyCounts),
+        "preemptions": _zeros(PreemptionCounts),
+        "memory": _zeros(MemoryFigures),
+        "weights": _zeros(WeightFigures),
+        "timeline": [],
+        "config": {},
+        "hardware": {},
+        "finish_reasons": {},
+    }
+
+
+def job_report(
+    engine_report: EngineReport,
+    tally: Tally,
+    *,
+    template_advice: TemplateAdvice | None = None,
+    ignore_eos: bool = False,
+) -> JobReport:
+    """Return the whole report, rows first, what is off last.
+
+    `template_advice` is what `TemplateAdvisor` found, None if it was not asked. With `ignore_eos`
+    answers were meant to be as long as they may be.
+    """
+    of_answers: AnswersPart = {}
+    if (accuracy := tally.accuracy()) is not None:
+        of_answers["accuracy"] = accuracy
+    if (reasoning := tally.reasoning()) is not None:
+        of_answers["reasoning"] = reasoning
+    if (votes := tally.votes()) is not None:
+        of_answers["votes"] = votes
+    scored = tally.scored.to_dict()
+    of_prompts: ScoredPromptsPart = {} if scored is None else {"scored_prompts": scored}
+    report: JobReport = {
+        "rows": tally.rows(),
+        **of_answers,
+        **of_prompts,
+        **engine_report,
+        "finish_reasons": dict(tally.finish_reasons),
+        "errors": dict(tally.errors),
+        "template_advice": template_advice,
+        "advice": [],
+    }
+    report["advice"] = [_told(each) for each in advise(report, ignore_eos=ignore_eos)]
+    return report
+
+
+def _told(advice: Advice) -> AdviceEntry:
+    sentence = spelled(advice.sentence, as_flag)
+    return {"code": advice.code, "sentence": sentence, "weight": advice.weight}
+
+
+def _zeros(kind: type[Section]) -> Section:
+    return section_of(kind, lambda name: 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """An output and the files beside it; None for what is not there."""
+
+    output: Path | None
+    report: Path | None
+    snapshot: Path | None
+    manifest: Path | None
+
+    @classmethod
+    def find(cls, target: Path) -> "RunFiles":
+        """Return the files of the run that `target` is one of; any of them may be named.
+
+        A report or a snapshot may have another name than the run gives it: then it is alone.
+        Raises `UsageError` if there is no such file, or no run left it.
+        """
+        for suffix in (REPORT_SUFFIX, SNAPSHOT_SUFFIX, MANIFEST_SUFFIX):
+            if target.name.endswith(suffix) and len(target.name) > len(suffix):
+                _check_exists(target)
+                return cls._beside(target.with_name(target.name.removesuffix(suffix)))
+        files = cls._beside(target)
+        if files.report is not None or files.snapshot is not None:
+            return files
+        _check_exists(target)
+        if files.status() in (JobStatus.RUNNING, JobStatus.INTERRUPTED, JobStatus.FAILED):
+            raise UsageError(
+                f"{target}: its run was not finished, and only a finished run has a "
+                "memory report; continue it with the same generate command and --resume"
+            )
+        if target.suffix == ".npz":
+            return cls(None, None, target, None)
+        if target.suffix == ".json":
+            return cls(None, target, None, None)
+        raise UsageError(
+            f"{target}: neither {target.name}{REPORT_SUFFIX} nor {target.name}{SNAPSHOT_SUFFIX} "
+            "is beside it; name the output of a run of pagedrun generate, its report or its "
+            "snapshot"
+        )
+
+    @classmethod
+    def _beside(cls, output: Path) -> "RunFiles":
+        def there(suffix: str) -> Path | None:
+            path = output.with_name(output.name + suffix)
+            return path if path.is_file() else None
+
+        return cls(
+            output if output.is_file() else None,
+            there(REPORT_SUFFIX),
+            there(SNAPSHOT_SUFFIX),
+            there(MANIFEST_SUFFIX),
+        )
+
+    def of_replica(self, number: int) -> "RunFiles":
+        """Return the files of one replica of the run, which has no report of its own.
+
+        Raises `UsageError` if it left none.
+        """
+        known = next(each for each in (self.output, self.report, self.manifest) if each is not None)
+        name = known.name
+        for suffix in (REPORT_SUFFIX, MANIFEST_SUFFIX):
+            name = name.removesuffix(suffix)
+        path = replica_snapshot(known.with_name(name + SNAPSHOT_SUFFIX), number)
+        if not path.is_file():
+            raise UsageError(
+                f"{option('replica')} {number}: {path.name} is not beside {known.name}; the "
+                "report lists the replicas under `replicas`, and those that died have no blocks "
+                "to show"
+            )
+        return RunFiles(self.output, None, path, self.manifest)
+
+    def status(self) -> JobStatus | None:
+        """Return how far the last run came by its manifest, None if that does not tell."""
+        return None if self.manifest is None else read_status(self.manifest)
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the paths, null for those that are not there."""
+        names = ("output", "report", "snapshot", "manifest")
+        paths = {name: getattr(self, name) for name in names}
+        return {name: None if path is None else _text(path) for name, path in paths.items()}
+
+
+def _text(path: Path) -> str:
+    """Return a path as UTF-8 can hold it: a name on a disk may be any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _check_exists(target: Path) -> None:
+    try:
+        status = target.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{target}: cannot be read ({reason}); check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{target} is not a regular file; name an output, report or snapshot")
+
+
+def replica_snapshot(path: Path, number: int) -> Path:
+    """Return where the snapshot of a replica is; path: that of a run of one engine."""
+    return path.with_name(
+        f"{path.name.removesuffix(SNAPSHOT_SUFFIX)}.replica-{number}{SNAPSHOT_SUFFIX}"
+    )
+
+
+def replica_snapshots(path: Path) -> list[Path]:
+    """Return those that are there."""
+    stem = path.name.removesuffix(SNAPSHOT_SUFFIX)
+    begin, end = f"{stem}.replica-", SNAPSHOT_SUFFIX
+    try:
+        files = [each for each in path.parent.iterdir() if each.name.startswith(begin)]
+    except OSError:
+        return []
+    return [each for each in files if each.name[len(begin) :].removesuffix(end).isdecimal()]

@@ -1,9 +1,10 @@
-"""RowWriter: output rows as lines, each written once and made durable within a second or so."""
+"""Writer of output rows, in the order of completion or of the input, and its disk space."""
 
+import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Protocol
 
 from pagedrun.paged.files.atomic import replace_file
 from pagedrun.paged.files.json_fields import json_fields
-from pagedrun.paged.job.output.finished_rows import FinishedRows
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.job.output.saved_rows import FinishedRows
+from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import EngineError
 
 # Rows that are on their way to the disk for longer, or that are more, are waited for.
@@ -154,3 +156,51 @@ class RowWriter:
                 "the order in which they finished",
                 error,
             ) from error
+
+
+LEAST_ROW_BYTES = 220  # the keys of an output row, whatever is in it
+TOKEN_BYTES = 10  # of an answer: its id and its part of the text
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def space_warning(output: OutputFile, rows: Sequence[JobRow], *, copies: int) -> str | None:
+    """Return a warning if the output's disk clearly has too little room for `rows`.
+
+    copies: how often a row is written before the first of them goes.
+    """
+    if not output.is_regular:
+        return None
+    least = len(rows) * LEAST_ROW_BYTES * copies
+    try:
+        found = os.statvfs(output.path)
+    except OSError:
+        return None
+    free = found.f_bavail * found.f_frsize
+    if free >= least:
+        return None
+    asked = [row.request.params for row in rows if row.request is not None]
+    most = least + sum(params.max_tokens * params.n for params in asked) * TOKEN_BYTES * copies
+    return (
+        f"{output.path}: the disk has {_size(free)} left, but {len(rows):,} rows take at "
+        f"least {_size(least)}, and up to {_size(most)} if all answers reach their "
+        "limits; if the disk becomes full, the run stops and can be resumed"
+    )
+
+
+def missing_space(error: OutputError, num_bytes: int, num_rows: int, num_left: int) -> str | None:
+    """Return how much room the rows that are left need, if it is that what they lack.
+
+    num_bytes, num_rows: what is in the output.
+    """
+    if error.errno not in FULL or not num_rows or not num_left:
+        return None
+    return f"the remaining rows will take about {_size(num_left * num_bytes // num_rows)}"
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1024:
+        return f"{num_bytes} bytes"
+    for unit, scale in (("KiB", 10), ("MiB", 20)):
+        if num_bytes < 1024 << scale:
+            return f"{num_bytes / (1 << scale):.1f} {unit}"
+    return f"{num_bytes / (1 << 30):,.1f} GiB"

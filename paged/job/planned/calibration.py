@@ -1,4 +1,4 @@
-"""Calibration: what steps of a model take on this machine, from made-up rows run for seconds."""
+"""Calibration of step times on this machine, by a few seconds of synthetic rows."""
 
 import random
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.timed_run import TimedRun
-from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.report.record.step_costs import StepFit
 from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -1,7 +1,7 @@
-"""Plan a file: everything that a run would do with it but the arithmetic.
+"""Plan of a file: forecast of a run without its arithmetic.
 
 Needs the tokenizer and the model's config. No weights are read, and torch is imported only to ask
-a GPU that may be there.
+for the properties of a GPU.
 """
 
 import time
@@ -12,14 +12,13 @@ from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
-from pagedrun.paged.job.planned.plan_model import PlanModel
+from pagedrun.paged.job.open_model import PlanModel
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
-from pagedrun.paged.job.planned.row_sample import sample_rows
+from pagedrun.paged.job.planned.template_advice import TemplateAdvisor, sample_rows
 from pagedrun.paged.job.planned.timed_run import TimedRun
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
-from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
 from pagedrun.paged.models.checkpoint_header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.forecast import Forecast, run_time

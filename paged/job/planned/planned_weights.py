@@ -1,4 +1,4 @@
-"""PlannedWeights: what the weights of a model that is not loaded take, and Unpacking."""
+"""Memory of a model's weights, known before they are loaded."""
 
 from dataclasses import dataclass, replace
 

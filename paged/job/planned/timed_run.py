@@ -1,4 +1,4 @@
-"""TimedRun: what a run on this machine took, kept in the user's cache for plans to come."""
+"""Timings of runs on this machine, kept in the user's cache for later plans."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.files.atomic import replace_json
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.job.output.file_digests import config_digest
+from pagedrun.paged.job.output.manifest import config_digest
 from pagedrun.paged.report.record.hardware import describe_hardware
 from pagedrun.paged.report.record.report_sections import JobReport
 from pagedrun.paged.report.record.step_costs import StepCosts

@@ -13,9 +13,7 @@ from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds,
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
-from pagedrun.paged.job.progress.listener import JobListener, Phase
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer, Tally
 from pagedrun.paged.report.record.timeline import StepRecord
 
 HOSTILE = "id \x1b[2J [/red] \u202e :smile:"

@@ -8,7 +8,7 @@ import pytest
 from pagedrun.cli.progress.durations import show_span
 from pagedrun.cli.progress.speed import SpeedLog
 from pagedrun.cli.progress.time_left import TimeLeft
-from pagedrun.paged.job.progress.answer_lengths import AnswerLengths
+from pagedrun.paged.job.progress import AnswerLengths
 from pagedrun.paged.report.record.timeline import StepRecord
 
 STEP_S = 0.1

@@ -14,8 +14,7 @@ from pagedrun.cli.progress.answer_lines import MAX_LINES
 from pagedrun.cli.report.end_of_run import draw_end
 from pagedrun.cli.report.report import draw_report, summary
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.progress.first_answers import FirstAnswers
-from pagedrun.paged.job.progress.shown_answer import ShownAnswer
+from pagedrun.paged.job.progress import FirstAnswers, ShownAnswer
 from pagedrun.paged.report.record.advice import advise
 from pagedrun.paged.report.record.report_sections import JobReport
 from tests.cli.report.full_report import REPORT

@@ -13,8 +13,8 @@ from pagedrun.cli.report.report import draw_advice, draw_report, summary
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.cli.report.short_report import draw_short_report
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.output.report_file import empty_engine_report, job_report
-from pagedrun.paged.job.progress.tally import Tally
+from pagedrun.paged.job.output.side_files import empty_engine_report, job_report
+from pagedrun.paged.job.progress import Tally
 from pagedrun.paged.report.record.report_sections import JobReport
 from tests.cli.report.full_report import REPORT, point
 

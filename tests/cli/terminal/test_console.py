@@ -11,7 +11,7 @@ from pagedrun.cli.options.choices import ProgressMode
 from pagedrun.cli.progress.progress import show_progress
 from pagedrun.cli.progress.waiting import show_waiting
 from pagedrun.cli.terminal.console import note, tell
-from pagedrun.paged.job.progress.listener import JobListener, Phase
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError, option, turned_off
 
 MESSAGE = f"{option('columns')}: no row has it; leave out {turned_off('prefix_once')}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.comparison.comparison import Comparison, compare
+from pagedrun.paged.job.compare import Comparison, compare
 from pagedrun.paged.values.errors import UsageError
 from tests.command import Command
 from tests.jsonl import write_jsonl

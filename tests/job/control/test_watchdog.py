@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.control.signals import JobInterrupted, SignalGuard, exit_status
-from pagedrun.paged.job.control.ward import JobWard
-from pagedrun.paged.job.control.watchdog import SIGNALS, Watchdog
+from pagedrun.paged.job.job import JobWard
 from pagedrun.paged.job.output.output_file import OutputFile
+from pagedrun.paged.job.signals import SIGNALS, JobInterrupted, SignalGuard, Watchdog, exit_status
 
 
 class Busy:

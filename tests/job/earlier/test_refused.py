@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress.listener import JobListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.heard import Heard

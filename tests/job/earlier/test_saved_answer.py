@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.earlier.earlier_rows import is_whole
-from pagedrun.paged.job.earlier.questions import Questions
-from pagedrun.paged.job.earlier.saved_answer import SavedAnswer
+from pagedrun.paged.job.earlier_run import Questions, is_whole
+from pagedrun.paged.job.output.saved_rows import SavedAnswer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 

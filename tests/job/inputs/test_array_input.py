@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.job.inputs.array_elements import ArrayElements
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.reader import open_rows
-from pagedrun.paged.job.inputs.reading import Reading
+from pagedrun.paged.job.inputs.array_source import ArrayElements
+from pagedrun.paged.job.inputs.byte_streams import CountedStream
+from pagedrun.paged.job.inputs.reader import Reading, open_rows
 from pagedrun.paged.job.inputs.row import RECORD, Row
 from pagedrun.paged.values.errors import UsageError
 

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.byte_streams import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource, find_delimiter
-from pagedrun.paged.job.inputs.reader import open_rows
-from pagedrun.paged.job.inputs.reading import InputFormat, Reading
+from pagedrun.paged.job.inputs.reader import InputFormat, Reading, open_rows
 from pagedrun.paged.job.inputs.row import LINE, Row
 from pagedrun.paged.values.errors import UsageError
 

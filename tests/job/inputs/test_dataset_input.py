@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.inputs.hub_name import HubName
-from pagedrun.paged.job.inputs.reader import input_stem, is_repeatable, open_rows
-from pagedrun.paged.job.inputs.reading import Reading
+from pagedrun.paged.job.inputs.arrow_source import HubName
+from pagedrun.paged.job.inputs.reader import Reading, input_stem, is_repeatable, open_rows
 from pagedrun.paged.job.inputs.row import RECORD, Row
 from pagedrun.paged.values.errors import UsageError
 

@@ -12,7 +12,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
 from tests.jsonl import jsonl, read_jsonl, write_jsonl

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
-from pagedrun.paged.job.inputs.reader import input_stem, open_rows
-from pagedrun.paged.job.inputs.reading import Reading
+from pagedrun.paged.job.inputs.byte_streams import CountedStream, UnpackedStream
+from pagedrun.paged.job.inputs.reader import Reading, input_stem, open_rows
 from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.inputs.unpacked_stream import UnpackedStream
 from pagedrun.paged.values.errors import UsageError
 
 ROWS = b"".join(b'{"id": %d, "prompt": "row %d"}\n' % (i, i) for i in range(5000))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagedrun.paged.job.input_checks import UniqueIds
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.inputs.row import Row
-from pagedrun.paged.job.inputs.unique_ids import UniqueIds
 from pagedrun.paged.values.errors import UsageError
 
 

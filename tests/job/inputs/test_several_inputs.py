@@ -11,8 +11,7 @@ import pytest
 
 from pagedrun.paged.job.config import SIDE_SUFFIXES, JobConfig
 from pagedrun.paged.job.inputs.input_names import expand
-from pagedrun.paged.job.inputs.reader import inputs_stem, open_rows
-from pagedrun.paged.job.inputs.reading import InputFormat, Reading
+from pagedrun.paged.job.inputs.reader import InputFormat, Reading, inputs_stem, open_rows
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError

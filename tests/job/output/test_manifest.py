@@ -8,9 +8,14 @@ import pytest
 
 from pagedrun.paged.files.atomic import replace_json
 from pagedrun.paged.job.config import JobConfig, RecipeFile
-from pagedrun.paged.job.inputs.input_digest import InputDigest
-from pagedrun.paged.job.output.manifest import JobStatus, Manifest, Setting
-from pagedrun.paged.job.output.saved_manifest import read_manifest, read_status
+from pagedrun.paged.job.inputs.row import InputDigest
+from pagedrun.paged.job.output.manifest import (
+    JobStatus,
+    Manifest,
+    Setting,
+    read_manifest,
+    read_status,
+)
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.job.output.run_files import RunFiles
-from pagedrun.paged.job.output.side_files import SideFiles
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.output.side_files import RunFiles, SideFiles
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.report.record.recorder import Recorder
 from pagedrun.paged.report.record.snapshot_file import read_snapshot
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog

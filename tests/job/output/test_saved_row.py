@@ -6,10 +6,9 @@ import pytest
 
 from pagedrun.paged.files.json_fields import json_fields
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.output.saved_row import SavedRow
-from pagedrun.paged.job.output.written_row import WrittenRow, answered_row, failed_row
-from pagedrun.paged.job.prompts.batch_call import CHAT, BatchCall
-from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
+from pagedrun.paged.job.output.saved_rows import SavedRow
+from pagedrun.paged.job.prompts.requests import CHAT, BatchCall, JobRow
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -15,9 +15,9 @@ import pytest
 from pyarrow import parquet
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.control.signals import JobInterrupted
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.row_lookup import find_rows
+from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput

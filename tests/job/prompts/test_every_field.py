@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pagedrun.paged.job.inputs.arrow.arrow_rows import ArrowRows
-from pagedrun.paged.job.inputs.counted_stream import CountedStream
+from pagedrun.paged.job.inputs.arrow_source import ArrowRows
+from pagedrun.paged.job.inputs.byte_streams import CountedStream
 from pagedrun.paged.job.inputs.csv_source import CsvSource
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder, request_keys
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder, request_keys
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
-from pagedrun.paged.text.prompts.encoding import Limits, PromptEncoder
+from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams

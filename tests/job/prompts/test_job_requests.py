@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.inputs.row import Row
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
-from pagedrun.paged.text.prompts.encoding import ENCODE_BATCH_ROWS, Limits, PromptEncoder
+from pagedrun.paged.text.prompt_encoder import ENCODE_BATCH_ROWS, Limits, PromptEncoder
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.prompt_input import ChatMessage
@@ -259,7 +259,7 @@ def test_a_continuation_that_is_too_long_or_no_text_is_an_error() -> None:
 
 
 def test_more_than_can_be_encoded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.text.prompts.continuations.MAX_ENCODED_CHARS", 11)
+    monkeypatch.setattr("pagedrun.paged.text.prompt.MAX_ENCODED_CHARS", 11)
     assert scored({"prompt": "aaa", "continuations": ["b", "bbbb"]})[1][1] == ("bbbb", (1,) * 4)
     (row,) = build({"prompt": "aaa", "continuations": ["b", "b", "b"]})
     assert row.error is not None

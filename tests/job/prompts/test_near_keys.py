@@ -2,8 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.job.prompts.near_keys import could_be, near_key
-from pagedrun.paged.job.prompts.prompts import request_keys
+from pagedrun.paged.job.prompts.prompt_builder import could_be, near_key, request_keys
 
 KEYS = request_keys() | {"sampling_params", "continuations", "priority"}
 

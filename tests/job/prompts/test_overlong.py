@@ -9,8 +9,8 @@ import pytest
 
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.progress.listener import SilentListener
-from pagedrun.paged.text.prompts.overlong import Overlong
+from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request

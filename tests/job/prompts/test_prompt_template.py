@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pagedrun.paged.job.prompts.template import PromptTemplate
+from pagedrun.paged.job.prompts.prompt_config import PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.prompts import PromptBuilder
-from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.text.prompts.prompt import Prompt
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
+from pagedrun.paged.text.prompt import Prompt
 from pagedrun.paged.values.errors import RowError, UsageError, as_flag
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.prompt_input import ChatMessage

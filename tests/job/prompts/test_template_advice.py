@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.planned.row_sample import SAMPLE_ROWS, sample_rows
-from pagedrun.paged.job.prompts.line_order import LineOrder
-from pagedrun.paged.job.prompts.messages import parse_messages
-from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.template import PromptTemplate
-from pagedrun.paged.job.prompts.template_advice import TemplateAdvisor
+from pagedrun.paged.job.planned.template_advice import (
+    SAMPLE_ROWS,
+    LineOrder,
+    TemplateAdvisor,
+    sample_rows,
+)
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
+from pagedrun.paged.text.chat_messages import parse_messages
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams

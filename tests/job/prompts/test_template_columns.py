@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from pagedrun.paged.job.prompts.template_columns import TemplateColumns
+from pagedrun.paged.job.prompts.prompt_builder import TemplateColumns
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.text.grammar.compiler import GrammarCompiler
+from pagedrun.paged.text.grammar import GrammarCompiler
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams

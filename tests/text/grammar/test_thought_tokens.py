@@ -8,11 +8,9 @@ from tokenizers import Tokenizer as Words
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from pagedrun.paged.text.grammar.compiler import CompiledGrammar
-from pagedrun.paged.text.grammar.structured_answer import StructuredAnswer
-from pagedrun.paged.text.grammar.thought_tokens import ThoughtTokens
-from pagedrun.paged.text.reasoning_tags import ReasoningTags
-from pagedrun.paged.text.thought import Thought
+from pagedrun.paged.text.grammar import CompiledGrammar
+from pagedrun.paged.text.reasoning import ReasoningTags, Thought
+from pagedrun.paged.text.structured_answer import StructuredAnswer, ThoughtTokens
 from pagedrun.paged.text.tokenizer import Tokenizer
 
 NEVER: Any = None  # what is not asked for within a thought

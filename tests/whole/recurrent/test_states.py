@@ -11,7 +11,7 @@ import torch
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress.listener import SilentListener
+from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.request import Completion, Request

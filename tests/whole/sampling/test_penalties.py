@@ -15,7 +15,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.report.record.report_sections import EngineReport
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.text.bad_words import BadWords
+from pagedrun.paged.text.prompt_encoder import BadWords
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -1,0 +1,356 @@
+"""Comparison of two outputs, row by row."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import TypedDict
+
+from pagedrun.paged.files.json_object import is_integer
+from pagedrun.paged.job.output.output_row import ANSWERED
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.json_value import JSONValue
+
+CONTEXT = 24  # characters before a difference
+
+
+class Side(TypedDict):
+    """One of two answers: `text` is what is around the first difference, null for a failed row."""
+
+    index: int
+    text: str | None
+    error: str | None
+    finish_reasons: list[str]
+    tokens: int
+
+
+class Change(TypedDict):
+    """A row whose answers differ: first in `what`, and their texts at character `at`."""
+
+    id: str | int
+    what: str
+    at: int | None
+    a: Side
+    b: Side
+
+
+class RowChanges(TypedDict):
+    """How many rows there are of each kind; `added` are in B alone, `missing` in A alone."""
+
+    same: int
+    changed: int
+    added: int
+    missing: int
+
+
+class OutputFigures(TypedDict):
+    """What is told of one output. `expected` rows name an answer, which `correct` of them have."""
+
+    path: str
+    rows: int
+    failed: int
+    finish_reasons: dict[str, int]
+    completion_tokens: int
+    expected: int
+    correct: int
+    torn: bool
+
+
+class Comparison(TypedDict):
+    """What `pagedrun diff` tells. `gained` are rows that are as expected in B and were not in A,
+    `lost` the others. The lists hold the first rows of each kind."""
+
+    a: OutputFigures
+    b: OutputFigures
+    same: bool
+    matched_by: str
+    rows: RowChanges
+    changed_in: dict[str, int]
+    gained: int
+    lost: int
+    changes: list[Change]
+    added: list[str | int]
+    missing: list[str | int]
+
+
+def compare(path_a: Path, path_b: Path, most_shown: int) -> Comparison:
+    """Compare two outputs; of each kind of difference the first `most_shown` rows are told.
+
+    Rows are matched by their ids where these are unique in both, else by their index. Raises
+    `UsageError` for a file that is no output.
+    """
+    a, b = OutputIndex(path_a), OutputIndex(path_b)
+    by_id = a.has_unique_ids and b.has_unique_ids
+    in_a, in_b = (each.by_id if by_id else each.by_index for each in (a, b))
+    changed_in: Counter[str] = Counter()
+    gained = lost = 0
+    changes: list[Change] = []
+    for one, other in _differing(a, b, in_a, in_b):
+        what = one.difference(other)
+        if what is None:
+            continue
+        changed_in[what] += 1
+        gained += other.is_correct is True and one.is_correct is False
+        lost += one.is_correct is True and other.is_correct is False
+        if len(changes) < most_shown:
+            changes.append(_change(one, other, what))
+    added, missing = in_b.keys() - in_a.keys(), in_a.keys() - in_b.keys()
+    num_changed = changed_in.total()
+    return {
+        "a": a.figures(),
+        "b": b.figures(),
+        "same": not (num_changed or added or missing),
+        "matched_by": "id" if by_id else "index",
+        "rows": {
+            "same": len(in_a) - len(missing) - num_changed,
+            "changed": num_changed,
+            "added": len(added),
+            "missing": len(missing),
+        },
+        "changed_in": dict(changed_in),
+        "gained": gained,
+        "lost": lost,
+        "changes": changes,
+        "added": _ids(b, in_b, added, most_shown),
+        "missing": _ids(a, in_a, missing, most_shown),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedAnswer:
+    """A row by its index and id, and what can be told of its answer.
+
+    `text` is None for a failed row, `error` its code. `finish_reasons` are those of its outputs,
+    `num_tokens` all that they have. `is_correct` is None where the row names no expected answer.
+    `whole` is all that the answer consists of.
+    """
+
+    index: int
+    id: str | int
+    text: str | None
+    error: str | None
+    finish_reasons: tuple[str, ...]
+    num_tokens: int
+    is_correct: bool | None
+    whole: JSONValue = field(repr=False)
+
+    @classmethod
+    def parse(cls, line: bytes) -> "ComparedAnswer | None":
+        """Return the answer that a line holds; None if it is no output row."""
+        try:
+            row: JSONValue = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(row, dict) or "error" not in row:
+            return None
+        index, row_id = row.get("index"), next((row[key] for key in _IDS if key in row), None)
+        if not is_integer(index) or not isinstance(row_id, str | int):
+            return None
+        read = _of_call if isinstance(row.get("response"), dict) else _of_row
+        text, error, outputs = read(row)
+        return cls(
+            index=index,
+            id=row_id,
+            text=text,
+            error=error,
+            finish_reasons=tuple(str(each.get("finish_reason")) for each in outputs),
+            num_tokens=_num_tokens(row),
+            is_correct=_is_correct(row, text),
+            whole=_answer_of(row),
+        )
+
+    def difference(self, other: "ComparedAnswer") -> str | None:
+        """Return in what two answers differ, the first that a reader would look at; None if in
+        nothing.
+        """
+        if self.whole == other.whole:
+            return None
+        for name in ("error", "text", "finish_reasons"):
+            if getattr(self, name) != getattr(other, name):
+                return name.removesuffix("s")
+        return "details"
+
+
+class OutputIndex:
+    """The rows of an output by index and, where no two rows share one, by id."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the whole file once. Raises `UsageError` if it cannot be, or is no output."""
+        self.path = path
+        self.by_index: dict[str, int] = {}
+        self.by_id: dict[str, int] = {}
+        self.has_unique_ids = True
+        self._reasons: Counter[str] = Counter()
+        self._num_failed = self._num_tokens = self._num_expected = self._num_correct = 0
+        self._is_torn = False
+        try:
+            self._file = path.open("rb")
+            offset = 0
+            for number, line in enumerate(self._file, start=1):
+                self._is_torn = not line.endswith(b"\n")
+                if not self._is_torn:
+                    self._take(number, line, offset)
+                offset += len(line)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"{path} cannot be read ({reason})") from error
+
+    def read(self, offset: int) -> bytes:
+        """Return the line at an offset."""
+        self._file.seek(offset)
+        return self._file.readline()
+
+    def figures(self) -> OutputFigures:
+        """Return what there is to tell of the whole output."""
+        return {
+            "path": os.fsencode(self.path).decode("utf-8", "replace"),
+            "rows": len(self.by_index),
+            "failed": self._num_failed,
+            "finish_reasons": dict(sorted(self._reasons.items())),
+            "completion_tokens": self._num_tokens,
+            "expected": self._num_expected,
+            "correct": self._num_correct,
+            "torn": self._is_torn,
+        }
+
+    def _take(self, number: int, line: bytes, offset: int) -> None:
+        answer = ComparedAnswer.parse(line)
+        if answer is None:
+            raise UsageError(
+                f"{self.path}, line {number} is not an output row; name two outputs of pagedrun "
+                "generate"
+            )
+        index = str(answer.index)
+        if index in self.by_index:
+            raise UsageError(
+                f"{self.path}, line {number} answers row {index} a second time; it is not the "
+                "output of one run"
+            )
+        self.by_index[index] = offset
+        row_id = json.dumps(answer.id)
+        self.has_unique_ids = self.has_unique_ids and row_id not in self.by_id
+        self.by_id[row_id] = offset
+        self._num_failed += answer.error is not None
+        self._num_tokens += answer.num_tokens
+        self._reasons.update(answer.finish_reasons)
+        self._num_expected += answer.is_correct is not None
+        self._num_correct += answer.is_correct is True
+
+
+def _differing(
+    a: OutputIndex, b: OutputIndex, in_a: dict[str, int], in_b: dict[str, int]
+) -> Iterator[tuple[ComparedAnswer, ComparedAnswer]]:
+    """Yield the answers of rows that are in both and whose lines are not the same."""
+    for key, offset in in_a.items():
+        if key not in in_b:
+            continue
+        lines = a.read(offset), b.read(in_b[key])
+        if lines[0] != lines[1]:
+            one, other = map(ComparedAnswer.parse, lines)
+            if one is not None and other is not None:  # they were, when the files were read
+                yield one, other
+
+
+def _change(one: ComparedAnswer, other: ComparedAnswer, what: str) -> Change:
+    at = None
+    if one.text is not None and other.text is not None and one.text != other.text:
+        at = common_length(one.text, other.text)
+    return {"id": other.id, "what": what, "at": at, "a": _side(one, at), "b": _side(other, at)}
+
+
+def _side(answer: ComparedAnswer, at: int | None) -> Side:
+    text = answer.text
+    if text is not None:
+        begin = max((at or 0) - CONTEXT, 0)
+        text = ("…" if begin else "") + text[begin : begin + 4 * CONTEXT]
+    return {
+        "index": answer.index,
+        "text": text,
+        "error": answer.error,
+        "finish_reasons": list(answer.finish_reasons),
+        "tokens": answer.num_tokens,
+    }
+
+
+def _ids(
+    index: OutputIndex, places: dict[str, int], keys: set[str], most_shown: int
+) -> list[str | int]:
+    """Return the ids of the first rows that are meant, in the order of the file."""
+    found: list[str | int] = []
+    for key in (key for key in places if key in keys):
+        answer = ComparedAnswer.parse(index.read(places[key]))
+        if len(found) == most_shown or answer is None:
+            break
+        found.append(answer.id)
+    return found
+
+
+# What tells of a row's place and its computation, and is no part of its answer.
+_ASIDE = frozenset({"index", "id", "custom_id", "input", "usage", "request_id", "created"})
+_IDS = ("custom_id", "id")  # the former in answers to OpenAI batch rows, whose id is made up
+
+
+def common_length(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _of_row(row: dict[str, JSONValue]) -> tuple[str | None, str | None, list[dict[str, JSONValue]]]:
+    """Return text, error and outputs of a row in our own format."""
+    text, error = row.get("text"), row["error"]
+    code = error.get("code") if isinstance(error, dict) else error
+    return (
+        text if isinstance(text, str) else None,
+        None if code is None else str(code),
+        _objects(row.get("outputs")),
+    )
+
+
+def _of_call(
+    row: dict[str, JSONValue],
+) -> tuple[str | None, str | None, list[dict[str, JSONValue]]]:
+    """Return the same of an answer to a row of an OpenAI batch file."""
+    response = _object(row["response"])
+    body = _object(response.get("body"))
+    if response.get("status_code") != ANSWERED:
+        return None, str(_object(body.get("error")).get("code")), []
+    choices = _objects(body.get("choices"))
+    first = choices[0] if choices else {}
+    text = first.get("text", _object(first.get("message")).get("content"))
+    return (text if isinstance(text, str) else None), None, choices
+
+
+def _answer_of(value: JSONValue, depth: int = 0) -> JSONValue:
+    """Return a row without what is no part of its answer, at its top and in an OpenAI response."""
+    if not isinstance(value, dict) or depth > 2:
+        return value
+    return {
+        name: _answer_of(each, depth + 1) if name in ("response", "body") else each
+        for name, each in value.items()
+        if name not in _ASIDE
+    }
+
+
+def _num_tokens(row: dict[str, JSONValue]) -> int:
+    body = _object(_object(row.get("response")).get("body"))
+    count = _object(row.get("usage", body.get("usage"))).get("completion_tokens")
+    return count if is_integer(count) else 0
+
+
+def _is_correct(row: dict[str, JSONValue], text: str | None) -> bool | None:
+    expected, vote = _object(row.get("input")).get("expected"), row.get("vote")
+    if not isinstance(expected, str):
+        return None
+    answer = _object(vote).get("winner") if isinstance(vote, dict) else text
+    return isinstance(answer, str) and answer.strip() == expected.strip()
+
+
+def _object(value: JSONValue) -> dict[str, JSONValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: JSONValue) -> list[dict[str, JSONValue]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

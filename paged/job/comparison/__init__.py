@@ -1,1 +1,0 @@
-"""Two outputs compared, row by row."""

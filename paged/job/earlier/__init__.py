@@ -1,1 +1,0 @@
-"""The answers of an earlier run, which a new run need not compute again."""

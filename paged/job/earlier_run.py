@@ -1,0 +1,380 @@
+"""Answers reused from the output of an earlier run (`--from`).
+
+A digest of each row's request is kept beside the output. A row with the digest of an earlier one
+gets its answer, and an answer that was cut by a lower `max_tokens` is continued.
+"""
+
+import errno
+import os
+import stat
+from array import array
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.paged.files.atomic import PRIVATE_MODE
+from pagedrun.paged.job.config import DIGESTS_SUFFIX, MANIFEST_SUFFIX, JobConfig
+from pagedrun.paged.job.output.manifest import Manifest, at_time_of, read_manifest
+from pagedrun.paged.job.output.saved_rows import SavedAnswer, SavedRow
+from pagedrun.paged.job.progress import JobListener
+from pagedrun.paged.job.resume import differing_parameters
+from pagedrun.paged.text.channels import has_channels
+from pagedrun.paged.text.reasoning import AUTO, ReasoningTags
+from pagedrun.paged.values.errors import EngineError, UsageError, option
+from pagedrun.paged.values.request import Completion, FinishReason, Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.vote import Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRow:
+    """A row that asked the same; implements `EarlierAnswer`."""
+
+    rows: "EarlierRows"
+    question: bytes
+    num_read_once_tokens: int
+    is_whole: bool
+    token_ids: tuple[int, ...]
+
+    def completion(self, request: Request) -> Completion:
+        """Return what answers `request`: the answer is read again, as a window has many.
+
+        Raises `EngineError` if the output has changed since the row was found.
+        """
+        saved = self.rows.read(self.question)
+        if saved is None or not is_whole(saved, request):
+            raise EngineError(
+                f"{self.rows.path} was changed while its rows were copied; run it again with an "
+                f"output that is not being written, or without {option('from')}"
+            )
+        vote = request.params.vote
+        texts = (output.text for output in saved.outputs)
+        return Completion(
+            request,
+            saved.outputs,
+            saved.num_cached_tokens,
+            vote=None if vote is None else Ballot.decided(vote, request.params.n, texts),
+            prompt_logprobs=saved.prompt_logprobs,
+            scores=saved.scores,
+            num_read_once_tokens=self.num_read_once_tokens,
+            is_copied=True,
+        )
+
+
+class Questions:
+    """The questions of a run; of its chat template only what it says of thoughts is of them, as the
+    prompts are what it made of them.
+    """
+
+    def __init__(self, chat_template: str | None) -> None:
+        thoughts = ReasoningTags.of(AUTO, chat_template), has_channels(chat_template)
+        self._thoughts = repr(thoughts).encode()
+
+    def digest(self, request: Request, num_read_once_tokens: int) -> bytes:
+        """Return a digest of what decides the bytes of a request's answer, the model aside.
+
+        How many partitions of the prompt are read together with other rows is of it, and of a
+        sampled request its index, which keys the random stream; see `SamplingParams`. How long the
+        answer may become is not, but with beams: that shows in the answer.
+        """
+        asked = (
+            None if request.params.is_greedy else request.index,
+            num_read_once_tokens // PARTITION_TOKENS,
+            request.bad_words_ids,
+            request.continuations,
+        )
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for part in (
+            array("i", request.prompt_token_ids).tobytes(),
+            _settings(request.params),
+            _bytes(asked),
+            self._thoughts,
+        ):
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.digest()
+
+
+class EarlierRows:
+    """The rows of an output by their questions; implements `EarlierAnswers`.
+
+    `num_changed` are the lines that are not as a run wrote them. Answers are read when they are
+    asked for; any thread may ask.
+    """
+
+    def __init__(self, path: Path, questions: Questions, vocab_size: int) -> None:
+        """Read which row is where; raises `UsageError` if output or digests cannot be read."""
+        self.path = path
+        self.num_rows = 0
+        self.num_changed = 0
+        self._questions = questions
+        self._vocab_size = vocab_size
+        self._places: dict[bytes, tuple[int, int]] = {}  # offset and length of its line
+        digests = _digests(path)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with open(path, "rb") as file:
+                offset = 0
+                for line in file:
+                    self._take(line, offset, digests.get(line_digest(line)))
+                    offset += len(line)
+        except OSError as error:
+            raise UsageError(
+                f"{option('from')} {path} cannot be read ({error.strerror}); name the output of a "
+                "run of pagedrun generate"
+            ) from error
+
+    def warn_of_changes(self, listener: JobListener) -> None:
+        """Tell how many lines cannot be used, if some cannot."""
+        if self.num_changed:
+            listener.on_warning(
+                f"{self.num_changed:,} of {self.num_rows:,} lines of {self.path} have changed "
+                "since its run; their rows are computed"
+            )
+
+    def find(self, request: Request, num_read_once_tokens: int) -> EarlierRow | None:
+        """Return the row that asked the same, if its answer is of use."""
+        question = self._questions.digest(request, num_read_once_tokens)
+        saved = self.read(question)
+        if saved is None or saved.largest_id() >= self._vocab_size:
+            return None
+        if is_whole(saved, request):
+            return EarlierRow(self, question, num_read_once_tokens, True, ())
+        if not _can_go_on(saved, request.params):
+            return None
+        begun = saved.outputs[0].token_ids
+        return EarlierRow(self, question, num_read_once_tokens, False, begun)
+
+    def read(self, question: bytes) -> SavedAnswer | None:
+        """Return the answer to a question, by its digest."""
+        place = self._places.get(question)
+        if place is None:
+            return None
+        offset, num_bytes = place
+        return SavedAnswer.parse(os.pread(self._descriptor, num_bytes, offset))
+
+    def close(self) -> None:
+        """Read no more."""
+        os.close(self._descriptor)
+
+    def _take(self, line: bytes, offset: int, question: bytes | None) -> None:
+        if not line.endswith(b"\n"):
+            return  # of a run that goes on, or was killed
+        self.num_rows += 1
+        if question is not None:
+            self._places.setdefault(question, (offset, len(line)))
+            return
+        row = SavedRow.parse(line)
+        self.num_changed += row is None or not row.has_failed
+
+
+def is_whole(saved: SavedAnswer, request: Request) -> bool:
+    """Return whether a new run would answer a request of the same question just so."""
+    params = request.params
+    if (saved.prompt_logprobs is None) != (params.prompt_logprobs is None):
+        return False
+    if request.continuations:
+        return not saved.outputs and len(saved.scores) == params.n
+    if saved.scores or len(saved.outputs) != _num_outputs(saved, params):
+        return False
+    return all(
+        output.index == index
+        and (output.logprobs is None) == (params.logprobs is None)
+        and (params.has_beams or _ends_at(output.finish_reason, len(output.token_ids), params))
+        for index, output in enumerate(saved.outputs)
+    )
+
+
+def _num_outputs(saved: SavedAnswer, params: SamplingParams) -> int:
+    if params.vote is None:
+        return params.n
+    texts = (output.text for output in saved.outputs)
+    return Ballot.decided(params.vote, params.n, texts).drawn
+
+
+def _ends_at(reason: FinishReason, num_tokens: int, params: SamplingParams) -> bool:
+    """Return whether an answer ends there whatever came before: cut at the limit, or before it."""
+    if reason is FinishReason.LENGTH:
+        return num_tokens == params.max_tokens
+    return reason is FinishReason.STOP and num_tokens <= params.max_tokens
+
+
+def _can_go_on(saved: SavedAnswer, params: SamplingParams) -> bool:
+    """Return whether an answer was cut by a limit that is higher now, and nothing but its tokens
+    is needed to go on: those of one sample, without scores.
+
+    The samples of a greedy request are the same.
+    """
+    if params.has_beams or params.vote is not None or not saved.outputs or saved.scores:
+        return False
+    if params.logprobs is not None or params.prompt_logprobs is not None:
+        return False
+    if params.structure is not None or params.thinking_budget is not None:
+        return False
+    first = saved.outputs[0]
+    is_cut = first.finish_reason is FinishReason.LENGTH
+    is_single = params.n == 1 or params.is_greedy
+    return is_cut and is_single and 0 < len(first.token_ids) < params.max_tokens
+
+
+def _digests(path: Path) -> dict[bytes, bytes]:
+    beside = path.with_name(path.name + DIGESTS_SUFFIX)
+    try:
+        return read_digests(beside)
+    except OSError as error:
+        raise UsageError(
+            f"{option('from')}: {beside} cannot be read ({error.strerror}); it is written "
+            f"beside each output and identifies the rows of {path}; leave out "
+            f"{option('from')} to compute all rows"
+        ) from error
+
+
+def at_its_time(config: JobConfig) -> JobConfig:
+    """Return the job with prompts of the time of the run that it takes answers from, if any."""
+    old = config.from_output
+    return at_time_of(config, None if old is None else old.with_name(old.name + MANIFEST_SUFFIX))
+
+
+def open_earlier(
+    config: JobConfig,
+    manifest: Manifest,
+    questions: Questions,
+    vocab_size: int,
+    listener: JobListener,
+) -> EarlierRows | None:
+    """Return the rows that a job takes answers from, None if it takes none.
+
+    Raises `UsageError` if they cannot be used.
+    """
+    if config.from_output is None:
+        return None
+    check_same_computation(manifest, config.from_output)
+    rows = EarlierRows(config.from_output, questions, vocab_size)
+    rows.warn_of_changes(listener)
+    return rows
+
+
+# Parameters that decide bytes and are neither in a row's question nor under `arithmetic`.
+_DECIDING = ("dtype", "quantization", "kv_cache_dtype", "reproducible")
+
+
+def check_same_computation(new: Manifest, output: Path) -> None:
+    """Raise `UsageError` unless the run that wrote `output` would have answered a row as `new`."""
+    try:
+        old = read_manifest(output.with_name(output.name + MANIFEST_SUFFIX))
+    except UsageError as error:
+        raise _refused(f"{error.marked}, so the settings of {output} are unknown") from error
+    if old.version != new.version:
+        raise _refused(
+            f"{output} was computed by pagedrun {old.version}, and this is {new.version}"
+        )
+    models = [(each.model.config_json_sha256, each.model.files_sha256) for each in (old, new)]
+    if models[0] != models[1]:
+        raise _refused(
+            f"{output} was computed with another model, other weights or another tokenizer "
+            f"({old.model.path}, now {new.model.path})"
+        )
+    differences = differing_parameters(old, new, _DECIDING)
+    for name in sorted({*old.arithmetic, *new.arithmetic}):
+        before, now = old.arithmetic.get(name), new.arithmetic.get(name)
+        if before != now:
+            differences.append(f"{name.replace('_', ' ')} ({before}, now {now})")
+    if differences:
+        raise _refused(f"{output} was computed with another {', another '.join(differences)}")
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(f"{option('from')}: {why}; leave out {option('from')} to compute all rows")
+
+
+DIGEST_BYTES = 16
+
+RECORD_BYTES = 2 * DIGEST_BYTES
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def line_digest(line: bytes) -> bytes:
+    """Return the digest by which a line of an output is known, its newline included."""
+    return blake2b(line, digest_size=DIGEST_BYTES).digest()
+
+
+def read_digests(path: Path) -> dict[bytes, bytes]:
+    """Return the question of each line, by the digests of both. Raises `OSError`."""
+    data = path.read_bytes()
+    ends = range(RECORD_BYTES, len(data) + 1, RECORD_BYTES)
+    records = (data[end - RECORD_BYTES : end] for end in ends)
+    return {record[:DIGEST_BYTES]: record[DIGEST_BYTES:] for record in records}
+
+
+class RowDigests:
+    """Appends a record for each line: its digest, then that of its question.
+
+    Rows without a record are computed anew by later runs, so a failure to write costs no more than
+    that, and a warning.
+    """
+
+    def __init__(self, path: Path | None, questions: Questions, listener: JobListener) -> None:
+        """Nothing is written where `path` is None."""
+        self._path = path
+        self._questions = questions
+        self._listener = listener
+        self._file: BinaryIO | None = None
+
+    def begin(self, *, keep: bool) -> None:
+        """Open the file; `keep` the whole records that an earlier run of the same job has left."""
+        if self._path is None:
+            return
+        try:
+            descriptor = os.open(self._path, _FLAGS, PRIVATE_MODE)
+            self._file = cast(BinaryIO, os.fdopen(descriptor, "ab", buffering=0))
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            size = status.st_size - status.st_size % RECORD_BYTES
+            os.ftruncate(descriptor, size if keep else 0)
+        except OSError as error:
+            self._give_up(error)
+
+    def note(self, line: bytes, completion: Completion) -> None:
+        """Add what a line answers, unless it is an error."""
+        if self._file is None or completion.error is not None:
+            return
+        question = self._questions.digest(completion.request, completion.num_read_once_tokens)
+        try:
+            if self._file.write(line_digest(line) + question) != RECORD_BYTES:
+                raise OSError(errno.ENOSPC, "no room")
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Write no more."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _give_up(self, error: OSError) -> None:
+        self._listener.on_warning(
+            f"{self._path} cannot be written ({error.strerror}): a later run with --from "
+            "will recompute these rows"
+        )
+        self.close()
+
+
+_OF_RANDOM_CHOICES = frozenset({"seed", "top_p", "top_k", "min_p"})
+
+
+@lru_cache(maxsize=64)  # most rows have the same
+def _settings(params: SamplingParams) -> bytes:
+    ignored = set() if params.has_beams else {"max_tokens"}
+    if params.is_greedy:
+        ignored |= _OF_RANDOM_CHOICES
+    names = [each.name for each in fields(params) if each.name not in ignored]
+    return _bytes([(name, getattr(params, name)) for name in names])
+
+
+def _bytes(value: object) -> bytes:
+    return repr(value).encode("utf-8", "backslashreplace")

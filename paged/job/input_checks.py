@@ -1,0 +1,188 @@
+"""Checks over many rows: unique ids, and mistakes of the command that make all rows fail."""
+
+import hashlib
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import Row, id_column
+from pagedrun.paged.job.progress import JobListener
+from pagedrun.paged.job.prompts.prompt_builder import PROMPT_COLUMNS, TemplateColumns
+from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.values.errors import RowError, UsageError, option
+
+MIN_ROWS = 2  # one row may be wrong by itself
+MAX_LOOKED_AT = 1000  # rows, for the columns that a template could use
+# Reasons that lie in how the command reads the file. What else is wrong with a row it says itself.
+_READING = {"invalid_json_line", "missing_prompt", "template_error", "prompt_too_long"}
+_MAX_NAMED = 8  # columns
+# What people call the column that asks, likeliest first.
+_USUAL = ("question", "instruction", "query", "text", "input", "content", "problem", "user")
+
+
+def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
+    """Raise `UsageError` if no row has a column that a prompt could come from.
+
+    rows: of the first window. Needs no model, so that it comes at once.
+    """
+    field = config.prompts.field
+    names = PROMPT_COLUMNS if field is None else (field,)
+    readable = [row for row in rows if row.error is None]
+    if config.resume or config.prompts.template is not None or len(readable) < MIN_ROWS:
+        return
+    if any(row.columns.get(name) is not None for row in readable for name in names):
+        return
+    if field is None and any(BatchCall.of(row.columns) is not None for row in readable):
+        return
+    sought = f"column {shown_key(field)}" if field is not None else "prompt, messages or token ids"
+    raise UsageError(
+        f"{config.input_shown}: no row has a {sought}{_columns_of(readable)}", field="prompt_field"
+    )
+
+
+def check_template(rows: Sequence[Row], config: JobConfig, listener: JobListener) -> None:
+    """Raise `UsageError` for a prompt template with columns in single braces, which are no
+    variables; tell of one that reads no column, so that all rows get the same prompt.
+
+    rows: of the first window.
+    """
+    template = config.prompts.template
+    known = [row.columns for row in rows[:MAX_LOOKED_AT] if row.error is None and row.columns]
+    if template is None or config.resume or not known:
+        return
+    columns = list(dict.fromkeys(name for each in known for name in each))
+    used = TemplateColumns.of(template.source)
+    wrong = [name for name in used.in_braces if name in columns]
+    flag = option("prompt_template")
+    if wrong:
+        meant = ", ".join(f"{{{{ {name} }}}}" for name in wrong)
+        name = wrong[0]
+        raise UsageError(
+            f"{flag} has {{{name}}} in single braces, which is text and no column: did you mean "
+            f"{meant}? Text in braces is written {{{{ '{{{name}}}' }}}}"
+        )
+    if used.reads_row or not used.names.isdisjoint(columns):
+        return
+    listener.on_warning(
+        f"{flag} uses no column of the rows, so all get the same prompt; their columns are "
+        f"{_listed(columns)}"
+    )
+
+
+def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: JobConfig) -> None:
+    """Raise `UsageError` if no row of the first window can be asked, all for the same reason, and
+    that is one of how the file is read."""
+    errors = [row.error for row in asked if row.error is not None]
+    if config.resume or len(errors) < max(len(asked), MIN_ROWS):
+        return
+    if len({(error.code, error.param) for error in errors}) > 1 or errors[0].code not in _READING:
+        return
+    first = asked[0]
+    is_of_columns = errors[0].code == "template_error" and config.prompts.template is not None
+    about_columns = _columns_of(rows) if is_of_columns else ""
+    raise UsageError(
+        f"{config.input_shown}: all {len(asked):,} rows fail alike, the first in {first.place}: "
+        f"{errors[0].marked}{about_columns}"
+    )
+
+
+def _columns_of(rows: Iterable[Row]) -> str:
+    """Return which columns there are, and how to make a prompt of them."""
+    texts: dict[str, bool] = {}
+    for row in rows:
+        used = id_column(row.columns)
+        for name, value in row.columns.items():
+            if name != used:
+                texts[name] = texts.get(name, False) or isinstance(value, str)
+    if not texts:
+        return ""
+    usual = [name for name in _USUAL if texts.get(name)]
+    best = next(iter([*usual, *(name for name, is_text in texts.items() if is_text)]), None)
+    return f"; its columns are {_listed(list(texts))}{_way_out(best)}"
+
+
+def _listed(columns: Sequence[str]) -> str:
+    """Return the names of columns, not too many of them."""
+    shown = ", ".join(shown_key(name) for name in columns[:_MAX_NAMED])
+    more = f" and {len(columns) - _MAX_NAMED} more" if len(columns) > _MAX_NAMED else ""
+    return shown + more
+
+
+def _way_out(column: str | None) -> str:
+    """Return how to ask what a column says."""
+    if column is None:
+        return ""
+    field = f"; pass {option('prompt_field')} {shlex.quote(shown_key(column))}"
+    if not column.isidentifier():
+        return field
+    return f"{field}, or {option('prompt_template')} '{{{{ {column} }}}}' with more around it"
+
+
+MAX_SHOWN_DUPLICATES = 10
+
+
+class UniqueIds:
+    """The ids of all rows so far, of which a digest and a place are kept, 136 bytes for each; 1 and
+    "1" are the same.
+
+    `source` is used in messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._first: dict[bytes, int | tuple[str, int]] = {}  # line, or input and line
+
+    def refuse_repeated(self, rows: Iterable[Row]) -> None:
+        """Take rows in; raise `UsageError` with line numbers if an id occurs twice."""
+        found: list[str] = []
+        num_duplicates = 0
+        for row in rows:
+            first = self._first_of(row)
+            if first != _place(row):
+                num_duplicates += 1
+                if len(found) < MAX_SHOWN_DUPLICATES:
+                    found.append(f"{_shown(row)} on {_both(first, row)}")
+        if found:
+            more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
+            raise UsageError(
+                f"{self._source}: ids must be unique, but {'; '.join(found)}{more}; give each "
+                "row its own id, or leave the column out"
+            )
+
+    def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Take rows in that come when others are being answered: a repeated id fails its row."""
+        for row in rows:
+            first = self._first_of(row)
+            if first == _place(row) or row.error is not None:
+                yield row
+            else:
+                where = _where(first, row)
+                message = f"ids must be unique, but {_shown(row)} is that of {where} too"
+                yield replace(
+                    row, error=RowError("duplicate_id", message, param="id", line=row.line)
+                )
+
+    def _first_of(self, row: Row) -> int | tuple[str, int]:
+        key = hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
+        return self._first.setdefault(key, _place(row))
+
+
+def _place(row: Row) -> int | tuple[str, int]:
+    return row.line if row.file is None else (row.file, row.line)
+
+
+def _where(place: int | tuple[str, int], row: Row) -> str:
+    return f"{row.unit} {place}" if isinstance(place, int) else f"{place[0]}, {row.unit} {place[1]}"
+
+
+def _both(first: int | tuple[str, int], row: Row) -> str:
+    if isinstance(first, int):
+        return f"{row.unit}s {first} and {row.line}"
+    return f"{_where(first, row)} and {row.place}"
+
+
+def _shown(row: Row) -> str:
+    name = str(row.id)
+    return repr(name if len(name) <= 40 else name[:39] + "…")

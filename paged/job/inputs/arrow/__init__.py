@@ -1,1 +1,0 @@
-"""Rows of Arrow tables: Parquet files and datasets."""

@@ -1,0 +1,411 @@
+"""Rows of Arrow tables: Parquet files and Hugging Face datasets.
+
+Values are converted to JSON. Bytes of such files are packed by column, so the digest of a row is
+that of its columns as a line of JSON.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, BinaryIO
+from uuid import UUID
+
+from pagedrun.paged.job.inputs.byte_streams import CountedStream
+from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
+from pagedrun.paged.job.inputs.row import (
+    RECORD,
+    Columns,
+    InputDigest,
+    InputFacts,
+    Row,
+    default_id,
+    refuse_empty,
+    with_columns,
+)
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.json_value import JSONValue
+
+MAGIC = b"PAR1"  # first and last
+MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be set on anything else
+
+
+class ParquetSource:
+    """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
+
+    `name` is used in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
+    a column twice, or pyarrow is missing.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, max_row_bytes: int) -> None:
+        self._file = file
+        self._name = name
+        self._rows = ArrowRows(self._batches(), max_row_bytes)
+
+    @property
+    def facts(self) -> InputFacts:
+        """Columns and types of the table."""
+        return self._rows.facts
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the rows so far, as JSON."""
+        return self._rows.num_bytes
+
+    def __iter__(self) -> Iterator[Row]:
+        is_empty = True
+        for row in self._rows:
+            is_empty = False
+            yield row
+        if is_empty:
+            raise refuse_empty(self._name)
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return size and SHA-256 of the file, all of it: its rows have no bytes to count."""
+        place = self._file.tell()
+        self._file.seek(0)
+        counted = CountedStream(self._file)
+        counted.drain()
+        self._file.seek(place)
+        return InputDigest(counted.num_bytes, counted.sha256, whole=True)
+
+    def drain(self) -> bool:
+        """Leave what is left: the digest is that of the file in any case."""
+        return True
+
+    def _batches(self) -> Iterator[Any]:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise UsageError(
+                f"{self._name} needs the package pyarrow: pip install datasets, which brings it"
+            ) from error
+        self._check_ends()
+        num_rows = 0
+        try:
+            # Not a context manager: that would close the file, which is not this reader's.
+            opened = parquet.ParquetFile(self._file, pre_buffer=False)
+            names = opened.schema_arrow.names
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise UsageError(f"{self._name}: the column {repeated[0]!r} occurs twice")
+            for batch in opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+                yield batch
+                num_rows += batch.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise UsageError(
+                f"{self._name}: cannot be read after record {num_rows} ({reason}); is the file "
+                "damaged?"
+            ) from error
+
+    def _check_ends(self) -> None:
+        """Refuse what is no Parquet, or announces more metadata than can be meant."""
+        size = self._file.seek(0, 2)
+        self._file.seek(max(0, size - 8))
+        end = self._file.read()
+        self._file.seek(0)
+        if size < 12 or self._file.read(4) != MAGIC or end[4:] != MAGIC:
+            raise UsageError(
+                f"{self._name} is not a complete Parquet file: it does not begin and end with PAR1"
+            )
+        if int.from_bytes(end[:4], "little") > MAX_FOOTER_BYTES:
+            raise UsageError(f"{self._name}: the footer is longer than {MAX_FOOTER_BYTES} bytes")
+
+
+SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in what save_to_disk wrote
+_OLDEST = 4  # older releases run Python code that a dataset brings along
+
+
+class DatasetSource:
+    """The rows of one split, a few at a time; implements `RowSource`.
+
+    Columns come as they are stored: images and sounds are not decoded. `can_drain` says that
+    what is left can be read without a download.
+    """
+
+    def __init__(self, dataset: Any, name: str, max_row_bytes: int, *, can_drain: bool) -> None:
+        self._dataset = dataset
+        self._name = name
+        self._can_drain = can_drain
+        self._rows = ArrowRows(self._tables(), max_row_bytes)
+        self._iterator = iter(self._rows)
+
+    @classmethod
+    def from_folder(cls, folder: str, max_row_bytes: int) -> "DatasetSource":
+        """Open what `save_to_disk` wrote; `UsageError` if it holds several splits."""
+        datasets = _library(folder)
+        try:
+            found = datasets.load_from_disk(folder)
+        except Exception as error:  # the library raises what its files make it raise
+            raise UsageError(f"{folder}: cannot be read ({_reason(error)})") from error
+        if not isinstance(found, datasets.Dataset):
+            names = list(found)
+            if len(names) != 1:
+                raise UsageError(
+                    f"{folder} has the splits {_listed(names)}; name the folder of one, such as "
+                    f"{folder.rstrip('/')}/{names[0] if names else 'train'}"
+                )
+            found = found[names[0]]
+        return cls(found, folder, max_row_bytes, can_drain=True)
+
+    @classmethod
+    def from_hub(cls, text: str, max_row_bytes: int) -> "DatasetSource":
+        """Open the dataset that `text` names, streaming; the cache is enough without a network.
+
+        Raises `UsageError` if it cannot be had, or if the split is not one of those there are.
+        """
+        asked = HubName.parse(text)
+        datasets = _library(text)
+        try:
+            splits = datasets.load_dataset(asked.name, asked.config, streaming=True)
+        except Exception as error:  # the library raises what the network makes it raise
+            raise UsageError(f"{text}: cannot be opened ({_reason(error)})") from error
+        names = list(splits)
+        split = asked.split or (names[0] if len(names) == 1 else None)
+        if split not in names:
+            what = "name one" if split is None else f"there is no split {split!r}"
+            raise UsageError(f"{text}: {what}; the splits are {_listed(names)}")
+        return cls(splits[split], text, max_row_bytes, can_drain=False)
+
+    @property
+    def facts(self) -> InputFacts:
+        """Columns and types of the table."""
+        return self._rows.facts
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the rows so far, as JSON."""
+        return self._rows.num_bytes
+
+    def __iter__(self) -> Iterator[Row]:
+        is_empty = True
+        for row in self._iterator:
+            is_empty = False
+            yield row
+        if is_empty:
+            raise refuse_empty(self._name)
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return the digest of the rows so far, and the library's fingerprint of all of them."""
+        fingerprint = getattr(self._dataset, "_fingerprint", None)
+        return InputDigest(self._rows.num_bytes, self._rows.sha256, whole, fingerprint)
+
+    def drain(self) -> bool:
+        """Read the rows that are left, if they are on this machine."""
+        if self._can_drain:
+            for _ in self._iterator:
+                pass
+        return self._can_drain
+
+    def _tables(self) -> Iterator[Any]:
+        num_rows = 0
+        try:
+            for table in self._dataset.with_format("arrow").iter(batch_size=BATCH_ROWS):
+                yield table
+                num_rows += table.num_rows
+        except Exception as error:  # of the network, of a cached file, of any format
+            raise UsageError(
+                f"{self._name}: cannot be read after record {num_rows} ({_reason(error)})"
+            ) from error
+
+
+def _library(name: str) -> Any:
+    """Return the module `datasets`, which takes a second to import and is not needed otherwise."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UsageError(f"{name} needs the package datasets: pip install datasets") from error
+    if int(datasets.__version__.partition(".")[0]) < _OLDEST:
+        raise UsageError(
+            f"{name} needs datasets {_OLDEST}.0 or later, {datasets.__version__} is installed: "
+            f"pip install -U datasets"
+        )
+    datasets.disable_progress_bars()  # the command has its own, on the same stream
+    return datasets
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+HUB_PREFIX = "hf:"
+_NAME = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A dataset by `name`, its configuration and its split; None is the only one there is."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "HubName":
+        """Return what `text` names; `UsageError` if it is not of the form."""
+        rest, colon, split = text.removeprefix(HUB_PREFIX).partition(":")
+        name, at, config = rest.partition("@")
+        if not name or (at and not config) or (colon and not split):
+            raise UsageError(f"{text}: write hf:NAME, hf:NAME:SPLIT or hf:NAME@CONFIG:SPLIT")
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{text}: {name!r} is not the name of a dataset; write hf:NAME or hf:ORG/NAME, "
+                "each of letters, digits, '-', '_' and '.'"
+            )
+        if "[" in split or "+" in split:
+            raise UsageError(
+                f"{text}: only whole splits are read; {option('limit')} limits the number of rows"
+            )
+        return cls(name, config or None, split or None)
+
+    @property
+    def stem(self) -> str:
+        """What the answers are named after: the last part of each name, joined by dashes."""
+        parts = (self.name, self.config, self.split)
+        words = [part.rstrip("/").rpartition("/")[2] for part in parts if part]
+        return "-".join(word for word in words if word) or "dataset"
+
+
+BATCH_ROWS = 128  # what is in memory as Python objects at once
+
+
+class ArrowRows:
+    """Iterates over the rows of `tables`; counts and hashes them as JSON.
+
+    Their bytes in the file are packed in columns and say nothing about a row: a row's digest, and
+    `num_bytes` and `sha256` of all so far, are of its columns as one line of JSON.
+    """
+
+    def __init__(self, tables: Iterable[Any], max_row_bytes: int) -> None:
+        self._tables = tables
+        self._max_row_bytes = max_row_bytes
+        self._sha256 = hashlib.sha256()
+        self.num_bytes = 0
+        self.facts = InputFacts()
+
+    @property
+    def sha256(self) -> str:
+        """Return the hexadecimal digest of the rows so far, each with a newline."""
+        return self._sha256.hexdigest()
+
+    def __iter__(self) -> Iterator[Row]:
+        index = 0
+        for table in self._tables:
+            if self.facts.schema is None:
+                names = tuple(table.schema.names)
+                self.facts.columns, self.facts.schema = names, table.schema
+            for record in _records(table):
+                yield self._row(index, record)
+                index += 1
+
+    def _row(self, index: int, record: Mapping[str, object] | RowError) -> Row:
+        columns: Columns = {}
+        data, error = b"", None
+        try:
+            if isinstance(record, RowError):
+                raise record
+            columns = json_columns(record)
+            text = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
+            data = text.encode("utf-8")
+            if len(data) > self._max_row_bytes:
+                raise RowError(
+                    "line_too_long", f"the record is longer than {self._max_row_bytes} bytes"
+                )
+        except RowError as caught:
+            error = caught
+        self.num_bytes += len(data) + 1
+        self._sha256.update(data + b"\n")
+        digest = hashlib.sha256(data).digest()
+        row = Row(index, index + 1, None, digest, default_id(index), unit=RECORD)
+
+        def read() -> Columns:
+            if error is not None:
+                raise error
+            return columns
+
+        return with_columns(row, read)
+
+
+def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
+    """Yield the rows of a table; Arrow does not check its text, and one bad one fails its row."""
+    try:
+        yield from table.to_pylist()
+        return
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        pass  # nothing was yielded: the list is made before its first row is
+    for place in range(table.num_rows):
+        try:
+            (record,) = table.slice(place, 1).to_pylist()
+        except UnicodeDecodeError:
+            yield RowError("invalid_utf8", "the record contains text that is not valid UTF-8")
+        except (ValueError, OverflowError) as error:  # a date beyond the year 9999
+            yield RowError("invalid_value", f"the record contains an unsupported value: {error}")
+        else:
+            yield record
+
+
+# Objects that say how a row is answered. A table has a key for all rows that one of them has, null
+# in the others, where it would mean something: a schema with `"const": null` allows null alone.
+_OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "body"})
+
+
+def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:
+    """Return a record's columns, each as a value that JSON can hold.
+
+    Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
+    base64, and NaN, which means a missing value in these files, null. In objects that say how the
+    row is answered, a key with null counts as not there. Raises `RowError` for infinities and for
+    values that nest too deep.
+    """
+    columns = {name: _json_value(value, name, 1) for name, value in record.items()}
+    return {
+        name: _without_nulls(value) if name in _OBJECT_COLUMNS else value
+        for name, value in columns.items()
+    }
+
+
+def _without_nulls(value: JSONValue) -> JSONValue:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _json_value(value: object, column: str, depth: int) -> JSONValue:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise _refused(column, "contains an infinite number")
+        return None if math.isnan(value) else value
+    if depth > MAX_DEPTH:
+        raise _refused(column, f"is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {str(name): _json_value(each, column, depth + 1) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(each, column, depth + 1) for each in value]
+    if isinstance(value, datetime | date | time):  # a Timestamp of pandas is a datetime
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    raise _refused(column, f"contains a {type(value).__name__}, which JSON cannot represent")
+
+
+def _refused(column: str, reason: str) -> RowError:
+    shown = shown_key(column)
+    return RowError("invalid_value", f"the column {shown!r} {reason}", param=shown)

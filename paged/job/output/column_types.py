@@ -1,0 +1,326 @@
+"""Types of output columns: known from the row format, kept from the input, or found in the values.
+
+Rows are JSON during a run; columns of Arrow inputs, such as timestamps, get their own type back in
+Parquet.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import time
+from enum import Enum
+from typing import Any
+
+from pagedrun.paged.job.output.output_row import BatchRow, OutputRow, Usage
+from pagedrun.paged.values.json_value import JSONValue
+
+MAX_FIELDS = 1000  # an object with more keys is a table of its own, and is written as text
+MAX_DEPTH = 32
+_EXACT = 2**53  # integers up to it are exact as doubles
+_INT64 = 2**63
+
+
+class Plain(Enum):
+    """A type without parts."""
+
+    NULL = "null"  # nothing is known of it
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    LONG = "long"  # integers beyond what a double holds
+    NUMBER = "number"
+    TEXT = "text"
+    NAME = "name"  # text, and integers as their digits
+    JSON = "json"  # of more than one type: its JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list."""
+
+    element: "ValueType"
+
+
+@dataclass(frozen=True, slots=True)
+class StructOf:
+    """An object by its keys. Those in `optional` are only there where a value has them."""
+
+    fields: Mapping[str, "ValueType"] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+
+
+ValueType = Plain | ListOf | StructOf
+
+
+def base_of(known: ValueType | None) -> ValueType:
+    """Return a type that is known, without what is optional in it."""
+    match known:
+        case None:
+            return Plain.NULL
+        case ListOf(element):
+            return ListOf(base_of(element))
+        case StructOf(fields, optional):
+            kept = {name: base_of(each) for name, each in fields.items() if name not in optional}
+            return StructOf(kept)
+    return known
+
+
+def type_of(value: JSONValue, known: ValueType | None = None, depth: int = 0) -> ValueType:
+    """Return the type of a value. What is `known` of it is taken for granted: only what is
+    optional there is looked for."""
+    if value is None:
+        return Plain.NULL
+    if known is not None and not _is_open(known):
+        return known
+    if isinstance(value, dict) and not isinstance(known, ListOf):
+        if len(value) > MAX_FIELDS or depth > MAX_DEPTH:
+            return Plain.JSON
+        of = known.fields if isinstance(known, StructOf) else {}
+        return StructOf(
+            {name: type_of(each, of.get(name), depth + 1) for name, each in value.items()}
+        )
+    if isinstance(value, list):
+        if depth > MAX_DEPTH:
+            return Plain.JSON
+        of_each = known.element if isinstance(known, ListOf) else None
+        element: ValueType = Plain.NULL
+        for each in value:
+            element = common(element, type_of(each, of_each, depth + 1))
+        return ListOf(element)
+    return _plain_type(value)
+
+
+def common(one: ValueType, other: ValueType) -> ValueType:
+    """Return the type that holds values of both; where there is none, `Plain.JSON`."""
+    if one == other or other is Plain.NULL:
+        return one
+    if one is Plain.NULL:
+        return other
+    if isinstance(one, ListOf) and isinstance(other, ListOf):
+        return ListOf(common(one.element, other.element))
+    if isinstance(one, StructOf) and isinstance(other, StructOf):
+        fields = dict(one.fields)
+        for name, each in other.fields.items():
+            fields[name] = common(fields.get(name, Plain.NULL), each)
+        return StructOf(fields) if len(fields) <= MAX_FIELDS else Plain.JSON
+    both = {one, other} if isinstance(one, Plain) and isinstance(other, Plain) else set()
+    for pair, found in _COMMON.items():
+        if both == set(pair):
+            return found
+    return Plain.JSON
+
+
+def is_as_it_is(kind: ValueType) -> bool:
+    """Whether values of this type need no `convert`."""
+    match kind:
+        case ListOf(element):
+            return is_as_it_is(element)
+        case StructOf(fields):
+            return bool(fields) and all(map(is_as_it_is, fields.values()))
+    return kind not in (Plain.NAME, Plain.JSON)
+
+
+def convert(value: JSONValue, kind: ValueType) -> JSONValue:
+    """Return a value as a table has it: where its type is `JSON`, or an object of which no key is
+    known, its JSON text."""
+    if value is None:
+        return None
+    match kind:
+        case ListOf(element) if isinstance(value, list):
+            return [convert(each, element) for each in value]
+        case StructOf(fields) if isinstance(value, dict) and fields:
+            return {name: convert(value.get(name), each) for name, each in fields.items()}
+        case Plain.NAME if isinstance(value, str):
+            return value
+        case Plain.JSON | Plain.NAME | StructOf():
+            return json_text(value)
+    return value
+
+
+def json_text(value: JSONValue) -> str:
+    """Return a value as compact JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+_COMMON = {
+    (Plain.INTEGER, Plain.LONG): Plain.LONG,
+    (Plain.INTEGER, Plain.NUMBER): Plain.NUMBER,
+}
+
+
+def _plain_type(value: JSONValue) -> Plain:
+    match value:
+        case bool():
+            return Plain.BOOLEAN
+        case int():
+            if abs(value) <= _EXACT:
+                return Plain.INTEGER
+            return Plain.LONG if -_INT64 <= value < _INT64 else Plain.JSON
+        case float():
+            return Plain.NUMBER
+    return Plain.TEXT
+
+
+def _is_open(known: ValueType) -> bool:
+    """Whether there is something optional in a type."""
+    match known:
+        case ListOf(element):
+            return _is_open(element)
+        case StructOf(fields, optional):
+            return bool(optional) or any(map(_is_open, fields.values()))
+    return False
+
+
+_OF_JOURNAL = "used"  # only there
+OUTPUT_KEYS = tuple(each.name for each in fields(OutputRow) if each.name != _OF_JOURNAL)
+_BATCH_KEYS = [each.name for each in fields(BatchRow) if each.name != _OF_JOURNAL]
+USAGE_KEYS = tuple(each.name for each in fields(Usage))
+ROW_KEYS = tuple(dict.fromkeys((*OUTPUT_KEYS, *_BATCH_KEYS)))
+
+_CHOSEN = {
+    "token_id": Plain.INTEGER,
+    "text": Plain.TEXT,
+    "logprob": Plain.NUMBER,
+    "rank": Plain.INTEGER,
+}
+_LOGPROBS = ListOf(StructOf({**_CHOSEN, "top": ListOf(StructOf(_CHOSEN))}))
+_OUTPUT = StructOf(
+    {
+        "index": Plain.INTEGER,
+        "text": Plain.TEXT,
+        "token_ids": ListOf(Plain.INTEGER),
+        "finish_reason": Plain.TEXT,
+        "stop_reason": Plain.NAME,
+        "cumulative_logprob": Plain.NUMBER,
+        "logprobs": _LOGPROBS,
+        "reasoning": Plain.TEXT,
+        "beam_score": Plain.NUMBER,
+    },
+    optional=frozenset({"reasoning", "beam_score"}),
+)
+_USAGE = StructOf(
+    {name: Plain.BOOLEAN if name == "max_tokens_clamped" else Plain.INTEGER for name in USAGE_KEYS}
+)
+_ERROR = StructOf(
+    {"code": Plain.TEXT, "message": Plain.TEXT, "param": Plain.TEXT, "line": Plain.INTEGER}
+)
+_SCORE = StructOf(
+    {
+        "text": Plain.TEXT,
+        "logprob": Plain.NUMBER,
+        "num_tokens": Plain.INTEGER,
+        "is_greedy": Plain.BOOLEAN,
+        "token_logprobs": ListOf(Plain.NUMBER),
+    }
+)
+_VOTE = StructOf({"winner": Plain.TEXT, "counts": Plain.JSON, "drawn": Plain.INTEGER})
+ROW = StructOf(
+    {
+        "index": Plain.INTEGER,
+        "text": Plain.TEXT,
+        "finish_reason": Plain.TEXT,
+        "outputs": ListOf(_OUTPUT),
+        "usage": _USAGE,
+        "error": _ERROR,
+        "prompt_logprobs": _LOGPROBS,
+        "scores": ListOf(_SCORE),
+        "vote": _VOTE,
+    }
+)
+NAMES = ("id", "custom_id")  # texts, integers, or both
+
+
+def known_type(column: str, *, flat: bool = False) -> ValueType | None:
+    """Return the type of a column of the output, None if it is up to the rows.
+
+    column: a key, or a path of keys and places with dots. flat: whether the keys of `usage` are
+    columns.
+    """
+    if flat and column in _USAGE.fields:
+        return _USAGE.fields[column]
+    found: ValueType | None = ROW
+    for part in column.split("."):
+        match found:
+            case StructOf(named):
+                found = named.get(part)
+            case ListOf(element) if part.isdecimal():
+                found = element
+            case _:
+                return None
+    return found
+
+
+_UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second
+
+
+@dataclass(frozen=True, slots=True)
+class KeptType:
+    """The Arrow type of a column, as its input has it."""
+
+    type: Any
+
+
+def is_kept(kind: Any) -> bool:
+    """Whether values of an Arrow type can be made again of their JSON."""
+    return _carrier(kind) is not None or _reader(kind) is not None
+
+
+def array_of(values: Sequence[JSONValue], kind: Any) -> Any:
+    """Return an Arrow array of type `kind` of values in JSON."""
+    import pyarrow
+
+    carrier = _carrier(kind)
+    if carrier is not None:
+        return pyarrow.array(values, carrier).cast(kind)
+    read = _reader(kind)
+    assert read is not None
+    return pyarrow.array([None if each is None else read(each) for each in values], kind)
+
+
+def _carrier(kind: Any) -> Any:
+    """Return the Arrow type of values in JSON that Arrow casts to `kind`; None for nested types,
+    whose nulls it casts too, and for those that it cannot cast text to."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
+        return kind
+    if types.is_floating(kind):
+        return pyarrow.float64()
+    if types.is_dictionary(kind):
+        return pyarrow.string() if types.is_string(kind.value_type) else None
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    if is_text or types.is_timestamp(kind) or types.is_date(kind) or types.is_decimal(kind):
+        return pyarrow.string()
+    return None
+
+
+def _reader(kind: Any) -> Callable[[Any], object] | None:
+    """Return what makes of a value in JSON a Python object for `kind`, None if nothing does."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_time(kind):
+        return time.fromisoformat
+    if types.is_duration(kind):
+        return lambda seconds: round(seconds * _UNITS[kind.unit])
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return base64.b64decode
+    if types.is_struct(kind):
+        readers = {each.name: _reader(each.type) for each in kind.fields}
+        if not readers or None in readers.values():
+            return None
+        return lambda value: {name: _read(value.get(name), readers[name]) for name in readers}
+    if types.is_list(kind) or types.is_large_list(kind):
+        reader = _reader(kind.value_type)
+        return None if reader is None else lambda value: [_read(each, reader) for each in value]
+    carrier = _carrier(kind)
+    if carrier is None or types.is_dictionary(kind):
+        return None
+    if carrier == pyarrow.string():
+        return lambda text: pyarrow.scalar(text, carrier).cast(kind).as_py()
+    return lambda value: value
+
+
+def _read(value: JSONValue, reader: Callable[[Any], object] | None) -> object:
+    return None if value is None or reader is None else reader(value)

@@ -1,0 +1,507 @@
+"""Columns of output rows: `--columns`, `--flatten`, `--explode-json` and the columns of tables."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
+from pagedrun.paged.job.inputs.row import InputFacts
+from pagedrun.paged.job.output.column_types import (
+    MAX_FIELDS,
+    NAMES,
+    OUTPUT_KEYS,
+    ROW,
+    ROW_KEYS,
+    USAGE_KEYS,
+    KeptType,
+    ListOf,
+    Plain,
+    StructOf,
+    ValueType,
+    is_kept,
+    json_text,
+    known_type,
+)
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.structure import Structure
+
+USAGE = "usage"
+ALL = "all"
+INPUT_PREFIX, JSON_PREFIX = "input.", "json."
+RESERVED = frozenset((*OUTPUT_KEYS, *USAGE_KEYS))
+
+ANSWER, FINISH_REASON, ERROR = "answer", "finish_reason", "error"
+OutputColumns = dict[str, JSONValue]
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """The columns by name; none for the columns of the input and of the answer in a table, and for
+    all keys of the row elsewhere, or if `is_whole`.
+
+    A name is that of the answer's text (`answer`), a key of the output row or a path of keys and
+    places in it with dots between, such as `usage.prompt_tokens` or `outputs.0.text`; a key of an
+    answer that is JSON (`json.title`); or a column of the input. With `flatten`, the keys under
+    `usage` and `input` are columns of their own: one of `input` that has the name of another
+    column, or begins with `input.`, has `input.` before it. `explodes` adds a column for each key
+    of the answers that are JSON objects.
+    """
+
+    names: tuple[str, ...] = ()
+    flatten: bool = False
+    is_table: bool = False
+    answer: str = ANSWER
+    explodes: bool = False
+    is_whole: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        texts: Sequence[str],
+        *,
+        flatten: bool = False,
+        is_table: bool = False,
+        answer: str = ANSWER,
+        explodes: bool = False,
+    ) -> "RowColumns":
+        """Return what was typed, names with commas between; raises `UsageError` for a name that is
+        there twice or that no row can have."""
+        names = tuple(name.strip() for text in texts for name in text.split(","))
+        for place, name in enumerate(names):
+            if not name:
+                raise _refused("a name is missing between two commas")
+            if name in names[:place]:
+                raise _refused(f"{shown_key(name)} is named twice")
+            if name == ALL and len(names) > 1:
+                raise _refused(
+                    f"{ALL} means all keys of the output row and cannot be combined with other "
+                    f"names; for a column of the input with this name, use {INPUT_PREFIX}{ALL}"
+                )
+            if not flatten:
+                _check(name, answer)
+        is_whole = names == (ALL,) or (flatten and not names)
+        return cls(() if is_whole else names, flatten, is_table, answer, explodes, is_whole)
+
+    @property
+    def begins_with_input(self) -> bool:
+        """Whether the columns are those of the input and of the answer."""
+        return self.is_table and not self.names and not self.is_whole
+
+    @property
+    def takes_rows_as_they_are(self) -> bool:
+        """Whether the columns are the row's keys."""
+        return not (self.names or self.flatten or self.begins_with_input or self.explodes)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is a column of the answer's text under the name that it is given."""
+        return self.begins_with_input or self.answer in self.names
+
+    @property
+    def has_json(self) -> bool:
+        """Whether answers are read as JSON."""
+        return self.explodes or any(name.startswith(JSON_PREFIX) for name in self.names)
+
+    def check(
+        self,
+        rows: Iterable[OutputColumns],
+        facts: InputFacts,
+        structure: Structure | None,
+        *,
+        is_all: bool,
+    ) -> list[str]:
+        """Return what to tell of names that the columns of the input have too.
+
+        rows: the columns of the input's first rows, all there are if `is_all`. Raises `UsageError`
+        for a column that no row has, and if one of the input has the name of the answer's.
+        """
+        if not (self.names or self.begins_with_input):
+            return []
+        given: dict[str, None] = dict.fromkeys(facts.columns or ())
+        missing = {name: path_in_input(name) for name in self.names if self.is_of_input(name)}
+        for row in rows:
+            given.update(dict.fromkeys(row))
+            for name, path in list(missing.items()):
+                if follow(row, path) is not MISSING:
+                    del missing[name]
+        self._refuse_answer(given)
+        if is_all or facts.columns is not None:
+            for name in missing:
+                raise _refused(self._unknown(name, list(given)))
+        self._refuse_json_keys(structure)
+        return [*self._renamed(given), *self._hidden(given)]
+
+    def ours(self, given: Iterable[str]) -> dict[str, str]:
+        """Return the columns of the answer in a table by what they hold: their names, which none
+        of the input's has."""
+        taken = set(given)
+        return {
+            ANSWER: self._free(self.answer, taken),
+            FINISH_REASON: self._free(FINISH_REASON, taken),
+            ERROR: self._free(ERROR, taken),
+        }
+
+    def _free(self, name: str, taken: set[str]) -> str:
+        while name in taken:
+            name = f"{self.answer}_{name}"
+        return name
+
+    def is_of_input(self, name: str) -> bool:
+        """Whether a name is that of a column of the input."""
+        key = name.split(".")[0]
+        if name == self.answer or name.startswith(JSON_PREFIX):
+            return False
+        if key == INPUT:
+            return name != INPUT
+        return key not in ROW_KEYS and not (self.flatten and name in USAGE_KEYS)
+
+    def _refuse_answer(self, given: Mapping[str, None]) -> None:
+        if self.answer in given and self.has_answer:
+            raise UsageError(
+                f"the input has a column {shown_key(self.answer)} of its own; set another name "
+                f"for the answers with {option('answer_column')}, such as "
+                f"{option('answer_column')} model_{shown_key(self.answer)}",
+                field="answer_column",
+            )
+
+    def _refuse_json_keys(self, structure: Structure | None) -> None:
+        """Refuse keys of JSON answers that the run's own schema does not have."""
+        keys = _schema_keys(structure)
+        if keys is None:
+            return
+        for name in self.names:
+            key = name.removeprefix(JSON_PREFIX).split(".")[0]
+            if name.startswith(JSON_PREFIX) and key not in keys:
+                raise _refused(
+                    f"{option('json_schema')} has no {shown_key(key)}, so that no answer has "
+                    f"{shown_key(name)}; it has {_listed(keys)}{_meant(key, keys, JSON_PREFIX)}"
+                )
+
+    def _renamed(self, given: Mapping[str, None]) -> Iterator[str]:
+        if self.begins_with_input:
+            for name, ours in self.ours(given).items():
+                if ours not in (name, self.answer):
+                    yield (
+                        f"the input has a column {name} of its own, which is kept; the one of "
+                        f"the answers is called {ours}"
+                    )
+
+    def _hidden(self, given: Mapping[str, None]) -> Iterator[str]:
+        for name in self.names:
+            if name in given and name in ROW_KEYS and name not in (*NAMES, INPUT):
+                yield (
+                    f"{option('columns')}: {name} is the one of the output row; for the input's "
+                    f"column use {INPUT_PREFIX}{name}"
+                )
+
+    def _unknown(self, name: str, given: Sequence[str]) -> str:
+        known = [*given, self.answer, *ROW_KEYS]
+        if name.startswith(INPUT_PREFIX):
+            known = [f"{INPUT_PREFIX}{each}" for each in given]
+        return (
+            f"there is no column {shown_key(name)}{_meant(name, known) or ';'} the input has "
+            f"{_listed(given)}, the output row {self.answer}, {', '.join(ROW_KEYS)}, and "
+            f"JSON answers have keys such as {JSON_PREFIX}title"
+        )
+
+
+def path_in_input(name: str) -> str:
+    """Return where a column of the input is there, be it named with `input.` or without."""
+    return name.removeprefix(INPUT_PREFIX)
+
+
+def _check(name: str, answer: str) -> None:
+    """Refuse a path that cannot lead anywhere, whatever the rows are."""
+    key, *rest = name.split(".")
+    if key == answer and name != answer:
+        key = "text"
+    if not rest or key not in ROW_KEYS:
+        return
+    hint = ""
+    if key == "text":
+        asked = shown_key(f"{JSON_PREFIX}{'.'.join(rest)}")
+        hint = f"; did you mean {asked}, a key of JSON answers?"
+    known: ValueType | None = Plain.NAME if key in NAMES else ROW.fields.get(key)
+    path = key
+    for part in rest:
+        match known:
+            case StructOf(fields):
+                if part not in fields:
+                    raise _refused(
+                        f"{path} has no {shown_key(part)}; it has {', '.join(fields)}"
+                        f"{_meant(part, fields, f'{path}.')}"
+                    )
+                known = fields[part]
+            case ListOf(element):
+                if not part.isdecimal():
+                    raise _refused(
+                        f"{path} is a list; use an index, such as {path}.0.{shown_key(part)}"
+                    )
+                known = element
+            case Plain.JSON | None:
+                return
+            case _:
+                raise _refused(f"{path} has no parts, so no row has {shown_key(name)}{hint}")
+        path = f"{path}.{part}"
+
+
+def _schema_keys(structure: Structure | None) -> list[str] | None:
+    """Return the keys of an object that a JSON schema allows, None if it does not name them all."""
+    if structure is None or structure.field != "json_schema":
+        return None
+    schema = json.loads(structure.text)
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        return None
+    open_by = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+    if any(schema.get(name) not in (None, False) for name in open_by):
+        return None
+    return list(schema["properties"])
+
+
+def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {prefix}{shown_key(close[0])}?" if close else ""
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(shown_key, names[:most])) + more if names else "none"
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(f"{option('columns')}: {why}", field="columns")
+
+
+class RowShaper:
+    """Makes columns of rows as the journal has them, and keeps what to tell of them.
+
+    `given` are the columns of the input, in order; `json_keys` those of answers that are JSON,
+    where each is a column.
+    """
+
+    def __init__(
+        self,
+        columns: RowColumns,
+        given: Sequence[str] = (),
+        json_keys: Sequence[str] = (),
+        schema: Any = None,
+    ) -> None:
+        self._columns = columns
+        self._given = tuple(given)
+        self._schema = schema
+        self._ours = columns.ours(given) if columns.begins_with_input else {}
+        taken = {*given, *self._ours.values()} if columns.begins_with_input else set(columns.names)
+        names = [f"{JSON_PREFIX}{key}" for key in json_keys]
+        added = zip(names, json_keys, strict=True)
+        self._json_keys = {name: key for name, key in added if name not in taken}
+        self._unseen = set(columns.names)
+        self._num_answers = self._num_without_json = 0
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """All columns in order, None if they depend on the rows."""
+        if self._columns.begins_with_input:
+            return (*self._given, *self._ours.values(), *self._json_keys)
+        return (*self._columns.names, *self._json_keys) if self._columns.names else None
+
+    def line(self, line: bytes) -> bytes:
+        """Return a line of JSON with the columns of the row in `line`."""
+        return json_text(self.of(json.loads(line))).encode("utf-8", "replace") + b"\n"
+
+    def of(self, written: OutputColumns) -> OutputColumns:
+        """Return the columns of a row; what it does not have is null."""
+        row = RowParts(written)
+        names = self._columns.names
+        found: dict[str, Any] = {}
+        if names:
+            values = {name: self._look_up(row, name) for name in names}
+            self._unseen -= {name for name, value in values.items() if value is not MISSING}
+            found = {name: None if value is MISSING else value for name, value in values.items()}
+        elif self._columns.begins_with_input:
+            found = {name: row.given[name] for name in self._given if name in row.given}
+            found |= {name: row.answer(what) for what, name in self._ours.items()}
+        else:
+            found = _flattened(row.public) if self._columns.flatten else row.public
+        if self._json_keys:
+            answer = row.json_answer
+            for name, key in self._json_keys.items():
+                found[name] = answer.get(key) if isinstance(answer, dict) else None
+        if self._columns.has_json and row.answer(ANSWER) is not None:
+            self._num_answers += 1
+            self._num_without_json += row.json_answer is MISSING
+        return found
+
+    def type_of(self, name: str) -> ValueType | KeptType | None:
+        """Return the type of a column in a table, None if it is found by looking at its values."""
+        if self._columns.begins_with_input and name in self._given:
+            return self._kept(name)
+        if name in self._ours.values() or name == self._columns.answer:
+            return Plain.TEXT
+        if name in self._columns.names and self._columns.is_of_input(name):
+            return self._kept(path_in_input(name))
+        if self._is_text(name):
+            return Plain.TEXT
+        return None if self.is_json(name) else known_type(name, flat=self._columns.flatten)
+
+    def is_json(self, name: str) -> bool:
+        """Whether a column is of answers that are JSON."""
+        return name in self._json_keys or (
+            name in self._columns.names and name.startswith(JSON_PREFIX)
+        )
+
+    def warnings(self) -> list[str]:
+        """Return what to tell of the rows that were made columns of."""
+        told = []
+        if self._unseen:
+            told.append(f"{option('columns')}: no row has {', '.join(sorted(self._unseen))}")
+        if self._num_without_json:
+            told.append(
+                f"{self._num_without_json:,} of {self._num_answers:,} answers are no JSON: their "
+                f"columns {JSON_PREFIX}… are empty; {option('json_schema')} makes every answer one"
+            )
+        return told
+
+    def _kept(self, name: str) -> KeptType | None:
+        """Return the type of a column of the input, if its table says it."""
+        names = getattr(self._schema, "names", ())
+        if name not in names:
+            return None
+        kind = self._schema.field(name).type
+        return KeptType(kind) if is_kept(kind) else None
+
+    def _is_text(self, name: str) -> bool:
+        """Whether an object is written as a text, since a table has a column for it."""
+        return name == ERROR and self._columns.is_table and not self._columns.is_whole
+
+    def _look_up(self, row: "RowParts", name: str) -> JSONValue | object:
+        if name == self._columns.answer:
+            return row.answer(ANSWER)
+        if self._is_text(name):
+            return row.answer(ERROR)
+        if name.startswith(JSON_PREFIX):
+            answer = row.json_answer
+            if answer is MISSING:
+                return MISSING
+            return follow(answer, name.removeprefix(JSON_PREFIX))  # type: ignore[arg-type]
+        if self._columns.flatten and name in (flat := _flattened(row.public)):
+            return flat[name]
+        if name.startswith(INPUT_PREFIX):
+            return follow(row.given, path_in_input(name))
+        found = follow(row.public, name)
+        if found is MISSING and name in ("text", FINISH_REASON):
+            return row.answer(ANSWER if name == "text" else name)  # of a row of a batch file
+        return follow(row.given, name) if found is MISSING else found
+
+
+def public_row(row: OutputColumns) -> OutputColumns:
+    """Return a row of the journal as it is written elsewhere: of the input what was not used."""
+    return RowParts(row).public
+
+
+def json_keys_of(rows: Iterable[OutputColumns]) -> tuple[list[str], bool]:
+    """Return the keys of all answers that are JSON objects, in order of their first answer, and
+    whether there are more than a table may have columns."""
+    keys: dict[str, None] = {}
+    for row in rows:
+        answer = RowParts(row).json_answer
+        if isinstance(answer, dict):
+            keys |= dict.fromkeys(answer)
+            if len(keys) > MAX_FIELDS:
+                return list(keys)[:MAX_FIELDS], True
+    return list(keys), False
+
+
+def _flattened(row: OutputColumns) -> OutputColumns:
+    flat: OutputColumns = {}
+    for key, value in row.items():
+        if key == USAGE and isinstance(value, dict):
+            flat |= value
+        elif key == INPUT and isinstance(value, dict):
+            flat |= {_column_name(name): each for name, each in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _column_name(name: str) -> str:
+    clashes = name in RESERVED or name.startswith(INPUT_PREFIX)
+    return f"{INPUT_PREFIX}{name}" if clashes else name
+
+
+INPUT, USED = "input", "used"
+MISSING = object()
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*", re.DOTALL)  # as chat models quote it
+
+
+class RowParts:
+    """`public` is the row as it is written elsewhere, `given` are all columns of its input."""
+
+    def __init__(self, row: OutputColumns) -> None:
+        used, given = row.get(USED), row.get(INPUT)
+        self.given: OutputColumns = given if isinstance(given, dict) else {}
+        self.public = row
+        if isinstance(used, list):
+            self.public = {name: value for name, value in row.items() if name != USED}
+            if "response" in row:
+                del self.public[INPUT]
+            else:
+                left = {name: each for name, each in self.given.items() if name not in used}
+                self.public[INPUT] = left
+        self._json: JSONValue | object = None
+        self._is_read = False
+
+    @property
+    def json_answer(self) -> JSONValue | object:
+        """What the answer says in JSON, also where a chat model has fenced it as code."""
+        if not self._is_read:
+            self._is_read, text = True, self.answer(ANSWER)
+            self._json = MISSING if text is None else _json_value(text)
+        return self._json
+
+    def answer(self, what: str) -> str | None:
+        """Return text, finish reason or error of a row, in whichever format it is answered."""
+        if "response" not in self.public:
+            value = self.public.get("text" if what == ANSWER else what)
+            return _error_text(value) if isinstance(value, dict) else value  # type: ignore[return-value]
+        body = follow(self.public, "response.body")
+        if what == ERROR:
+            error = follow(body, ERROR)  # type: ignore[arg-type]
+            return _error_text(error) if isinstance(error, dict) else None
+        paths = ("message.content", "text") if what == ANSWER else (what,)
+        found = [follow(body, f"choices.0.{path}") for path in paths]  # type: ignore[arg-type]
+        return next((each for each in found if isinstance(each, str)), None)
+
+
+def _json_value(text: str) -> JSONValue | object:
+    fenced = _FENCED.fullmatch(text)
+    try:
+        return parse_value(text if fenced is None else fenced[1])
+    except RowError:
+        return MISSING
+
+
+def _error_text(error: OutputColumns) -> str:
+    return f"{error.get('code')}: {error.get('message')}"
+
+
+def follow(value: JSONValue, path: str) -> JSONValue | object:
+    """Return what a path leads to. Keys with dots of their own are tried whole first."""
+    if isinstance(value, list):
+        place, _, rest = path.partition(".")
+        if not place.isdecimal() or not place.isascii() or int(place[:9]) >= len(value):
+            return MISSING
+        found = value[int(place[:9])]
+        return follow(found, rest) if rest else found
+    if not isinstance(value, dict):
+        return MISSING
+    if path in value:
+        return value[path]
+    end = len(path)
+    while (end := path.rfind(".", 0, end)) > 0:
+        if path[:end] in value:
+            return follow(value[path[:end]], path[end + 1 :])
+    return MISSING

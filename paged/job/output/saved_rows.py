@@ -1,0 +1,245 @@
+"""Rows of an earlier output, read back: finished rows of a resumed run, and answers to reuse.
+
+Values are validated as strictly as a run writes them, whoever wrote the file.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pagedrun.paged.files.json_object import is_integer
+from pagedrun.paged.job.output.output_row import ANSWERED
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
+from pagedrun.paged.values.request import FinishReason, SampleOutput
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """A whole line of the output: its row and its place."""
+
+    index: int
+    offset: int
+    num_bytes: int
+    has_failed: bool
+
+
+@dataclass(slots=True)
+class FinishedRows:
+    """The rows in an output file, by index. `num_bytes` is where the last whole line ends.
+
+    A run that was killed may have left a part of a line at the end; it is not counted. With
+    `is_all`, the rows are all there are, in files that were made of them, and have no lines.
+    """
+
+    rows: dict[int, FinishedRow] = field(default_factory=dict)
+    num_bytes: int = 0
+    is_all: bool = False
+
+    @classmethod
+    def read(cls, path: str) -> "FinishedRows":
+        """Read an output; raises `UsageError` with a line number if it is not one of ours."""
+        found = cls()
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if not line.endswith(b"\n"):
+                        break  # torn: the run died while writing it
+                    found._take(path, number, line)
+        except OSError as error:
+            raise UsageError(
+                f"{option('resume')}: {path} cannot be read ({error.strerror})"
+            ) from error
+        return found
+
+    @classmethod
+    def all(cls, num_rows: int) -> "FinishedRows":
+        """Return what a run has left that answered every row and made its files of them."""
+        return cls({i: FinishedRow(i, 0, 0, False) for i in range(num_rows)}, is_all=True)
+
+    @property
+    def num_failed(self) -> int:
+        """Rows that have an error for an answer."""
+        return sum(row.has_failed for row in self.rows.values())
+
+    def answered(self) -> Iterator[FinishedRow]:
+        """Yield the rows that are answered, in the order of the file."""
+        return (row for row in self.rows.values() if not row.has_failed)
+
+    def _take(self, path: str, number: int, line: bytes) -> None:
+        row = SavedRow.parse(line)
+        if row is None:
+            raise UsageError(
+                f"{option('resume')}: {path}, line {number} is not an output row; this file "
+                f"cannot be continued: name another output, or pass {option('overwrite')} "
+                f"instead of {option('resume')}"
+            )
+        if row.index in self.rows:
+            raise UsageError(
+                f"{option('resume')}: {path}, line {number} has a second answer to row "
+                f"{row.index}; this file cannot be continued: name another output, or pass "
+                f"{option('overwrite')} instead of {option('resume')}"
+            )
+        self.rows[row.index] = FinishedRow(row.index, self.num_bytes, len(line), row.has_failed)
+        self.num_bytes += len(line)
+
+
+ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRow:
+    """A row by its index and the ids that name it, as text."""
+
+    index: int
+    ids: tuple[str, ...]
+    has_failed: bool
+
+    @classmethod
+    def parse(cls, line: bytes) -> "SavedRow | None":
+        """Return the row that a line holds, None if it is no output row."""
+        try:
+            row: JSONValue = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(row, dict) or "error" not in row:
+            return None
+        index = row.get("index")
+        if not is_integer(index) or index < 0:
+            return None
+        ids = tuple(str(row[key]) for key in ID_KEYS if isinstance(row.get(key), str | int))
+        response = row.get("response")
+        if isinstance(response, dict):
+            has_failed = response.get("status_code") != ANSWERED
+        else:
+            has_failed = row["error"] is not None
+        return cls(index, ids, has_failed)
+
+
+T = TypeVar("T")
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAnswer:
+    """The parts of a completion that are in a line; see `OutputRow`."""
+
+    outputs: tuple[SampleOutput, ...]
+    num_cached_tokens: int
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+    scores: tuple[Score, ...]
+
+    @classmethod
+    def parse(cls, line: bytes) -> "SavedAnswer | None":
+        """Return the answer that a line holds; None if it is none, or not in our own format."""
+        try:
+            row = _object(json.loads(line, parse_constant=_refuse))
+            if row["error"] is not None:
+                return None
+            return cls(
+                outputs=_tuple(row["outputs"], _output),
+                num_cached_tokens=_integer(_object(row["usage"])["cached_tokens"]),
+                prompt_logprobs=_optional(row.get("prompt_logprobs"), _prompt_logprobs),
+                scores=_tuple(row.get("scores", []), _score),
+            )
+        except (ValueError, KeyError, RecursionError):
+            return None
+
+    def largest_id(self) -> int:
+        """Return the largest token id of its outputs, -1 without any."""
+        return max((max(each.token_ids, default=-1) for each in self.outputs), default=-1)
+
+
+def _output(value: JSONValue) -> SampleOutput:
+    output = _object(value)
+    stop = output["stop_reason"]
+    return SampleOutput(
+        index=_integer(output["index"]),
+        text=_text(output["text"]),
+        token_ids=_tuple(output["token_ids"], _integer),
+        finish_reason=FinishReason(_text(output["finish_reason"])),
+        stop_reason=stop if stop is None or isinstance(stop, str) else _integer(stop),
+        logprobs=_optional(output["logprobs"], lambda tokens: _tuple(tokens, _token)),
+        reasoning=_optional(output.get("reasoning"), _text),
+        beam_score=_optional(output.get("beam_score"), _number),
+    )
+
+
+def _prompt_logprobs(value: JSONValue) -> tuple[TokenLogprob | None, ...]:
+    return _tuple(value, lambda token: _optional(token, _token))
+
+
+def _token(value: JSONValue) -> TokenLogprob:
+    token = _object(value)
+    return TokenLogprob(
+        token_id=_integer(token["token_id"]),
+        text=_text(token["text"]),
+        logprob=_number(token["logprob"]),
+        rank=_integer(token["rank"]),
+        top=_tuple(token["top"], _top),
+    )
+
+
+def _top(value: JSONValue) -> TopLogprob:
+    token = _object(value)
+    return TopLogprob(
+        token_id=_integer(token["token_id"]),
+        text=_text(token["text"]),
+        logprob=_number(token["logprob"]),
+        rank=_integer(token["rank"]),
+    )
+
+
+def _score(value: JSONValue) -> Score:
+    score = _object(value)
+    is_greedy = score["is_greedy"]
+    if not isinstance(is_greedy, bool):
+        raise ValueError
+    return Score(
+        text=_text(score["text"]),
+        logprob=_number(score["logprob"]),
+        num_tokens=_integer(score["num_tokens"]),
+        is_greedy=is_greedy,
+        token_logprobs=_tuple(score["token_logprobs"], _number),
+    )
+
+
+def _object(value: JSONValue) -> dict[str, JSONValue]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _tuple(value: JSONValue, read: Callable[[JSONValue], T]) -> tuple[T, ...]:
+    if not isinstance(value, list):
+        raise ValueError
+    return tuple(map(read, value))
+
+
+def _optional(value: JSONValue, read: Callable[[JSONValue], T]) -> T | None:
+    return None if value is None else read(value)
+
+
+def _text(value: JSONValue) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _integer(value: JSONValue) -> int:
+    if not is_integer(value) or not 0 <= value <= _MOST:
+        raise ValueError
+    return value
+
+
+def _number(value: JSONValue) -> float:
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)

@@ -1,0 +1,192 @@
+"""Parquet and CSV files of output rows, written piece by piece."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pagedrun.paged.job.output.column_types import (
+    NAMES,
+    KeptType,
+    ListOf,
+    Plain,
+    StructOf,
+    ValueType,
+    array_of,
+    base_of,
+    common,
+    convert,
+    is_as_it_is,
+    json_text,
+    type_of,
+)
+from pagedrun.paged.job.output.row_columns import OutputColumns, RowShaper
+from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.json_value import JSONValue
+
+# A row group is in memory as Python objects, then as a table.
+GROUP_ROWS = 16_384
+GROUP_BYTES = 2**24  # of the rows as JSON
+
+ColumnTypes = Mapping[str, ValueType | KeptType]
+
+
+def require_pyarrow(output: str) -> None:
+    """Raise `UsageError` if Parquet cannot be written here."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"{output} needs the package pyarrow: pip install pyarrow, or let the name end in "
+            ".jsonl",
+            field="output",
+        ) from error
+
+
+def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnTypes:
+    """Return the type of each column that a row has; the first of two passes."""
+    known: dict[str, ValueType | KeptType | None] = {}
+    found: dict[str, ValueType | KeptType] = {}
+    for name in shaper.names or ():
+        known[name] = shaper.type_of(name)
+        found[name] = _beginning(known[name])
+    for row in rows:
+        for name, value in row.items():
+            if name not in found:
+                known[name] = shaper.type_of(name)
+                found[name] = _beginning(known[name])
+            of_all, of_column = found[name], known[name]
+            if not isinstance(of_all, KeptType) and not isinstance(of_column, KeptType):
+                kind = type_of(value, of_column)
+                if not isinstance(kind, Plain) and shaper.is_json(name):
+                    kind = Plain.JSON
+                found[name] = common(of_all, kind)
+    return {
+        name: Plain.NAME if name in NAMES and kind is Plain.JSON else kind
+        for name, kind in found.items()
+    }
+
+
+def _beginning(known: ValueType | KeptType | None) -> ValueType | KeptType:
+    return known if isinstance(known, KeptType) else base_of(known)
+
+
+def parquet_pieces(
+    rows: Iterable[tuple[OutputColumns, int]],
+    types: ColumnTypes,
+    metadata: Mapping[bytes, bytes] | None = None,
+) -> Iterator[bytes]:
+    """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
+
+    metadata: that of the schema.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
+    sink = _Sink()
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for group in _groups(rows):
+            writer.write_table(_table(group, types, schema), row_group_size=len(group))
+            yield sink.take()
+    yield sink.take()
+
+
+def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputColumns]]:
+    group: list[OutputColumns] = []
+    num_bytes = 0
+    for row, size in rows:
+        group.append(row)
+        num_bytes += size
+        if len(group) >= GROUP_ROWS or num_bytes >= GROUP_BYTES:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
+
+
+def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> Any:
+    import pyarrow
+
+    columns = []
+    for name, kind in types.items():
+        values = [row.get(name) for row in rows]
+        if isinstance(kind, KeptType):
+            columns.append(array_of(values, kind.type))
+            continue
+        if not is_as_it_is(kind):
+            values = [convert(value, kind) for value in values]
+        columns.append(pyarrow.array(values, schema.field(name).type))
+    return pyarrow.Table.from_arrays(columns, schema=schema)
+
+
+def _arrow_type(kind: ValueType | KeptType) -> Any:
+    """Return Arrow's type. What nothing is known of is text, as is an object without keys."""
+    import pyarrow
+
+    match kind:
+        case KeptType(type):
+            return type
+        case ListOf(element):
+            return pyarrow.list_(_arrow_type(element))
+        case StructOf(fields) if fields:
+            return pyarrow.struct([(name, _arrow_type(each)) for name, each in fields.items()])
+        case Plain.BOOLEAN:
+            return pyarrow.bool_()
+        case Plain.INTEGER | Plain.LONG:
+            return pyarrow.int64()
+        case Plain.NUMBER:
+            return pyarrow.float64()
+    return pyarrow.string()
+
+
+class _Sink(io.RawIOBase):
+    """What pyarrow writes, until it is taken."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._num_bytes
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._num_bytes += len(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def column_names(rows: Iterable[OutputColumns]) -> list[str]:
+    """Return the columns of all rows, in the order in which they come."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def csv_lines(rows: Iterable[OutputColumns], names: Sequence[str]) -> Iterator[bytes]:
+    """Yield the header and each row's record, in UTF-8, each with its newline.
+
+    Quotes are those of RFC 4180. Text is quoted, so that an empty one differs from null, which is
+    an empty cell; lists and objects are their JSON text.
+    """
+    yield _record(names)
+    for row in rows:
+        yield _record([row.get(name) for name in names])
+
+
+def _record(values: Iterable[JSONValue]) -> bytes:
+    return ",".join(map(_cell, values)).encode("utf-8", "replace") + b"\n"
+
+
+def _cell(value: JSONValue) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return json_text(value)
+    text = value if isinstance(value, str) else json_text(value)
+    return '"' + text.replace('"', '""') + '"'

@@ -1,0 +1,463 @@
+"""Advice on prompt templates: columns and lines early in the prompts that break prefix sharing.
+
+The saving is measured and not guessed: a sample of the rows is rendered with the value of a column,
+or a line, moved to the end, encoded, and its prefix tree compared with the present one.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, islice
+
+import numpy as np
+
+from pagedrun.kernels.token_rows import sort_rows
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.inputs.json_line import parse_object
+from pagedrun.paged.job.inputs.line_source import LineSource
+from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
+from pagedrun.paged.job.inputs.row import Columns, RowSource
+from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder, TemplateColumns
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
+from pagedrun.paged.report.record.report_sections import EngineReport, MovableParts, TemplateAdvice
+from pagedrun.paged.text.chat_messages import parse_messages
+from pagedrun.paged.text.prompt import CONTINUATIONS
+from pagedrun.paged.text.prompt_renderer import RAW
+from pagedrun.paged.values.errors import PagedrunError, RowError
+from pagedrun.paged.values.sampling_params import SamplingParams
+
+# Trying takes about half a second: not for runs that are nearly as short, nor where sharing works.
+MIN_RUN_SECONDS = 10.0
+ENOUGH_SHARED = 0.5
+NUM_ROWS = 100
+MAX_CHARS = 500_000  # of all of them
+
+
+def check_sharing(
+    config: JobConfig,
+    engine_report: EngineReport,
+    tokenizer: TokenizerLike,
+    max_chars: int = MAX_CHARS,
+) -> TemplateAdvice | None:
+    """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try.
+
+    max_chars: of all rows that are tried.
+    """
+    if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
+        return None
+    if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(*config.inputs):
+        return None
+    limit = min(config.limit or NUM_ROWS, NUM_ROWS)
+    try:
+        rows = sample_rows(replace(config, limit=limit))
+    except (PagedrunError, OSError):  # the input has changed since; every row is answered
+        return None
+    num_chars = accumulate(len(str(row)) for row in rows)
+    rows = [row for row, total in zip(rows, num_chars, strict=True) if total <= max_chars]
+    return TemplateAdvisor(config.prompts, config.sampling, tokenizer).advise(rows)
+
+
+MIN_SAVED_SHARE = 0.05
+MAX_ADVICE = 3
+MAX_COLUMNS = 8
+MAX_FAILING_SHARE = 0.1  # of the rows of the sample; beyond, a column cannot be moved just so
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to move behind what all rows have in common.
+
+    `columns` are names of columns, or empty if it is a line; `position` is the character at which
+    the first of them begins in the prompt, or the number of the line, from 1. `varies` is the
+    share of rows that differ from the most common value. Of `num_computed` tokens that the sample
+    would compute, `num_saved` fall away.
+    """
+
+    columns: tuple[str, ...]
+    position: int
+    varies: float
+    num_saved: int
+    num_computed: int
+    text: str | None = None
+
+    @property
+    def saved_share(self) -> float:
+        """What falls away of the tokens to compute."""
+        return self.num_saved / max(self.num_computed, 1)
+
+    def sentence(self) -> str:
+        """Say it."""
+        share = f"{self.saved_share:.0%} of the prompt tokens that are computed now"
+        rows = f"{self.varies:.0%} of rows"
+        if len(self.columns) == 1:
+            return (
+                f"column `{self.columns[0]}` begins at character {self.position} and differs in "
+                f"{rows}: after the instructions it would save {share}"
+            )
+        if self.columns:
+            names = " and ".join(f"`{name}`" for name in self.columns)
+            return (
+                f"columns {names} begin at character {self.position} and differ in {rows}: "
+                f"after the instructions they would save {share}"
+            )
+        shown = f" ({self.text})" if self.text is not None else ""
+        return (
+            f"line {self.position} of the prompt{shown} differs in {rows} while the text "
+            f"after it is common again: at the end it would save {share}"
+        )
+
+    def to_dict(self) -> MovableParts:
+        """Return it as data, with the sentence."""
+        parts: MovableParts = {
+            "kind": "column" if self.columns else "line",
+            "columns": list(self.columns),
+            "position": self.position,
+            "varies": self.varies,
+            "sample_saved_tokens": self.num_saved,
+            "sample_computed_tokens": self.num_computed,
+            "saved_share": self.saved_share,
+            "sentence": self.sentence(),
+        }
+        if self.text is not None:
+            parts["text"] = self.text
+        return parts
+
+
+class TemplateAdvisor:
+    """Tries other orders of the prompt's parts on rows given as their columns."""
+
+    def __init__(
+        self, config: PromptConfig, sampling: SamplingParams, tokenizer: TokenizerLike
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._as_asked = PromptBuilder(config, sampling, tokenizer)
+        # Takes a text that a template has made already, and what goes around it.
+        self._rendered = PromptBuilder(replace(config, template=None), sampling, tokenizer)
+
+    def advise(self, rows: Sequence[Columns], *, show_text: bool = False) -> TemplateAdvice:
+        """Return what is worth moving, best first: nothing if nothing is to be gained."""
+        template = self._config.template
+        if template is not None:
+            found, num_rows = self._columns(rows, template)
+        else:
+            found, num_rows = self._lines(rows, show_text)
+        return {"sample_rows": num_rows, "found": [each.to_dict() for each in _worth(found)]}
+
+    # ── Columns of a template ───────────────────────────────────────────────────────────────────
+
+    def _columns(
+        self, rows: Sequence[Columns], template: PromptTemplate
+    ) -> tuple[list[Advice], int]:
+        texts = [_rendered(template, row) for row in rows]
+        rows = [row for row, text in zip(rows, texts, strict=True) if text is not None]
+        shown = [text for text in texts if text is not None]
+        now = self._num_distinct(_plain(shown, rows))
+        if now is None or len(rows) < 2:
+            return [], len(rows)
+        places: dict[str, int] = {}
+        for name in _columns_used(template.source, rows):
+            moved = _move(template, rows, shown, (name,))
+            if moved is not None:
+                places[name] = int(
+                    np.median([_place(a, b) for a, b in zip(shown, moved, strict=True)])
+                )
+        early = sorted(places, key=lambda name: places[name])[:MAX_COLUMNS]
+        found: list[Advice] = []
+        # Each alone, and those that come first together: one of two may be of no use.
+        for names in [
+            *((name,) for name in early),
+            *(tuple(early[:n]) for n in range(2, len(early))),
+        ]:
+            moved = _move(template, rows, shown, names)
+            then = self._num_distinct(_plain(moved, rows)) if moved else None
+            if then is not None:
+                varies = _variation([tuple(str(row.get(n)) for n in names) for row in rows])
+                found.append(Advice(names, places[names[0]], varies, now - then, now))
+        return found, len(rows)
+
+    # ── Lines of a prompt ───────────────────────────────────────────────────────────────────────
+
+    def _lines(self, rows: Sequence[Columns], show_text: bool) -> tuple[list[Advice], int]:
+        orders = [LineOrder.of(row, self._config.field) for row in rows]
+        known = [order for order in orders if order is not None]
+        if len(known) < 2:
+            return [], len(known)
+        now = self._num_distinct([order.columns() for order in known])
+        number = LineOrder.best_to_move(known)
+        if now is None or number is None:
+            return [], len(known)
+        then = self._num_distinct([order.moved(number).columns() for order in known])
+        if then is None:
+            return [], len(known)
+        lines = [order.line(number) for order in known]
+        text = next((line for line in lines if line is not None), None) if show_text else None
+        varies = _variation(lines)
+        return [Advice((), number + 1, varies, now - then, now, text)], len(known)
+
+    # ── Tokens ──────────────────────────────────────────────────────────────────────────────────
+
+    def _num_distinct(self, rows: Sequence[Columns]) -> int | None:
+        """Return the tokens of the rows' tree; None if they cannot be asked."""
+        plain = self._config.template is not None
+        builder = self._rendered if plain else self._as_asked
+        try:
+            prompts = [builder.build(row) for row in rows]
+            ids = [
+                token_ids
+                for is_chat, group in groupby(prompts, lambda prompt: prompt.is_chat)
+                for token_ids in self._tokenizer.encode_batch(
+                    [prompt.text or "" for prompt in group], add_special_tokens=not is_chat
+                )
+            ]
+        except RowError:
+            return None
+        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        tokens = np.fromiter((i for each in ids for i in each), np.int32, count=int(offsets[-1]))
+        _, common = sort_rows(tokens, offsets)
+        return int(offsets[-1]) - int(common.sum())
+
+
+def _worth(found: Sequence[Advice]) -> list[Advice]:
+    """Return what saves enough, best first; of two that save the same, the one that moves less."""
+    best: list[Advice] = []
+    for each in sorted(found, key=lambda each: (len(each.columns), -each.saved_share)):
+        parts = [b.saved_share for b in best if set(b.columns) <= set(each.columns)]
+        if each.saved_share >= max(parts, default=0.0) + MIN_SAVED_SHARE:
+            best.append(each)
+    return sorted(best, key=lambda each: -each.saved_share)[:MAX_ADVICE]
+
+
+def _columns_used(source: str, rows: Sequence[Columns]) -> list[str]:
+    """Return the columns that a template names, as variables or through `row`."""
+    columns = {name for row in rows for name in row}
+    return sorted(TemplateColumns.of(source).names & columns)
+
+
+def _plain(texts: Sequence[str], rows: Sequence[Columns]) -> list[Columns]:
+    """Return rows that ask these texts, raw where the rows are that they were made of."""
+    return [{**said_of_mode(row), "prompt": text} for text, row in zip(texts, rows, strict=True)]
+
+
+def _rendered(template: PromptTemplate, row: Columns) -> str | None:
+    try:
+        return template.render(row)
+    except RowError:
+        return None
+
+
+def _move(
+    template: PromptTemplate, rows: Sequence[Columns], texts: Sequence[str], names: Sequence[str]
+) -> list[str] | None:
+    """Return the prompts with the columns' values at the end, in the order they are named.
+
+    None if more than a few rows do not show the value as it is: a condition or a loop over it
+    would make another prompt, and not the same one in another order.
+    """
+    moved: list[str] = []
+    num_failing = 0
+    for row, text in zip(rows, texts, strict=True):
+        blank = _rendered(template, {**row, **dict.fromkeys(names, "")})
+        values = [str(row.get(name, "")) for name in names]
+        shown = sum(text.count(value) * len(value) for value in values if value)
+        if blank is None or len(text) - len(blank) > shown:
+            num_failing += 1
+            moved.append(text)
+            continue
+        moved.append("\n".join([blank, *values]))
+    return moved if num_failing <= MAX_FAILING_SHARE * len(rows) else None
+
+
+def _place(text: str, moved: str) -> int:
+    """Return the character at which the part that was moved began."""
+    pairs = enumerate(zip(text, moved, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(text), len(moved)))
+
+
+def _variation(values: Sequence[object]) -> float:
+    """Return the share of values that are not the most common one."""
+    return 1.0 - Counter(values).most_common(1)[0][1] / len(values)
+
+
+MAX_LINES = 64  # first lines of a prompt that are tried; the rest counts as one
+MAX_ROWS = 500  # rows on which all of them are tried
+_TEXT_KEYS = {"role", "content", "name"}  # of messages that are text alone
+
+
+@dataclass(frozen=True, slots=True)
+class LineOrder:
+    """A prompt as its lines. `roles` has one entry for each message, None for a plain prompt that
+    is in the column `field`; `lines` are (message, line without its end). `mode` is the column
+    that says whether a plain prompt is raw.
+    """
+
+    field: str
+    roles: tuple[str | None, ...]
+    lines: tuple[tuple[int, str], ...]
+    mode: Columns
+
+    @classmethod
+    def of(cls, columns: Columns, field: str | None) -> "LineOrder | None":
+        """Return the lines of a row's prompt, None if it is not text alone."""
+        name = field or ("prompt" if isinstance(columns.get("prompt"), str) else "messages")
+        value = columns.get(name)
+        if isinstance(value, str):
+            plain = tuple((0, line) for line in value.split("\n"))
+            return cls(name, (None,), plain, said_of_mode(columns))
+        try:
+            messages = parse_messages(value) if field is None else []
+        except RowError:
+            return None
+        if not messages or any(message.keys() - _TEXT_KEYS for message in messages):
+            return None
+        lines = [
+            (place, line)
+            for place, message in enumerate(messages)
+            for line in message["content"].split("\n")
+        ]
+        return cls(name, tuple(message["role"] for message in messages), tuple(lines), {})
+
+    def columns(self) -> Columns:
+        """Return the columns of a row that asks this."""
+        texts: list[list[str]] = [[] for _ in self.roles]
+        for place, line in self.lines:
+            texts[place].append(line)
+        contents = ["\n".join(lines) for lines in texts]
+        if self.roles == (None,):
+            return {**self.mode, self.field: contents[0]}
+        pairs = zip(self.roles, contents, strict=True)
+        return {self.field: [{"role": role, "content": text} for role, text in pairs]}
+
+    def line(self, number: int) -> str | None:
+        """Return a line, counted from 0, None if there are fewer."""
+        return self.lines[number][1] if number < len(self.lines) else None
+
+    def moved(self, number: int) -> "LineOrder":
+        """Return the prompt with this line behind all others."""
+        if number >= len(self.lines):
+            return self
+        kept = [*self.lines[:number], *self.lines[number + 1 :]]
+        last = len(self.roles) - 1
+        return replace(self, lines=(*kept, (last, self.lines[number][1])))
+
+    @staticmethod
+    def best_to_move(orders: Sequence["LineOrder"]) -> int | None:
+        """Return the line, from 0, whose move leaves the fewest distinct characters.
+
+        None if no move leaves fewer than there are. Counted on the tree of whole lines, which is
+        quick and near enough to tell which line to try.
+        """
+        some = [_Prefixes(order) for order in orders[:MAX_ROWS]]
+        now = _num_distinct(each.all() for each in some)
+        best, best_number = now, None
+        for number in range(min(MAX_LINES, max(len(each.lines) for each in some))):
+            then = _num_distinct(each.moved(number) for each in some)
+            if then < best:
+                best, best_number = then, number
+        return best_number
+
+
+def said_of_mode(columns: Columns) -> Columns:
+    """Return the column that says whether a row's plain prompt is raw, as one without
+    continuations has it; none if it says nothing."""
+    if columns.get(CONTINUATIONS) is not None:
+        return {RAW: True}
+    return {RAW: columns[RAW]} if isinstance(columns.get(RAW), bool) else {}
+
+
+class _Prefixes:
+    """The beginnings of a prompt that end with a line, as (hash, characters of the line)."""
+
+    def __init__(self, order: LineOrder) -> None:
+        lines = [line for _, line in order.lines]
+        self.lines = lines[:MAX_LINES]
+        if len(lines) > MAX_LINES:
+            self.lines.append("\n".join(lines[MAX_LINES:]))
+        self._hashes = [hash(line) for line in self.lines]
+        self._chain = [0]
+        for each in self._hashes:
+            self._chain.append(hash((self._chain[-1], each)))
+
+    def all(self) -> Iterable[tuple[int, int]]:
+        return self.moved(len(self.lines))
+
+    def moved(self, number: int) -> Iterable[tuple[int, int]]:
+        lines = self.lines
+        for place in range(min(number, len(lines))):
+            yield self._chain[place + 1], len(lines[place]) + 1
+        if number >= len(lines):
+            return
+        chain = self._chain[number]
+        for place in [*range(number + 1, len(lines)), number]:
+            chain = hash((chain, self._hashes[place]))
+            yield chain, len(lines[place]) + 1
+
+
+def _num_distinct(rows: Iterable[Iterable[tuple[int, int]]]) -> int:
+    return sum({key: length for row in rows for key, length in row}.values())
+
+
+SAMPLE_ROWS = 2000
+SAMPLE_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A row that may be drawn: its place, its size in the input, and what makes columns of it."""
+
+    index: int
+    num_bytes: int
+    content: bytes | Columns | None  # a line that is not parsed yet, or None for what is no row
+
+    def columns(self) -> Columns | None:
+        """Return the row's columns, None if it is no row."""
+        if not isinstance(self.content, bytes):
+            return self.content
+        try:
+            return parse_object(self.content.decode("utf-8").strip())
+        except (RowError, UnicodeDecodeError):
+            return None
+
+
+def sample_rows(config: JobConfig) -> list[Columns]:
+    """Return the columns of up to `SAMPLE_ROWS` rows and `SAMPLE_BYTES`, in the file's order.
+
+    Every row within the job's limit is as likely to be in it as any other (J. Vitter, "Random
+    sampling with a reservoir", 1985); what is no row is left out.
+    """
+    draw = random.Random(0)
+    kept: list[_Sample] = []
+    with open_inputs(config.inputs, config.reading) as source:
+        for sample in islice(_samples(source), config.limit):
+            if len(kept) < SAMPLE_ROWS:
+                kept.append(sample)
+                continue
+            place = draw.randrange(sample.index + 1)
+            if place < SAMPLE_ROWS:
+                kept[place] = sample
+    draw.shuffle(kept)  # so that cutting by bytes favours nobody
+    chosen: dict[int, Columns] = {}
+    num_bytes = 0
+    for sample in kept:
+        num_bytes += sample.num_bytes
+        if num_bytes > SAMPLE_BYTES and chosen:
+            break
+        columns = sample.columns()
+        if columns is not None:
+            chosen[sample.index] = columns
+    return [chosen[index] for index in sorted(chosen)]
+
+
+def _samples(source: RowSource) -> Iterator[_Sample]:
+    """Yield the rows; lines of JSON as they are, since of many few will be parsed."""
+    if isinstance(source, LineSource) and source.is_json:
+        lines = (line.data or b"" for line in source.lines if not line.is_blank)
+        for index, data in enumerate(lines):
+            yield _Sample(index, len(data), data)
+        return
+    begin = 0
+    for row in source:
+        yield _Sample(row.index, source.num_bytes_read - begin, None if row.error else row.columns)
+        begin = source.num_bytes_read

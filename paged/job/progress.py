@@ -1,0 +1,307 @@
+"""Progress of a job: its listener, row counts and latest answers."""
+
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.report.record.report_sections import (
+    Accuracy,
+    ReasoningCounts,
+    RowCounts,
+    ScoredPromptFigures,
+    VoteCounts,
+)
+from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.text.prompt_renderer import PromptModes
+from pagedrun.paged.values.errors import EngineError, RowError, as_flag
+from pagedrun.paged.values.logprobs import TokenLogprob
+from pagedrun.paged.values.request import Completion
+
+
+class Phase(StrEnum):
+    """What a job is doing, in order."""
+
+    READ = "reading rows"
+    ENCODE = "encoding prompts"
+    LOAD = "loading the model"
+    COMPILE = "compiling the kernels (once on a machine; less than a minute)"
+    CALIBRATE = "timing a few rows"  # where a plan is asked to
+    PLAN = "planning"
+    RUN = "running"
+    FINISH = "writing the report"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnswer:
+    """The text of a row's answer, cut to MAX_CHARS; without one it is None, and `error` says why.
+    `index` is the row's place in the input, from 0.
+    """
+
+    index: int
+    id: str | int
+    text: str | None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, row: JobRow, completion: Completion) -> "ShownAnswer":
+        """Return what the engine said, be it an answer or an error."""
+        if completion.error is not None:
+            return cls.failed(row, completion.error)
+        return cls(row.index, row.id, (completion.text or "")[:MAX_CHARS])
+
+    @classmethod
+    def failed(cls, row: JobRow, error: RowError) -> "ShownAnswer":
+        """Return what there is to say of a row without an answer."""
+        return cls(row.index, row.id, None, error.shown(as_flag)[:MAX_CHARS])
+
+
+@dataclass(slots=True)
+class AnswerLengths:
+    """Of each row the tokens that were computed for all of its samples; `most_allowed` is what the
+    row may have that may have most."""
+
+    count: int = 0
+    total: int = 0
+    longest: int = 0
+    most_allowed: int = 0
+    _squares: int = 0
+
+    def allow(self, num_tokens: int) -> None:
+        """Take note of what a row may have."""
+        self.most_allowed = max(self.most_allowed, num_tokens)
+
+    def note(self, num_tokens: int) -> None:
+        """Count a row."""
+        self.count += 1
+        self.total += num_tokens
+        self.longest = max(self.longest, num_tokens)
+        self._squares += num_tokens * num_tokens
+
+    @property
+    def mean(self) -> float:
+        """0 where there is none."""
+        return self.total / max(self.count, 1)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation as a share of the mean; 1 where there is too little to tell."""
+        if self.count < 2 or not self.total:
+            return 1.0
+        variance = max(self._squares / self.count - self.mean**2, 0.0)
+        return float(variance**0.5 / self.mean)
+
+
+@dataclass(slots=True)
+class ScoredPrompts:
+    """Prompts and their tokens, the first of each left out, and the sum of log-probabilities."""
+
+    num_rows: int = 0
+    num_tokens: int = 0
+    logprob: float = 0.0
+
+    def add(self, tokens: Iterable[TokenLogprob | None]) -> None:
+        """Count a prompt."""
+        known = [token.logprob for token in tokens if token is not None]
+        self.num_rows += 1
+        self.num_tokens += len(known)
+        self.logprob += sum(known)
+
+    def to_dict(self) -> ScoredPromptFigures | None:
+        """Return the report's `scored_prompts`; None if there is nothing to tell.
+
+        The perplexity is null where it is past what a float holds.
+        """
+        if not self.num_tokens:
+            return None
+        perplexity: float | None
+        try:
+            perplexity = math.exp(-self.logprob / self.num_tokens)
+        except OverflowError:
+            perplexity = None
+        return {
+            "rows": self.num_rows,
+            "tokens": self.num_tokens,
+            "logprob": self.logprob,
+            "perplexity": perplexity,
+        }
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a job with `total` rows. `skipped` rows were in the output of an earlier run, of
+    which `skipped_failed` have an error for an answer. Accuracy counts rows that name an `expected`
+    answer."""
+
+    total: int
+    ok: int = 0
+    failed: int = 0
+    skipped: int = 0
+    skipped_failed: int = 0
+    num_expected: int = 0
+    num_correct: int = 0
+    num_thoughts: int = 0
+    num_cut_thoughts: int = 0
+    num_votes: int = 0
+    num_samples: int = 0  # that rows with a vote asked for
+    num_drawn: int = 0  # of these
+    has_earlier: bool = False  # whether answers are taken from an earlier run
+    copied: int = 0
+    continued: int = 0
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
+    scored: ScoredPrompts = field(default_factory=ScoredPrompts)
+    lengths: AnswerLengths = field(default_factory=AnswerLengths)
+
+    def note_failed(self, row: JobRow, error: RowError) -> None:
+        """Count a row that was never asked of the engine, or that it could not answer."""
+        self.failed += 1
+        self.errors[error.code] += 1
+        self.finish_reasons["error"] += 1
+        self.num_expected += row.expected is not None
+
+    def note_completion(self, row: JobRow, completion: Completion) -> None:
+        """Count a row that came back from the engine, answered or not."""
+        if completion.error is not None:
+            self.note_failed(row, completion.error)
+            return
+        self.ok += 1
+        self.copied += completion.is_copied
+        self.continued += completion.num_begun_tokens > 0
+        self.lengths.note(completion.num_computed_tokens)
+        self.finish_reasons.update(completion.finish_reasons)
+        self.num_thoughts += any(output.reasoning is not None for output in completion.outputs)
+        self.num_cut_thoughts += any(output.is_cut_thought for output in completion.outputs)
+        if row.expected is not None:
+            self.num_expected += 1
+            vote = completion.vote
+            answer = completion.text if vote is None else vote.winner
+            self.num_correct += (answer or "").strip() == row.expected.strip()
+        if completion.prompt_logprobs is not None:
+            self.scored.add(completion.prompt_logprobs)
+        if completion.vote is not None:
+            self.num_votes += 1
+            self.num_samples += completion.request.params.n
+            self.num_drawn += completion.vote.drawn
+
+    def check(self) -> None:
+        """Raise `EngineError` unless every row was counted once."""
+        if self.num_rows != self.total:
+            raise EngineError(
+                f"{self.total} rows were read but {self.num_rows} are accounted for; please "
+                "report this"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are in the output by now, those of an earlier run included."""
+        return self.ok + self.failed + self.skipped
+
+    @property
+    def num_failed(self) -> int:
+        """Rows in the output that have an error for an answer, those of an earlier run included."""
+        return self.failed + self.skipped_failed
+
+    def rows(self) -> RowCounts:
+        """Return the `rows` object of report and manifest."""
+        counts: RowCounts = {
+            "total": self.total,
+            "ok": self.ok,
+            "failed": self.failed,
+            "skipped": self.skipped,
+        }
+        if self.skipped_failed:
+            counts["skipped_failed"] = self.skipped_failed
+        if self.has_earlier:
+            counts["copied"] = self.copied
+            counts["continued"] = self.continued
+            counts["computed"] = self.ok - self.copied - self.continued
+        return counts
+
+    def accuracy(self) -> Accuracy | None:
+        """Return the `accuracy` object of the report; None if no row names an answer."""
+        if not self.num_expected:
+            return None
+        return {"expected": self.num_expected, "correct": self.num_correct}
+
+    def reasoning(self) -> ReasoningCounts | None:
+        """Return the `reasoning` object of the report, in rows; None if no answer has a thought."""
+        if not self.num_thoughts:
+            return None
+        return {"rows": self.num_thoughts, "cut": self.num_cut_thoughts}
+
+    def votes(self) -> VoteCounts | None:
+        """Return the `votes` object of the report; None if no row has one."""
+        if not self.num_votes:
+            return None
+        return {"rows": self.num_votes, "samples": self.num_samples, "drawn": self.num_drawn}
+
+
+class JobListener(Protocol):
+    """Called from the job's own thread; must return soon and must not raise."""
+
+    def on_phase(self, phase: Phase) -> None:
+        """Say that a phase began."""
+
+    def on_prompts(self, modes: PromptModes) -> None:
+        """Take how the prompts of the first window are read, once they are encoded."""
+
+    def on_step(self, record: StepRecord) -> None:
+        """Take the engine's state after a step."""
+
+    def on_answer(self, answer: ShownAnswer) -> None:
+        """Take what became of a row that was written."""
+
+    def on_tally(self, tally: Tally) -> None:
+        """Take the counts: when all rows are read, and after each that is written."""
+
+    def on_warning(self, message: str) -> None:
+        """Take something that the user should know and that stops nothing."""
+
+
+class SilentListener:
+    """Hears everything, says nothing."""
+
+    def on_phase(self, phase: Phase) -> None:
+        """Ignore it."""
+
+    def on_prompts(self, modes: PromptModes) -> None:
+        """Ignore it."""
+
+    def on_step(self, record: StepRecord) -> None:
+        """Ignore it."""
+
+    def on_answer(self, answer: ShownAnswer) -> None:
+        """Ignore it."""
+
+    def on_tally(self, tally: Tally) -> None:
+        """Ignore it."""
+
+    def on_warning(self, message: str) -> None:
+        """Ignore it."""
+
+
+MAX_CHARS = 2000  # more than any screen shows of it
+
+NUM_KEPT = 3
+
+
+class FirstAnswers:
+    """Keeps the answers to the NUM_KEPT first of all rows that it is given."""
+
+    def __init__(self) -> None:
+        self._kept: list[ShownAnswer] = []
+
+    def add(self, answer: ShownAnswer) -> None:
+        """Keep `answer` if its row comes before one that is kept."""
+        if len(self._kept) < NUM_KEPT or answer.index < self._kept[-1].index:
+            insort(self._kept, answer, key=lambda each: each.index)
+            del self._kept[NUM_KEPT:]
+
+    def kept(self) -> tuple[ShownAnswer, ...]:
+        """Return them in the order of the input."""
+        return tuple(self._kept)

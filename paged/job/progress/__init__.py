@@ -1,1 +1,0 @@
-"""How far a run is: rows by how they ended, the latest answers."""

@@ -1,0 +1,365 @@
+"""Prompts of rows: text or token ids, and sampling parameters.
+
+A row is data from outside. Parameters of other tools are refused unless they have no effect;
+columns close to the name of a parameter are reported, not interpreted.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from jinja2 import TemplateError, meta, nodes
+
+from pagedrun.paged.job.inputs.json_line import shown_key
+from pagedrun.paged.job.inputs.row import Columns, id_column
+from pagedrun.paged.job.interfaces import TokenizerLike
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig
+from pagedrun.paged.text.chat_messages import parse_messages
+from pagedrun.paged.text.prompt import (
+    CONTINUATIONS,
+    PRIORITY,
+    TEMPLATE_KWARGS,
+    TOKEN_IDS,
+    Prompt,
+    checked_token_ids,
+    parse_continuations,
+    parse_priority,
+)
+from pagedrun.paged.text.prompt_renderer import RAW, PromptRenderer, parse_raw
+from pagedrun.paged.text.reasoning import check_budget
+from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.values.errors import RowError, nearest, option
+from pagedrun.paged.values.flags import flag_fields
+from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.sampling_params import SamplingParams, sampling_keys
+
+PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
+# What decides how a prompt is made, or what runs, is the user's to say and not a row's.
+FORBIDDEN_COLUMNS = (
+    "chat_template",
+    TEMPLATE_KWARGS,
+    "trust_remote_code",
+    "add_generation_prompt",
+    "continue_final_message",
+    "lora_request",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
+NESTED_PARAMS = "sampling_params"
+
+
+class PromptBuilder:
+    """Builds prompts; `defaults` are the sampling parameters of rows that set none."""
+
+    def __init__(
+        self, config: PromptConfig, defaults: SamplingParams, tokenizer: TokenizerLike
+    ) -> None:
+        self._config = config
+        self._defaults = defaults
+        self._tokenizer = tokenizer
+        self._renderer = PromptRenderer(
+            tokenizer, config.time, raw=config.raw, system=config.system
+        )
+        self._keys = request_keys() | {NESTED_PARAMS, CONTINUATIONS, PRIORITY}
+        template = config.template
+        self._read = frozenset() if template is None else TemplateColumns.of(template.source).names
+
+    def build(self, columns: Columns) -> Prompt:
+        """Return what a row with these columns asks; `RowError` if it cannot be asked."""
+        _refuse_columns(columns)
+        params = _sampling_params(columns, self._defaults)
+        check_budget(params, self._tokenizer.chat_template)
+        continuations = parse_continuations(columns.get(CONTINUATIONS), params)
+        priority = parse_priority(columns.get(PRIORITY))
+        prompt = self._prompt(columns, params, is_scored=bool(continuations))
+        return replace(prompt, priority=priority).followed_by(continuations)
+
+    def _prompt(self, columns: Columns, params: SamplingParams, *, is_scored: bool) -> Prompt:
+        variables, renderer = self._config.template_kwargs, self._renderer
+        raw = None if self._config.field == RAW else parse_raw(columns.get(RAW))
+        if self._config.template is not None:
+            text = self._config.template.render(columns)
+            return renderer.text(text, params, variables, raw=raw, is_scored=is_scored)
+        name = self._prompt_column(columns)
+        value = columns[name]
+        if self._config.field is None and name == "messages":
+            return renderer.chat(parse_messages(value), params, variables, raw=raw)
+        if self._config.field is None and name == TOKEN_IDS:
+            return Prompt(params, token_ids=self._token_ids(value))
+        if not isinstance(value, str):
+            raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
+        return renderer.text(value, params, variables, raw=raw, is_scored=is_scored)
+
+    def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
+        """Return the columns that come back under `input`: all that this layer did not use."""
+        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY, RAW} | request_keys()
+        if self._config.field is not None:
+            used.add(self._config.field)
+        elif self._config.template is None:
+            used.update(PROMPT_COLUMNS)
+        return {name: value for name, value in columns.items() if name not in used}
+
+    def misspelt_keys(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
+        """Return those of the `carried` columns that are near a key which the row does not have,
+        each with that key; not what the template reads."""
+        return tuple(
+            (name, key)
+            for name, value in carried.items()
+            if (key := near_key(name, self._keys)) is not None
+            and key not in columns
+            and name not in self._read
+            and could_be(key, value)
+        )
+
+    def _prompt_column(self, columns: Columns) -> str:
+        names = PROMPT_COLUMNS if self._config.field is None else (self._config.field,)
+        given = [name for name in names if columns.get(name) is not None]
+        if len(given) == 1:
+            return given[0]
+        if given:
+            raise RowError(
+                "ambiguous_prompt", f"{' and '.join(given)} exclude each other", param=given[1]
+            )
+        if self._config.field is not None:
+            raise RowError("missing_prompt", f"no column {names[0]!r}", param=names[0])
+        raise RowError(
+            "missing_prompt",
+            f"no prompt, messages or prompt_token_ids; {option('prompt_field')} names another "
+            "column",
+            param="prompt",
+        )
+
+    def _token_ids(self, value: object) -> tuple[int, ...]:
+        if self._config.system is not None:
+            message = f"{TOKEN_IDS} cannot be combined with {option('system')}"
+            raise RowError("unsupported_content", message, param=TOKEN_IDS)
+        return checked_token_ids(value)
+
+
+def request_keys() -> frozenset[str]:
+    """Return every key of a row that says how its answer is made."""
+    return sampling_keys() | {RESPONSE_FORMAT}
+
+
+def _refuse_columns(columns: Columns) -> None:
+    nested = columns.get(NESTED_PARAMS)
+    for place in (columns, nested if isinstance(nested, dict) else {}):
+        for name in FORBIDDEN_COLUMNS:
+            if name in place:
+                raise _forbidden(name)
+        for name in UNSUPPORTED_COLUMNS:
+            if place.get(name) is not None and not is_neutral(name, place[name]):
+                raise not_supported(name)
+
+
+def _forbidden(name: str) -> RowError:
+    message = f"{name} cannot be set by a row"
+    if name == TEMPLATE_KWARGS:
+        message += f"; set them for all rows with {option(TEMPLATE_KWARGS)}"
+    return RowError("forbidden_field", message, param=name)
+
+
+def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:
+    """Apply the row's top level, then its `sampling_params`, which wins."""
+    nested = columns.get(NESTED_PARAMS)
+    if nested is not None and not isinstance(nested, dict):
+        raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
+    known = request_keys()
+    # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
+    given = {name: value for name, value in columns.items() if name in known}
+    for name, value in (nested or {}).items():
+        if name in UNSUPPORTED_COLUMNS:
+            continue  # with a value that asks for nothing
+        if name not in known:
+            shown = shown_key(name)
+            message = f"no sampling parameter {shown!r}{nearest(name, known)}"
+            raise RowError("invalid_param", message, param=shown)
+        if value is not None:
+            given[name] = value
+    return defaults.override(_with_structure(given))
+
+
+def _with_structure(given: dict[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the same with what `response_format` asks for, if it is given."""
+    value = given.pop(RESPONSE_FORMAT, None)
+    asked = {} if value is None else structure_of(value)
+    for name in asked:
+        if given.get(name) is not None:
+            raise RowError(
+                "invalid_param",
+                f"{RESPONSE_FORMAT} and {name} exclude each other",
+                param=RESPONSE_FORMAT,
+            )
+    return given | asked
+
+
+_IN_BRACES = re.compile(r"(?<!\{)\{\s*([^\W\d]\w*)\s*\}(?!\})")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateColumns:
+    """`names` are variables of the template and what it reads of `row` by name; `reads_row` says
+    whether it reads the row in another way. `in_braces` are names in single braces in its text, as
+    Python's and LangChain's formats have them, which Jinja prints as they are.
+    """
+
+    names: frozenset[str]
+    reads_row: bool
+    in_braces: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: str) -> "TemplateColumns":
+        """Return those of a template; nothing of one that does not compile."""
+        # A plain environment would compute constants while it looks for names: `9**9**9`, for ever.
+        try:
+            tree = Sandbox().parse(source)
+            names = set(meta.find_undeclared_variables(tree))
+        except (TemplateError, RecursionError):
+            return cls(frozenset(), reads_row=False, in_braces=())
+        items = [each for each in tree.find_all(nodes.Getitem) if _is_row(each.node)]
+        constants = [each.arg.value for each in items if isinstance(each.arg, nodes.Const)]
+        attributes = [each.attr for each in tree.find_all(nodes.Getattr) if _is_row(each.node)]
+        num_rows = sum(map(_is_row, tree.find_all(nodes.Name)))
+        texts = [each.data for each in tree.find_all(nodes.TemplateData)]
+        in_braces = [name for text in texts for name in _IN_BRACES.findall(text)]
+        return cls(
+            frozenset(names | {str(value) for value in constants} | set(attributes)),
+            reads_row=num_rows > len(constants) + len(attributes),
+            in_braces=tuple(dict.fromkeys(in_braces)),
+        )
+
+
+def _is_row(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Name) and node.name == "row"
+
+
+RESPONSE_FORMAT = "response_format"
+
+
+def structure_of(value: JSONValue) -> dict[str, JSONValue]:
+    """Return the sampling fields that a `response_format` sets: one, or none for plain text.
+
+    Raises `RowError` (`invalid_param`) for another type, or a schema that is not where it belongs.
+    A schema is kept to whether it says `strict` or not.
+    """
+    asked = value if isinstance(value, dict) else {}
+    match asked.get("type"):
+        case "text":
+            return {}
+        case "json_object":
+            return {"json_object": True}
+        case "json_schema":
+            named = asked.get("json_schema")
+            schema = named.get("schema") if isinstance(named, dict) else None
+            if isinstance(schema, dict):
+                return {"json_schema": schema}
+            raise _invalid("needs the schema, an object, under json_schema.schema")
+    raise _invalid("must be an object with type text, json_object or json_schema")
+
+
+def _invalid(reason: str) -> RowError:
+    return RowError("invalid_param", f"{RESPONSE_FORMAT} {reason}", param=RESPONSE_FORMAT)
+
+
+# Answering as if they were not there would be a wrong answer. Each with what to use instead.
+UNSUPPORTED_COLUMNS: dict[str, str | None] = {
+    "top_logprobs": "use logprobs, which takes their number",
+    "logits_processors": None,
+    "use_beam_search": "use beam_width, which takes the number of beams",
+    "best_of": "use n, the number of answers",
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use choice",
+    "guided_grammar": "use grammar",
+    "structured_outputs": "use json_schema, json_object, regex, choice or grammar",
+    "tools": None,
+    "cache_salt": None,
+}
+# Of OpenAI's calls only; elsewhere they are columns like any other.
+_OF_CALLS = {"echo": "use prompt_logprobs to score the prompt, alone with max_tokens 0"}
+# Clients write out defaults. These values ask for nothing; any other one is refused.
+_NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
+    "best_of": (1,),
+    "tools": ([],),
+    "echo": (False,),  # these three of OpenAI's calls only
+    "stream": (False,),
+    "suffix": ("",),
+}
+
+
+def is_neutral(name: str, value: object) -> bool:
+    """Whether an unsupported parameter asks for nothing with this value."""
+    # By type too: to Python 0 and False are equal.
+    neutral = _NEUTRAL_VALUES.get(name, ())
+    return any(type(value) is type(each) and value == each for each in neutral)
+
+
+def not_supported(name: str) -> RowError:
+    """Return the error of a row that asks for a parameter, with the way out if there is one."""
+    instead = UNSUPPORTED_COLUMNS.get(name) or _OF_CALLS.get(name)
+    message = f"{name} is not supported" + (f"; {instead}" if instead else "")
+    return RowError("invalid_param", message, param=name)
+
+
+MIN_CHARS = 4  # of key and name; a shorter one is near too many words
+_NUMBERS = frozenset(
+    each.field for each in flag_fields(SamplingParams) if each.kind in (int, float, int | None)
+)
+_SWITCHES = frozenset(each.field for each in flag_fields(SamplingParams) if each.kind is bool)
+
+
+@lru_cache(maxsize=4096)
+def near_key(column: str, known: frozenset[str]) -> str | None:
+    """Return the key that a column is one letter from, or the same but for case, `_` and `-`.
+
+    None where it is one of `known` itself, or near none.
+    """
+    if column in known or len(column) < MIN_CHARS or len(column) > 64:
+        return None
+    names = sorted(name for name in known if len(name) >= MIN_CHARS)
+    alike = (name for name in names if _folded(name) == _folded(column))
+    near = (name for name in names if _is_one_letter_off(column.lower(), name))
+    return next(alike, None) or next(near, None)
+
+
+def could_be(name: str, value: JSONValue) -> bool:
+    """Whether a value is of the kind that a parameter takes: other columns are data."""
+    name = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}.get(name, name)
+    if name in _NUMBERS:
+        return _is_number(value)
+    if name in _SWITCHES:
+        return isinstance(value, bool)
+    return value is not None and not isinstance(value, bool | int | float)
+
+
+def _is_number(value: JSONValue) -> bool:
+    if isinstance(value, str):  # a table without types has numbers as text
+        try:
+            float(value)
+        except ValueError:
+            return False
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _is_one_letter_off(column: str, name: str) -> bool:
+    """Whether one letter more, less or in another place makes `name` of `column`; in names longer
+    than `MIN_CHARS` also another letter: short words are near each other, as note and vote are."""
+    if len(column) == len(name):
+        differs = [place for place, (a, b) in enumerate(zip(column, name, strict=True)) if a != b]
+        if len(differs) == 1:
+            return len(name) > MIN_CHARS
+        if len(differs) != 2 or differs[1] != differs[0] + 1:
+            return False
+        first, second = differs
+        return column[first] == name[second] and column[second] == name[first]
+    short, long = sorted((column, name), key=len)
+    if len(long) != len(short) + 1:
+        return False
+    return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))

@@ -1,0 +1,241 @@
+"""Resuming of a run: the rows that an earlier run of the same job has finished."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.output.manifest import (
+    JobStatus,
+    Manifest,
+    NotAManifest,
+    at_time_of,
+    parse_manifest,
+    raw_as_in,
+    read_manifest,
+)
+from pagedrun.paged.job.output.output_file import OutputFile
+from pagedrun.paged.job.output.output_layout import OutputLayout
+from pagedrun.paged.job.output.saved_rows import FinishedRows
+from pagedrun.paged.values.errors import UsageError, first_option, option
+from pagedrun.paged.values.json_value import JSONValue
+
+
+class ResumedRun:
+    """The run that began the claimed `output`, if any did.
+
+    A file without a whole line may still be somebody's: only an empty one can be begun.
+    """
+
+    def __init__(self, config: JobConfig, layout: OutputLayout, output: OutputFile) -> None:
+        self._config = config
+        self._layout = layout
+        self._output = output
+        has_bytes = bool(Path(output.path).stat().st_size)
+        self._manifest = config.manifest_path if has_bytes else None
+
+    def with_its_prompts(self) -> JobConfig:
+        """Return the job with the prompts of that run, whenever it was, raw if they were."""
+        config = at_time_of(self._config, self._manifest)
+        made_by = config.manifest_path if self._layout.is_made else None
+        return raw_as_in(config, self._manifest or made_by)
+
+    def finished_rows(
+        self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]
+    ) -> FinishedRows:
+        """Return the rows that are there; with `retry_errors` failed ones are taken out.
+
+        `manifest` is that of this run; `hold` keeps signals away. Raises `UsageError` if the output
+        is of another job.
+        """
+        finished = FinishedRows.read(self._output.path)
+        made_by = self._config.manifest_path
+        if self._manifest is None and self._layout.is_made and made_by is not None:
+            return all_rows_of(self._layout, manifest, made_by)
+        if self._manifest is None:
+            return finished
+        check_same_job(manifest, self._manifest)
+        self._refuse_rows_without_columns(finished)
+        if self._config.retry_errors and finished.num_failed:
+            kept = [(row.offset, row.num_bytes) for row in finished.answered()]
+            with hold():
+                self._output.rewrite(self._output.read(*span) for span in kept)
+            finished = FinishedRows.read(self._output.path)
+        return finished
+
+    def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:
+        """Refuse a journal of version 0.2 or older, of which no table of all columns is made."""
+        if not self._layout.files or not finished.rows or self._manifest is None:
+            return
+        if "answer_column" not in read_manifest(self._manifest).parameters:
+            raise UsageError(
+                f"{option('resume')}: the rows in {self._layout.journal} were kept by an older "
+                "version, without all columns of the input; finish the run with that version, "
+                f"or pass {option('overwrite')} instead of {option('resume')}"
+            )
+
+
+_SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
+
+
+def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:
+    """Return the rows that are in files whose journal is gone, as it goes when all are answered.
+
+    `path` is the manifest of the run that made them. Raises `UsageError` unless that run was of
+    the same job as `new`, came to its end and wrote the same columns.
+    """
+    check_same_job(new, path)
+    old = read_manifest(path)
+    for name in _SHAPING:
+        before = old.parameters.get(name)
+        if before is not None and before.value != new.parameters[name].value:
+            raise UsageError(
+                f"{option('resume')}: {layout.shown} was written with another {option(name)} "
+                f"({before.value}); {_instead()}"
+            )
+    rows = {name: value for name, value in old.rows.items() if isinstance(value, int)}
+    total, failed = rows.get("total", 0), rows.get("failed", 0)
+    if old.status is JobStatus.FINISHED and not failed:
+        return FinishedRows.all(total)
+    raise UsageError(
+        f"{option('resume')}: {layout.shown} cannot be continued without its journal "
+        f"({layout.journal}); {_instead()}"
+    )
+
+
+def _instead() -> str:
+    return f"pass {option('overwrite')} instead of {option('resume')} to recompute all rows"
+
+
+# Parameters that no answer depends on.
+_NOT_DECIDING = frozenset(
+    {
+        "model",
+        "tokenizer",
+        "block_size",
+        "num_blocks",
+        "kv_cache_memory_bytes",
+        "gpu_memory_utilization",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "refill_share",
+        "prefix_caching",
+        "prefix_once",
+        "jump_ahead",
+        "preemption_mode",
+        "swap_space_bytes",
+        "enforce_eager",
+        "model_impl",  # what it comes to is under "arithmetic"
+        "kernel_set",  # what it comes to is under "arithmetic"
+        "prefix_store",
+        "prefix_store_bytes",
+        "replicas",
+        "ray_address",
+        "cpus_per_replica",
+        "gpus_per_replica",
+        "push_model",
+        "from_output",
+        "overwrite",
+        "resume",
+        "retry_errors",
+        "ordered",
+        "deadline",
+        "columns",
+        "flatten",
+        "answer_column",
+        "explode_json",
+        "shards",
+        "strict",
+    }
+)
+# A manifest says who computed the model where it was a library.
+_BY_PAGEDRUN = {"computed_by": "pagedrun"}
+# Values by which answers are the same as by another one.
+_ALIKE = {
+    ("quantization", "none"): "auto",  # a run that it lets begin
+    ("input_format", "auto"): None,  # as in manifests before there was a choice
+}
+
+
+def check_same_job(new: Manifest, path: Path) -> None:
+    """Raise `UsageError` unless the manifest at `path` is that of a run of the same job as `new`.
+
+    Another batch size, pool or order of the output is the same job: no answer depends on them.
+    """
+    try:
+        old = parse_manifest(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"{option('resume')}: {path} cannot be read ({error.strerror}), so it is unknown "
+            f"whether the output is of the same job; pass {option('overwrite')} instead of "
+            f"{option('resume')}"
+        ) from error
+    except NotAManifest as error:
+        raise UsageError(
+            f"{option('resume')}: {path} is not a manifest of this version; pass "
+            f"{option('overwrite')} instead of {option('resume')}"
+        ) from error
+    if old.arithmetic != new.arithmetic:
+        raise UsageError(_other_arithmetic(old.arithmetic, new.arithmetic))
+    differing = _differing(_identity(old), _identity(new))
+    if differing:
+        raise UsageError(
+            f"{option('resume')}: the output was started with another "
+            f"{', another '.join(differing)}; run it with the same, or pass "
+            f"{option('overwrite')} instead of {option('resume')}"
+        )
+
+
+def differing_parameters(old: Manifest, new: Manifest, names: Iterable[str]) -> list[str]:
+    """Return those of the parameters named that differ, each with both values."""
+    both = [_parameters(each) for each in (old, new)]
+    wanted = set(map(option, names))
+    before, now = ({name: each[name] for name in wanted & each.keys()} for each in both)
+    return sorted(_differing(before, now))
+
+
+def _parameters(manifest: Manifest) -> dict[str, JSONValue]:
+    """Return the parameters that decide answers."""
+    return {
+        option(name): _ALIKE.get((name, str(setting.value)), setting.value)
+        for name, setting in manifest.parameters.items()
+        if name not in _NOT_DECIDING
+    }
+
+
+def _identity(manifest: Manifest) -> dict[str, JSONValue]:
+    """Return what decides the answers, by the name that a user knows it by."""
+    return {
+        "input": manifest.input.first_window_sha256,
+        "model": manifest.model.config_json_sha256,
+        "set of weights or tokenizer": manifest.model.files_sha256,
+        **_parameters(manifest),
+    }
+
+
+def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]) -> str:
+    """Return the sentence about rows that this machine would compute in another way."""
+    old, new = {**_BY_PAGEDRUN, **old}, {**_BY_PAGEDRUN, **new}
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    differences = ", ".join(
+        f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
+    )
+    way_out = f"pass {option('overwrite')} instead of {option('resume')} to compute all rows here"
+    if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
+        kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
+        way_out = f"pass {kernel_set} if the processor supports it, or {way_out}"
+    if "pagedrun" in (old["computed_by"], new["computed_by"]) and "computed_by" in names:
+        model_impl = "auto" if old["computed_by"] == "pagedrun" else "transformers"
+        way_out = f"pass {option('model_impl')} {model_impl}, or {way_out}"
+    return (
+        f"{option('resume')}: the existing and the new rows would be computed "
+        f"differently: {differences}; {way_out}"
+    )
+
+
+def _differing(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]) -> list[str]:
+    names = [name for name in new if old.get(name) != new[name]]
+    return [
+        name if first_option(name) is None else f"{name} ({old.get(name)}, now {new[name]})"
+        for name in names
+    ]

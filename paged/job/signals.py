@@ -1,0 +1,273 @@
+"""Signals: ends the process between two rows, or by a watchdog thread.
+
+Python's signal handlers run in the main thread, between two of its own instructions: while a kernel
+compiles or a long step computes, a signal waits. The operating system also writes each signal into
+a pipe, which the watchdog reads. The watchdog also ends a process whose steps have stalled.
+Imports only the standard library, since the command imports this module before anything else.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+
+class JobInterrupted(BaseException):
+    """The user, the system or the job's deadline asked it to stop; not an `Exception`, so nothing
+    swallows it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(stopped_by(signum))
+        self.signum = signum
+
+
+class Ward(Protocol):
+    """What the watchdog looks after. Called from its thread; the main thread may be anywhere."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything that a sudden end could lose."""
+
+    def leave(self) -> str:
+        """Make what was done durable, as the process is about to end; return what to say."""
+
+    def waited(self, seconds: float) -> str | None:
+        """Take note that so much time has passed; return what to say if it is too much."""
+
+
+GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes less than two more
+
+
+class Watchdog:
+    """Ends the process `grace_s` seconds after a signal, at once after a second one.
+
+    `say` gets the sentence that says why. Time in which the whole process was stopped, by SIGSTOP
+    or with the machine, does not count.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        grace_s: float = GRACE_SECONDS,
+        exit_process: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._say = say
+        self._grace_s = grace_s
+        self._exit = exit_process
+        self._ward: Ward | None = None
+        self._pipe: tuple[int, int] | None = None
+        self._previous_fd = -1
+        self._word = threading.Lock()  # of whoever says first why the process ends
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch; call from the main thread."""
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch; call from the main thread."""
+        if self._pipe is None or self._thread is None:
+            return
+        signal.set_wakeup_fd(self._previous_fd)
+        read_end, write_end = self._pipe
+        os.close(write_end)  # the thread reads the end of the pipe
+        self._thread.join()
+        os.close(read_end)
+        self._pipe = self._thread = None
+
+    def look_after(self, ward: Ward) -> None:
+        """Look after `ward` from now on."""
+        self._ward = ward
+
+    @property
+    def has_something_to_lose(self) -> bool:
+        """Whether the process should be given the time to stop by itself."""
+        return self._ward is not None and self._ward.has_begun
+
+    def take_word(self) -> bool:
+        """Return whether the caller is the first who wants to say why the process ends: no other
+        then does.
+        """
+        return self._word.acquire(blocking=False)
+
+    def end_stopped(self, signum: int) -> None:
+        """End the process because of a signal, with what its ward has to say."""
+        self._end(exit_status_of(signum), stopped_by(signum), NOTHING_WRITTEN)
+
+    def _watch(self) -> None:
+        assert self._pipe is not None
+        poll = select.poll()
+        poll.register(self._pipe[0], select.POLLIN)
+        first: int | None = None
+        waited_s = 0.0
+        while True:
+            tick_s = TICK_SECONDS if first is None else LAST_TICK_SECONDS
+            began = time.monotonic()
+            if poll.poll(tick_s * 1000):
+                arrived = os.read(self._pipe[0], 1)
+                if not arrived:
+                    return
+                if arrived[0] in (*SIGNALS, DEADLINE):
+                    if first is not None:
+                        self._exit(exit_status_of(first))
+                        return
+                    first = arrived[0]
+            passed_s = min(time.monotonic() - began, tick_s)
+            waited_s += passed_s if first is not None else 0.0
+            if first is not None and waited_s >= self._grace_s:
+                self.end_stopped(first)
+                return
+            stalled = self._ward.waited(passed_s) if self._ward is not None else None
+            if stalled is not None and first is None:
+                self._end(STALLED, f"Error: {stalled}", "")
+                return
+
+    def _end(self, status: int, sentence: str, otherwise: str) -> None:
+        """End the process, with what its ward has to say; `otherwise` if there is none."""
+        told: list[str] = []
+        ward = self._ward
+        if ward is not None:
+            # In a thread of its own, since a disk that does not answer must not keep us.
+            leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_SECONDS)
+        if self.take_word():
+            self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
+        else:
+            time.sleep(LEAVE_SECONDS)  # the main thread is just saying it, and ends by itself
+        self._exit(status)
+
+
+class SignalGuard:
+    """While entered, SIGINT, SIGTERM and SIGHUP raise `JobInterrupted` in the main thread.
+
+    The signal waits while `hold()` is active. A second one kills the process at once. Outside the
+    main thread, where Python delivers no signals, entering changes nothing.
+
+    With a `watchdog` the guard is that of the whole process. A signal ends it on the spot while
+    nothing is written that could be lost: what is raised in the middle of an import or a compiler
+    is often swallowed there. And the watchdog ends it if the main thread does not come to it, in a
+    long native call for example.
+
+    `began` is when the guard was made, on the clock of `time.monotonic`: for that of a process,
+    about when that began.
+    """
+
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.began = time.monotonic()
+        self.interruption: JobInterrupted | None = None  # raised, or about to be
+        self._watchdog = watchdog
+        self._previous: dict[signal.Signals, Any] = {}
+        self._num_holds = 0
+        self._pending: JobInterrupted | None = None
+
+    def __enter__(self) -> "SignalGuard":
+        if threading.current_thread() is threading.main_thread():
+            if self._watchdog is not None:
+                self._watchdog.start()
+            for each in SIGNALS:
+                if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup sets it
+                    self._previous[each] = signal.signal(each, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end_when_done()
+        for each, handler in self._previous.items():
+            signal.signal(each, handler)
+        self._previous.clear()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let what is inside finish before a signal is acted upon."""
+        self._num_holds += 1
+        try:
+            yield
+        finally:
+            self._num_holds -= 1
+            if self._num_holds == 0 and self._pending is not None:
+                pending, self._pending = self._pending, None
+                self._stop(pending)
+
+    def take_word(self) -> bool:
+        """Return whether nobody else has said yet why the process ends; see `Watchdog`."""
+        return self._watchdog is None or self._watchdog.take_word()
+
+    def look_after(self, ward: Ward) -> None:
+        """Let the watchdog, if there is one, look after `ward` from now on."""
+        if self._watchdog is not None:
+            self._watchdog.look_after(ward)
+
+    def end_at(self, deadline: float) -> None:
+        """Let a deadline, on the clock of `time.monotonic`, end the job as a signal does."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous[DEADLINE] = signal.signal(DEADLINE, self._on_signal)
+            left = deadline - time.monotonic()
+            if left <= 0:  # of which a timer would make no end at all
+                self._on_signal(DEADLINE, None)
+            else:
+                signal.setitimer(signal.ITIMER_REAL, left)
+
+    def end_when_done(self) -> None:
+        """Forget the deadline, if there is one."""
+        if DEADLINE in self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(DEADLINE, self._previous.pop(DEADLINE))
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self.end_when_done()  # the timer must not end what another signal has begun to
+        for each in self._previous:
+            signal.signal(each, signal.SIG_DFL)
+        self.interruption = JobInterrupted(signum)
+        if self._num_holds:
+            self._pending = self.interruption
+        else:
+            self._stop(self.interruption)
+
+    def _stop(self, interruption: JobInterrupted) -> None:
+        if self._watchdog is not None and not self._watchdog.has_something_to_lose:
+            self._watchdog.end_stopped(interruption.signum)
+        raise interruption
+
+
+def exit_status(interruption: JobInterrupted) -> int:
+    """Return what shells expect of a process that a signal ended."""
+    return exit_status_of(interruption.signum)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DEADLINE = signal.SIGALRM  # a timer sends it when the time is up that a job was given
+NOTHING_WRITTEN = "nothing was written"
+LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
+TICK_SECONDS = 0.5
+LAST_TICK_SECONDS = 0.1  # once a signal has come
+STALLED = 1  # the exit status of a run that does not go on
+STOPPED_EARLY = 4  # that of one whose time was up
+
+
+def stopped_by(signum: int) -> str:
+    """Return the words for a process that a signal ended."""
+    if signum == DEADLINE:
+        return "Stopped at the deadline"
+    return f"Stopped by {signal.Signals(signum).name}"
+
+
+def exit_status_of(signum: int) -> int:
+    """Return what shells expect of a process that a signal ended."""
+    if signum == DEADLINE:
+        return STOPPED_EARLY
+    return 128 + signum

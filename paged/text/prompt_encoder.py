@@ -1,0 +1,238 @@
+"""Encoder of prompts: token ids of whole batches, checked against the model's limits."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pagedrun.paged.text.prompt import (
+    CONTINUATIONS,
+    Overlong,
+    Prompt,
+    TextEncoder,
+    decode_token_ids,
+    encode_texts,
+)
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.logprobs import Continuation
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.structure import Structure
+
+ENCODE_BATCH_ROWS = 512
+# No text has this many characters a token on average; longer ones are refused without encoding,
+# because a tokenizer may take minutes for them.
+MAX_CHARS_PER_TOKEN = 256
+
+RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
+"""Tells of structures which no answer can have, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the model allows: context in tokens, and the number of token ids.
+
+    `on_overlong` says what becomes of a prompt that is too long for it.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    on_overlong: Overlong = Overlong.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """What a prompt asks of the engine, or why it cannot be asked.
+
+    `num_prompt_tokens` are those that were kept, `num_truncated_tokens` those that were dropped
+    because the prompt was too long. `clamped` says whether `max_tokens` was cut to the room that
+    the prompt leaves.
+    """
+
+    asked: Request | RowError
+    num_prompt_tokens: int = 0
+    num_truncated_tokens: int = 0
+    clamped: bool = False
+
+
+class PromptEncoder:
+    """Turns prompts into requests; never raises for what one of them holds."""
+
+    def __init__(
+        self, encoder: TextEncoder, limits: Limits, refused: RefuseStructures | None = None
+    ) -> None:
+        """refused: tells which structures cannot be had; without it none is looked at."""
+        self._encoder = encoder
+        self._limits = limits
+        self._refused = refused
+        self._bad_words = BadWords(encoder)
+        # One integer object for each id that occurs: a file's tokens take a quarter of the memory.
+        self._token_ids: dict[int, int] = {}
+
+    def encode(
+        self, indices: Sequence[int], prompts: Sequence[Prompt | RowError]
+    ) -> list[EncodedPrompt]:
+        """Return what each prompt asks; `indices` are those of the requests.
+
+        An error in place of a prompt comes back as it is. Give about `ENCODE_BATCH_ROWS` at a time.
+        """
+        possible = self._possible([self._short_enough(prompt) for prompt in prompts])
+        ids = self._ids(possible)
+        return list(map(self._encoded, indices, possible, ids))
+
+    def _short_enough(self, prompt: Prompt | RowError) -> Prompt | RowError:
+        """Return the prompt, or an error if its text is longer than any that could fit."""
+        if isinstance(prompt, RowError):
+            return prompt
+        limit = self._limits.max_model_len * MAX_CHARS_PER_TOKEN
+        longest = max(map(len, prompt.continuations), default=0)
+        if longest > limit:
+            return RowError(
+                "prompt_too_long",
+                f"a continuation has {longest} characters, which cannot fit a max_model_len of "
+                f"{self._limits.max_model_len} tokens",
+                param=CONTINUATIONS,
+            )
+        if prompt.text is not None and len(prompt.text) > limit:
+            return RowError(
+                "prompt_too_long",
+                f"the prompt has {len(prompt.text)} characters, which cannot fit a max_model_len "
+                f"of {self._limits.max_model_len} tokens",
+                param="prompt",
+            )
+        return prompt
+
+    def _possible(self, prompts: Sequence[Prompt | RowError]) -> list[Prompt | RowError]:
+        """Return the prompts, or why what one asks for its answer cannot be had."""
+        of_prompts = [None if isinstance(p, RowError) else p.params.structure for p in prompts]
+        structures = [each for each in of_prompts if each is not None]
+        if self._refused is None or not structures:
+            return list(prompts)
+        refused = self._refused(structures)
+        pairs = zip(prompts, of_prompts, strict=True)
+        return [prompt if asked is None else refused.get(asked, prompt) for prompt, asked in pairs]
+
+    def _ids(self, prompts: Sequence[Prompt | RowError]) -> list[tuple[int, ...] | RowError]:
+        """Return each prompt's ids, in two calls: with special tokens and without."""
+        results: list[tuple[int, ...] | RowError] = [
+            prompt if isinstance(prompt, RowError) else prompt.token_ids or () for prompt in prompts
+        ]
+        for special in (True, False):
+            texts = {
+                place: prompt.text
+                for place, prompt in enumerate(prompts)
+                if isinstance(prompt, Prompt)
+                and prompt.text is not None
+                and prompt.add_special_tokens is special
+            }
+            if texts:
+                encoded = self._encode_texts(list(texts.values()), special)
+                for place, ids in zip(texts, encoded, strict=True):
+                    results[place] = ids
+        return results
+
+    def _encode_texts(self, texts: list[str], special: bool) -> list[tuple[int, ...] | RowError]:
+        try:
+            encoded = self._encoder.encode_batch(texts, add_special_tokens=special)
+        except RowError as error:
+            if len(texts) == 1:
+                return [error]
+            # One text spoils the call for all: ask for each alone to find it.
+            return [self._encode_texts([text], special)[0] for text in texts]
+        known = self._token_ids.setdefault
+        return [tuple(map(known, ids, ids)) for ids in encoded]
+
+    def _encoded(
+        self, index: int, prompt: Prompt | RowError, ids: tuple[int, ...] | RowError
+    ) -> EncodedPrompt:
+        if isinstance(prompt, RowError):
+            return EncodedPrompt(prompt)
+        if isinstance(ids, RowError):
+            return EncodedPrompt(ids)
+        try:
+            request = self._request(index, prompt, ids)
+        except RowError as error:
+            return EncodedPrompt(error, len(ids))
+        num_kept = len(request.prompt_token_ids)
+        num_cut = len(ids) - num_kept
+        try:
+            fitted = request.fitted(self._limits.max_model_len, self._limits.vocab_size)
+        except RowError as error:
+            return EncodedPrompt(error, num_kept, num_cut)
+        return EncodedPrompt(fitted, num_kept, num_cut, clamped=fitted is not request)
+
+    def _request(self, index: int, prompt: Prompt, ids: tuple[int, ...]) -> Request:
+        """Return the request, its prompt cut if it is too long and that is wanted; raises
+        `RowError`."""
+        params, limits = prompt.params, self._limits
+        if not prompt.continuations:
+            kept = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
+            bad_words = self._bad_words.token_ids(params.bad_words)
+            return Request(index, kept, params, bad_words, priority=prompt.priority)
+        continuations = self._continuations(prompt, len(ids))
+        behind = max(len(each.token_ids) for each in continuations) - 1  # the last is never read
+        kept = limits.on_overlong.cut(ids, limits.max_model_len, behind, behind)
+        scoring = Request.scoring(index, kept, continuations, params.prompt_logprobs)
+        return replace(scoring, priority=prompt.priority)
+
+    def _continuations(self, prompt: Prompt, num_prompt_tokens: int) -> tuple[Continuation, ...]:
+        texts = [each for each in prompt.continuations if isinstance(each, str)]
+        token_ids = [each for each in prompt.continuations if not isinstance(each, str)]
+        if token_ids:
+            return decode_token_ids(token_ids, self._encoder, self._limits.vocab_size)
+        return encode_texts(
+            texts,
+            self._encoder,
+            prompt=prompt.text,
+            space=prompt.space,
+            add_special_tokens=prompt.add_special_tokens,
+            num_prompt_tokens=num_prompt_tokens,
+        )
+
+
+MAX_KEPT = 256  # lists of words whose ids are remembered: most rows of a file have the same one
+_NAME = "bad_words"
+
+
+class _Encoder(Protocol):
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]: ...
+
+
+class BadWords:
+    """Encodes lists of words, as vLLM does."""
+
+    def __init__(self, tokenizer: _Encoder) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+
+    def token_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return the ids of each word as it begins a text, and within one where that differs.
+
+        Behind a space a word counts if it has as many tokens and the first is another: else its
+        last token would be forbidden where a part of another word came before. Raises `RowError`
+        for a word that the tokenizer makes nothing of.
+        """
+        if not words:
+            return ()
+        if words not in self._known:
+            if len(self._known) == MAX_KEPT:
+                self._known.pop(next(iter(self._known)))
+            self._known[words] = self._encoded(words)
+        return self._known[words]
+
+    def _encoded(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        bare = [word.lstrip() for word in words]
+        try:
+            encoded = self._tokenizer.encode_batch(
+                [*bare, *(f" {word}" for word in bare)], add_special_tokens=False
+            )
+        except RowError as error:
+            raise RowError(error.code, error.marked, param=_NAME) from error
+        found: list[tuple[int, ...]] = []
+        for first, within in zip(encoded[: len(bare)], encoded[len(bare) :], strict=True):
+            if not first:
+                raise RowError(
+                    "invalid_param", f"{_NAME} contains a word without tokens", param=_NAME
+                )
+            found.append(tuple(first))
+            if len(within) == len(first) and within[0] != first[0]:
+                found.append(tuple(within))
+        return tuple(found)

@@ -1,1 +1,0 @@
-"""Prompts: what is asked, and how it becomes token ids."""
