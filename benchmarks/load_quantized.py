@@ -30,11 +30,10 @@ from torch import Tensor
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.processor import processor_name
-from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES
+from pagedrun.paged.files.gguf import BLOCK_TYPES
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.model_tensors import ModelTensors
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
-from pagedrun.paged.models.weight_source import WeightSource
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCABULARY = 4096, 12288, 32, 8, 128, 36, 1024
 PROJECTIONS = {

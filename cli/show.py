@@ -57,7 +57,7 @@ def _run(settings: "Settings") -> int:
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
-    from pagedrun.paged.files.json_fields import json_fields
+    from pagedrun.paged.files.atomic import json_fields
     from pagedrun.paged.job.output.row_lookup import ID_PREFIX, row_index
     from pagedrun.paged.job.shown_row import show_row
 

@@ -12,7 +12,7 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.model_identity import model_identity
+from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.planning.planner import RequestLimits

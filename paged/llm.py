@@ -13,8 +13,8 @@ from weakref import WeakSet
 from pagedrun.paged.completion_iterator import CompletionIterator
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.describe import describe_model
 from pagedrun.paged.models.hub import DEMO, resolve_model
+from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.prompt_windows import PromptWindows
 from pagedrun.paged.replicas.replicated_engine import ReplicatedEngine
 from pagedrun.paged.report.record.report_sections import EngineReport

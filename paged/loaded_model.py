@@ -19,20 +19,17 @@ from pagedrun.paged.execution.logits.processors import processors_of
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.thinking_budget import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
-from pagedrun.paged.models.base_checkpoint import BaseCheckpoint
-from pagedrun.paged.models.library.library_config import LibraryConfig
+from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
+from pagedrun.paged.models.checkpoint.header import all_stored_bytes
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.model_tensors import ModelTensors
-from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
-from pagedrun.paged.models.network.stored_network import all_stored_bytes
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
-from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
+from pagedrun.paged.models.modules.mlp import MlpSpec
 from pagedrun.paged.models.runnable_config import RunnableConfig
-from pagedrun.paged.models.weight_source import ReadTensor, WeightSource
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -173,11 +170,11 @@ def _stored(
             raise _unwanted(config.model, tensors.quantized[0])
         source = _source(config, device, dtype, tensors.read, tensors.stored)
         return _model(config, model_config, tensors.network, source), tensors.num_bytes
-    assert isinstance(model_config, LibraryConfig), "there are two kinds"
+    assert isinstance(model_config, TransformersConfig), "there are two kinds"
     # Imported here: it takes seconds, and most models do without it.
-    from pagedrun.paged.models.library.load_library import load_library
+    from pagedrun.paged.models.transformers_backend.model import load_transformers
 
-    model = load_library(
+    model = load_transformers(
         model_config.network, checkpoint, dtype, device, row_invariant=config.reproducible
     )
     if config.reproducible and model.library["rows_depend_on_batch"]:

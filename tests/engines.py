@@ -4,7 +4,7 @@ from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.describe import describe_model
+from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -18,7 +18,7 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.known_tokens import KnownTokens
 from pagedrun.paged.execution.parcel import Place, placed_together
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
+from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, Int32s, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
 

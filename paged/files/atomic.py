@@ -1,4 +1,9 @@
-"""Small files written whole or not at all, whenever the machine stops."""
+"""Atomic writes of small files, and the JSON form of dataclasses.
+
+A file is written beside its target, synced and renamed: after a crash the target has its old or
+its new contents. Dataclasses are written as objects of their fields, in the order of
+declaration.
+"""
 
 import errno
 import json
@@ -7,9 +12,10 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields
+from datetime import datetime
+from functools import cache
 from pathlib import Path
-
-from pagedrun.paged.files.json_fields import json_fields
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
 _BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # an output's name goes on like this
@@ -63,3 +69,25 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def json_fields(value: object) -> dict[str, object] | str:
+    """Return what is written for a value that JSON does not know; for `json.dumps(default=...)`.
+
+    Of a dataclass these are its fields. One that has a default is left out while it has that, so
+    that a field which few objects have is a line of the class and of no other object. A path is
+    its text, a time in ISO 8601. Raises `TypeError` for anything else.
+    """
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    kind: type = type(value)
+    named = ((name, getattr(value, name), default) for name, default in _fields(kind))
+    return {name: found for name, found, default in named if found != default}
+
+
+@cache  # looking at a class takes longer than writing a row
+def _fields(kind: type) -> tuple[tuple[str, object], ...]:
+    """Return names and defaults of a dataclass's fields, `MISSING` for a field without one."""
+    return tuple((each.name, each.default) for each in fields(kind))

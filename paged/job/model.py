@@ -7,7 +7,7 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.describe import describe_model
+from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.replicas.cluster.start_replicas import start_replicas
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import EngineLike, ModelOpener, OpenModel
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.rotary_positions import num_rotary_positions
+from pagedrun.paged.models.model_config import ModelConfig, describe_model, num_rotary_positions
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig

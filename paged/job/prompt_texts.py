@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from pagedrun.paged.files.gguf.gguf_path import is_gguf
+from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.inputs.arrow_source import HUB_PREFIX
 from pagedrun.paged.job.inputs.byte_streams import is_remote
@@ -26,7 +26,7 @@ from pagedrun.paged.job.output.manifest import files_digest, read_manifest, text
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.job.prompts.requests import RequestBuilder
-from pagedrun.paged.models.describe import describe_model
+from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
 from pagedrun.paged.text.tokenizer import Tokenizer

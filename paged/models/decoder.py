@@ -5,22 +5,66 @@ The residual stream is float32 whatever the model's dtype. Every op treats each 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.linear import Linear
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.layers.embedding import Embedding
-from pagedrun.paged.models.layers.layer import Layer
-from pagedrun.paged.models.layers.layer_inputs import LayerInputs
-from pagedrun.paged.models.layers.norm import Norm
-from pagedrun.paged.models.layers.rotary_tables import RotaryTables
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec, LayerT
-from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.decoder_spec import (
+    DecoderLayerSpec,
+    DecoderSpec,
+    LayerSpec,
+    LayerT,
+    RecurrentSpec,
+)
+from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.modules.attention import AttentionSpec
+from pagedrun.paged.models.modules.attention_layer import SelfAttention
+from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
+from pagedrun.paged.models.modules.mlp import FfnSpec, MlpSpec
+from pagedrun.paged.models.modules.mlp_layer import Mlp
+from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe_layer import Mixture, SideMixture
+from pagedrun.paged.models.modules.norm import NormSpec
+from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
+from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
+from pagedrun.paged.models.modules.rotary_tables import RotaryTables
+
+
+class Layer(Protocol):
+    """How a layer's output meets the residual stream is its own affair."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        ...
+
+    def __call__(
+        self,
+        x: Tensor | None,
+        residual: Tensor,
+        batch: ForwardBatch,
+        cache: KVCache,
+        keep: Tensor | None,
+        inputs: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return the layer's output, not yet added, and the residual stream without it.
+
+        The output is None where it is added already.
+
+        x: [num_tokens, hidden_size] model dtype, still to be added to residual [num_tokens,
+        hidden_size] float32; None before the first layer. `keep` [num_kept] int64 names the tokens
+        that go on behind attention, or a recurrence; None keeps all. inputs: [num_tokens, size],
+        what the layer is given of each token besides, in a network that has `LayerInputs`.
+        """
+        ...
+
 
 MakeLayer = Callable[[LayerT, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
 
@@ -118,3 +162,158 @@ class Decoder:
         if self.network.logits_cap is not None:
             self._kernels.cap_logits(logits, self.network.logits_cap)
         return logits
+
+
+class DecoderLayer:
+    """Both outputs are added to the residual stream, the second by whoever comes next."""
+
+    def __init__(
+        self,
+        spec: DecoderLayerSpec,
+        place: KVPlace | StatePlace,
+        source: WeightSource,
+        tables: RotaryTables,
+    ) -> None:
+        self._mixer = load_mixer(spec.mixer, place, source, tables)
+        self._ffn = load_ffn(spec.ffn, source)
+        multiplier = spec.residual_multiplier
+        self._around_mixer = _Residual(
+            spec.attention_norm, spec.attention_out_norm, multiplier, source
+        )
+        self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
+        beside, gate, scale = spec.side_mixture, spec.input_gate, spec.scale
+        self._side_mixture = None if beside is None else SideMixture(beside, source)
+        self._input_gate = None if gate is None else InputGate(gate, source)
+        self._scale = None if scale is None else source.tensor(scale.weight, torch.float32)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        parts = (self._around_mixer, self._mixer, self._around_ffn, self._ffn)
+        others = (self._side_mixture, self._input_gate)
+        scale = 0 if self._scale is None else self._scale.nbytes
+        return scale + sum(part.num_bytes for part in (*parts, *others) if part is not None)
+
+    def __call__(
+        self,
+        x: Tensor | None,
+        residual: Tensor,
+        batch: ForwardBatch,
+        cache: KVCache,
+        keep: Tensor | None,
+        inputs: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """See `Layer`."""
+        mixed = self._mixer(self._around_mixer.enter(x, residual), batch, cache)
+        if keep is not None:
+            mixed, residual = mixed[keep], residual[keep]
+            inputs = None if inputs is None else inputs[keep]
+            if not len(keep):
+                return mixed.new_empty(residual.shape), residual
+        x = self._around_mixer.leave(self._mixer.out(mixed))
+        x = self._ffn(self._around_ffn.enter(x, residual))
+        if self._side_mixture is not None:
+            x = self._side_mixture(x, residual)
+        x = self._around_ffn.leave(x)
+        if self._input_gate is not None:
+            assert inputs is not None, "a network whose layers have no inputs"
+            residual += x
+            x = self._input_gate(residual, inputs)
+        if self._scale is None:
+            return x, residual
+        residual += x
+        residual *= self._scale
+        return None, residual
+
+
+class _Residual:
+    """How either part reads the residual stream, and what is added to it."""
+
+    def __init__(
+        self,
+        norm: NormSpec | None,
+        out_norm: NormSpec | None,
+        multiplier: float,
+        source: WeightSource,
+    ) -> None:
+        self._norm = None if norm is None else Norm(norm, source)
+        self._out_norm = None if out_norm is None else Norm(out_norm, source)
+        self._multiplier = multiplier
+        self._dtype = source.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(norm.num_bytes for norm in (self._norm, self._out_norm) if norm is not None)
+
+    def enter(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Add x to the residual stream, in place; return what is read of it."""
+        if self._norm is not None:
+            return self._norm(x, residual)
+        if x is not None:
+            residual += x
+        return residual.to(self._dtype)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Return what is to be added to the residual stream."""
+        if self._out_norm is not None:
+            x = self._out_norm.alone(x)
+        return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+class Mixer(Protocol):
+    """Attention, or a recurrence."""
+
+    @property
+    def out(self) -> Linear:
+        """Maps its result, of the tokens that go on, back to [num_tokens, hidden_size]."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        ...
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write what the cache keeps of all tokens; return what `out` takes, of each.
+
+        x: [num_tokens, hidden_size].
+        """
+        ...
+
+
+def load_mixer(
+    spec: AttentionSpec | RecurrentSpec,
+    place: KVPlace | StatePlace,
+    source: WeightSource,
+    tables: RotaryTables,
+) -> Mixer:
+    """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
+    if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
+        return SelfAttention(spec, place, source, tables)
+    if isinstance(spec, ShortConvSpec) and isinstance(place, StatePlace):
+        return ShortConv(spec, place, source)
+    if isinstance(spec, DeltaNetSpec) and isinstance(place, StatePlace):
+        return DeltaNet(spec, place, source)
+    raise TypeError(f"no layer computes {type(spec).__name__}")
+
+
+class Ffn(Protocol):
+    """Treats each token by itself."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, hidden_size] to the same shape and dtype."""
+        ...
+
+
+def load_ffn(spec: FfnSpec, source: WeightSource) -> Ffn:
+    """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
+    if isinstance(spec, MlpSpec):
+        return Mlp(spec, source)
+    if isinstance(spec, MixtureSpec):
+        return Mixture(spec, source)
+    raise TypeError(f"no layer computes {type(spec).__name__}")

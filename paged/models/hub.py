@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pagedrun.paged.files.gguf.gguf_path import is_gguf
+from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import require_folder
 from pagedrun.paged.values.errors import ModelError, option
 

@@ -1,16 +1,61 @@
-"""Model: a network with its weights, as a run uses it."""
+"""Model: token ids in, logits out; and the batch that a forward pass reads."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention.attention import Attention, AttentionShape
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.models.network import Network
 from pagedrun.paged.values.report_parts import LibraryFigures
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """What the layers of one group need: where they write keys and values, and how they attend.
+
+    slots: [num_tokens] int64, `block_id * block_size + offset`. attention: what was prepared for
+    the step, for all layers of the group.
+    """
+
+    slots: Tensor
+    attention: Attention
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """Everything a forward pass needs besides weights and cache, on the model's device.
+
+    The batch's tokens are all prefill tokens, then all decode tokens. Prompt tokens always take
+    the prefill path and generated ones the decode path, also when a preempted sequence is
+    computed again, since the two do not round alike.
+
+    input_ids, positions: [num_tokens] int64. groups: what differs between groups of layers.
+    logits_rows: [num_logits] int64, the tokens whose logits are wanted: the last ones of chunks
+    that sample, in their order, then those whose next token is to be scored. states: for recurrent
+    layers; None for a model without them.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    num_prefill_tokens: int
+    groups: tuple[GroupBatch, ...]
+    logits_rows: Tensor
+    states: StateInputs | None = None
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether there are prompt tokens."""
+        return self.num_prefill_tokens > 0
+
+    @property
+    def has_decode(self) -> bool:
+        """Whether there are generated tokens."""
+        return self.num_prefill_tokens < len(self.input_ids)
 
 
 class Model(Protocol):
@@ -68,3 +113,6 @@ class Model(Protocol):
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         ...
+
+
+NO_SLOT = -1  # the token's key and value are in the cache already

@@ -1,33 +1,44 @@
-"""ModelConfig: a model, read from the config.json of a model folder.
+"""Configs of models: config.json or a GGUF header becomes the description of a network.
 
-Only the fields named here are looked at. `auto_map`, `_attn_implementation_internal` and anything
-else that could name code is never read, so a model folder cannot make pagedrun run anything.
+Only the fields named in families and modules are looked at. `auto_map`,
+`_attn_implementation_internal` and anything else that could name code is never read, so a model
+folder cannot make pagedrun run anything. `describe_model` also covers the models that
+Transformers computes.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.files.gguf.gguf_path import is_gguf
+from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensor_names import NESTED_TENSORS
+from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerSpec
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.registry import FAMILIES, NESTED
-from pagedrun.paged.models.families.unsupported import UNSUPPORTED
-from pagedrun.paged.models.library.has_code_for import has_code_for
-from pagedrun.paged.models.linears.int8_at_load import int8_at_load
-from pagedrun.paged.models.linears.quantization_files import with_quantization
-from pagedrun.paged.models.nested_config import NestedConfig
-from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec
-from pagedrun.paged.models.rope_config import MAX_POSITIONS
+from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO, UNSUPPORTED
+from pagedrun.paged.models.modules.attention import AttentionSpec
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
+from pagedrun.paged.models.quant.int8_at_load import int8_at_load
+from pagedrun.paged.models.quant.registry import with_quantization
 from pagedrun.paged.models.runnable_config import (
     RunnableConfig,
     eos_token_ids,
     read_configs,
     stored_dtype,
 )
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.models.transformers_backend.config_fields import has_code_for
 from pagedrun.paged.values.errors import ModelError, option
+
+
+def describe_model(folder: str | Path, model_impl: str) -> RunnableConfig:
+    """Read a folder's config.json for the code that `model_impl` names; see `EngineConfig`.
+
+    Raises `ModelError` for a model that this code does not run.
+    """
+    if model_impl == "transformers":
+        return TransformersConfig.from_folder(folder)
+    return ModelConfig.from_folder(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +65,12 @@ class ModelConfig(RunnableConfig):
     @classmethod
     def _from_gguf(cls, path: Path) -> "ModelConfig":
         # Here, since they bring numpy, and the command line's help comes without it.
-        from pagedrun.paged.files.gguf.gguf_file import GgufFile
-        from pagedrun.paged.models.gguf.config import as_stored, gguf_config
+        from pagedrun.paged.files.gguf import GgufFile
+        from pagedrun.paged.models.checkpoint.gguf_config import gguf_config, with_gguf_row_order
 
         file = GgufFile.open(path)
         config = cls.from_json(gguf_config(file))
-        return replace(config, network=as_stored(config.network, file))
+        return replace(config, network=with_gguf_row_order(config.network, file))
 
     @classmethod
     def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "ModelConfig":
@@ -170,3 +181,65 @@ def _bos_token_id(config: JsonObject, family: Family[Any], vocab_size: int) -> i
     if not config.has("bos_token_id"):
         return None
     return config.integer("bos_token_id", 0, vocab_size - 1)
+
+
+# What holds for the decoder too where the outer config says it, and wins where both do.
+_OUTER = (
+    *("tie_word_embeddings", "dtype", "torch_dtype"),
+    *("quantization_config", "compression_config"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NestedConfig:
+    """`outer` is config.json, `text` the decoder's part of it, with the fields of both."""
+
+    outer: JsonObject
+    text: JsonObject
+
+    @classmethod
+    def of(cls, config: JsonObject) -> "NestedConfig | None":
+        """Return the decoder of a folder that holds more, None for one that is a decoder.
+
+        Raises `ModelError` for a decoder that such folders do not hold.
+        """
+        model_type = config.string("model_type")
+        if model_type not in NESTED:
+            return None
+        text = config.section("text_config").with_defaults({"model_type": NESTED[model_type]})
+        decoders = (NESTED[model_type], *NESTED_TOO.get(model_type, ()))
+        if text.string("model_type") in {*FAMILIES, *NESTED} - {*decoders}:
+            raise text.error("model_type", f"{' or '.join(decoders)} in a folder of {model_type}")
+        given = {name: config.fields[name] for name in _OUTER if config.has(name)}
+        return cls(config, JsonObject(text.origin, {**text.fields, **given}))
+
+    def described(self, network: DecoderSpec[LayerSpec]) -> DecoderSpec[LayerSpec]:
+        """Return the network under the names that such checkpoints use.
+
+        A head beside a config that has none would not be what the config says, so it is not let
+        pass there.
+        """
+        ignored = tuple(name for name in network.ignored if not name.startswith("lm_head"))
+        return replace(network, tensors=NESTED_TENSORS, ignored=ignored)
+
+
+MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
+
+
+def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -> int:
+    """Return how many positions get their rotations: the model's, if they are not absurd.
+
+    asked: the most that a row may have; None, or more than the model's: what the model was made
+    for. Raises `ModelError`, which names the `folder`, where that is more than can be kept.
+    """
+    most = config.max_position_embeddings
+    max_model_len = min(asked or most, most)
+    widest = max(each.head_dim for each in config.network.attentions.values())
+    num_fit = MAX_ROTARY_BYTES // (4 * widest)
+    if most > num_fit and max_model_len > num_fit:
+        raise ModelError(
+            f"{folder}/config.json: max_position_embeddings is {most}, more than "
+            f"the {num_fit} positions with precomputed rotations; pass "
+            f"{option('max_model_len')} with at most that"
+        )
+    return most if most <= num_fit else max_model_len

@@ -1,12 +1,20 @@
-"""RunnableConfig: what a run needs to know of a model before its weights are read."""
+"""RunnableConfig: properties of a model that a run needs before its weights are read.
 
+`model_identity` is the part of a prefix store's key that comes from the model: its description,
+and a digest of the code of kernels and models.
+"""
+
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
+import pagedrun.kernels
+import pagedrun.paged.models
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
-from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.models.network import Network
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
 from pagedrun.paged.values.report_parts import LibraryPath
@@ -133,3 +141,28 @@ def stored_dtype(config: JsonObject) -> DtypeName:
     if value not in _DTYPES:
         raise config.error(name, f"one of {', '.join(_DTYPES)}")
     return _DTYPES[value]
+
+
+def model_identity(config: RunnableConfig) -> dict[str, str]:
+    """Return what decides the bytes that a model computes, besides weights and machine.
+
+    `config`: a digest of the network's description. `code`: one of every kernel and layer.
+    """
+    described = hashlib.sha256(repr(config.network).encode()).hexdigest()
+    return {"config": described, "code": _code_digest()}
+
+
+@cache
+def _code_digest() -> str:
+    """Return a digest of the source of every kernel and layer.
+
+    A number to be raised by hand would be forgotten once, and old keys would be taken for new.
+    """
+    digest = hashlib.sha256()
+    for package in (pagedrun.kernels, pagedrun.paged.models):
+        folder = Path(package.__file__ or "").parent
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder).as_posix()
+            if not name.startswith("environment/"):
+                digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

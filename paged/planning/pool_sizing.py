@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
-from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.models.network import Network
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.engine_config import EngineConfig

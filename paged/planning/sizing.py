@@ -18,8 +18,7 @@ from typing import Any
 
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.models.network.kv_groups import AttentionHeads
-from pagedrun.paged.models.network.network import Network
+from pagedrun.paged.models.network import AttentionHeads, Network
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import EarlierAnswers, Plan
 from pagedrun.paged.planning.planner import Planner, RequestLimits

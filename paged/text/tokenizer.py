@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 
-from pagedrun.paged.files.gguf.gguf_file import GgufFile
-from pagedrun.paged.files.gguf.gguf_path import is_gguf
+from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, with_open_end
 from pagedrun.paged.text.incremental_text import REPLACEMENT

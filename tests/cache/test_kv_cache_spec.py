@@ -6,8 +6,7 @@ import pytest
 
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
 

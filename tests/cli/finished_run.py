@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest

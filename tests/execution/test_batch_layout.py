@@ -12,7 +12,7 @@ from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.models.forward_batch import NO_SLOT
+from pagedrun.paged.models.model import NO_SLOT
 from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
 
 FULL = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=8, dtype="float32")

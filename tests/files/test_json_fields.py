@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.files.atomic import json_fields
 
 
 @dataclass(frozen=True, slots=True)

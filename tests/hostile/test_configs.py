@@ -10,8 +10,8 @@ import pytest
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.families.registry import FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.rope_config import RopeConfig
-from pagedrun.paged.models.rotary import rotary_table
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.modules.rotary_tables import rotary_table
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 

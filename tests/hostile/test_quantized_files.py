@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pagedrun.paged.files.gguf.gguf_file import GgufFile
+from pagedrun.paged.files.gguf import GgufFile
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.models.gguf_files.writer import write_gguf

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.job import JobResult, run_job

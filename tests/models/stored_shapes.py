@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensor
+from pagedrun.paged.models.checkpoint.tensors import StoredTensor
 
 
 @dataclass(frozen=True)

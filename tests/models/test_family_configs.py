@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.models.families.registry import FAMILIES, NESTED
-from pagedrun.paged.models.families.unsupported import UNSUPPORTED
+from pagedrun.paged.models.families.registry import FAMILIES, NESTED, UNSUPPORTED
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.models.stored_shapes import StoredShapes

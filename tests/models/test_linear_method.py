@@ -17,13 +17,12 @@ from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.linear import Linear
-from pagedrun.paged.models.linears.dense import Dense
-from pagedrun.paged.models.linears.registry import LINEAR_METHODS
+from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, Parameter, Role, StoredTensors
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.checkpoint.parameter import Parameter, Role
-from pagedrun.paged.models.network.checkpoint.stored_tensors import NOTHING_STORED, StoredTensors
-from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.linear import LinearSpec
+from pagedrun.paged.models.quant.linear_methods import Dense
+from pagedrun.paged.models.quant.registry import LINEAR_METHODS
 from tests.conftest import MakeModel
 
 PROMPTS = [[7, 8, 9], list(range(5, 60)), [1]]

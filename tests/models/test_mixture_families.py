@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.modules.moe import MixtureSpec
 from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.errors import ModelError
 from tests.models.families import save_tiny

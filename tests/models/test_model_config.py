@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.values.errors import ModelError
 
 SHAPE: dict[str, Any] = {

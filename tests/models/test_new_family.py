@@ -20,30 +20,26 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
+from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.layers.attention import SelfAttention
-from pagedrun.paged.models.layers.mlp import Mlp
-from pagedrun.paged.models.layers.norm import Norm
-from pagedrun.paged.models.layers.rotary_tables import RotaryTables
-from pagedrun.paged.models.linears.dense import Dense
-from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.attention_spec import AttentionSpec
-from pagedrun.paged.models.network.checkpoint.stored_tensors import StoredTensors
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.embedding_spec import EmbeddingSpec
-from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
-from pagedrun.paged.models.network.norm_spec import NormSpec
-from pagedrun.paged.models.network.part import Part
-from pagedrun.paged.models.random_weights import RandomWeights
-from pagedrun.paged.models.rope_config import RopeConfig
-from pagedrun.paged.models.rotary import rotary_table
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads
+from pagedrun.paged.models.modules.attention_layer import SelfAttention
+from pagedrun.paged.models.modules.embedding import EmbeddingSpec
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import MlpSpec
+from pagedrun.paged.models.modules.mlp_layer import Mlp
+from pagedrun.paged.models.modules.norm import NormSpec
+from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.modules.rotary_tables import RotaryTables, rotary_table
+from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.errors import ModelError
 
 NUM_LAYERS = 3

@@ -10,20 +10,21 @@ import torch
 import transformers
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.registry import FAMILIES
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, mixture
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.ropes import ropes_by_kind
-from pagedrun.paged.models.forms.windows import layer_windows, sliding_window
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.modules.attention import (
+    AttentionForm,
+    Heads,
+    QkNormForm,
+    layer_windows,
+    sliding_window,
+)
+from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import ropes_by_kind
+from pagedrun.paged.models.quant.expert_layouts import Separate
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
 from tests.models.families import FULL, SLIDING, Tiny, disturb

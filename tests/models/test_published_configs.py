@@ -6,9 +6,9 @@ import pytest
 
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.modules.moe import MixtureSpec
 from pagedrun.paged.values.json_value import JSONValue
 
 SLIDING, FULL = "sliding_attention", "full_attention"

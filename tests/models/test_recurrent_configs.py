@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.model_shapes import Shape
+from pagedrun.paged.models.checkpoint.tensors import InterleavedParts
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.checkpoint.interleaved_parts import InterleavedParts
-from pagedrun.paged.models.network.recurrence.delta_net_spec import DeltaNetSpec
-from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
+from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.driven_model import DrivenModel, Part
 from tests.models.families import save_tiny

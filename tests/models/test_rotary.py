@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.paged.models.rope_config import RopeConfig
-from pagedrun.paged.models.rotary import rotary_table
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.modules.rotary_tables import rotary_table
 
 NUM_POSITIONS = 10_000
 MAX_POSITIONS = 131_072

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.modules.moe import MixtureSpec
 from pagedrun.paged.values.errors import ModelError
 
 SHAPE: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 

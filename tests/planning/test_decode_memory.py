@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.models.network.kv_groups import AttentionHeads
+from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.sizing import (
     DecodeMemory,

@@ -11,9 +11,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.weight_source import WeightSource
-from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError

@@ -17,7 +17,7 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.models.forward_batch import ForwardBatch
+from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError

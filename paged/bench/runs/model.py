@@ -13,8 +13,8 @@ from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_choice import choose_device
 from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.random_weights import RandomWeights
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 

@@ -16,8 +16,7 @@ from pagedrun.paged.execution.logits.early_stops import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
 from pagedrun.paged.execution.parcel import place_all
-from pagedrun.paged.models.forward_batch import NO_SLOT, ForwardBatch, GroupBatch
-from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch, Model
 
 
 @dataclass(frozen=True, slots=True)

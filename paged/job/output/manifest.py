@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pagedrun._version import __version__
-from pagedrun.paged.files.gguf.gguf_file import GgufFile
-from pagedrun.paged.files.gguf.gguf_path import is_gguf
+from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.row import InputDigest

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pagedrun.paged.files.atomic import replace_file
-from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.files.atomic import json_fields, replace_file
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.prompts.requests import JobRow

@@ -19,7 +19,7 @@ from pagedrun.paged.job.planned.timed_run import TimedRun
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.forecast import Forecast, run_time
 from pagedrun.paged.planning.forecast_sections import (

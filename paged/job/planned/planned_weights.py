@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.execution.devices.device_probe import probe_device
-from pagedrun.paged.models.checkpoint_header import CheckpointHeader
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.checkpoint.held_codes import NOTHING_HELD, HeldCodes
-from pagedrun.paged.models.network.stored_network import StoredNetwork, all_stored_bytes
+from pagedrun.paged.models.checkpoint.header import (
+    CheckpointHeader,
+    StoredNetwork,
+    all_stored_bytes,
+)
+from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig

@@ -1,14 +1,10 @@
 """dots.llm1: Qwen3's attention, with windows in upper layers, and sigmoid mixtures."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.llama_decoder import llama_decoder
-from pagedrun.paged.models.forms.sigmoid_mixtures import sigmoid_mixtures
-from pagedrun.paged.models.forms.windows import layer_windows, sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads, layer_windows, sliding_window
+from pagedrun.paged.models.modules.moe import sigmoid_mixtures
 from pagedrun.paged.values.json_value import JSONValue
 
 _MIXTURES: dict[str, JSONValue] = {

@@ -3,17 +3,14 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.families.ernie4_5 import ernie_decoder
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp, gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.checkpoint.tensor_names import NamedTensors
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.ffn_spec import FfnSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp, gated_mlps
+from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.quant.registry import linear_method
 
 # Of layers that guess several tokens ahead.
 _TENSORS = NamedTensors(dropped=("model.mtp_",))

@@ -1,16 +1,15 @@
-"""Family: models of one `model_type`."""
+"""Family: the models of one `model_type`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
 
-if TYPE_CHECKING:  # they import torch
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
     from pagedrun.paged.models.model import Model
-    from pagedrun.paged.models.weight_source import WeightSource
 
 LayerT = TypeVar("LayerT", bound=LayerSpec)
 
@@ -30,3 +29,13 @@ class Family(Generic[LayerT]):
     max_position_embeddings: int
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
+
+
+def load_decoder(
+    network: DecoderSpec[DecoderLayerSpec], source: "WeightSource", num_positions: int
+) -> "Model":
+    """Return the network with its weights, ready for positions below `num_positions`."""
+    # Imported here: a plan reads families too, and torch takes seconds.
+    from pagedrun.paged.models.decoder import Decoder, DecoderLayer
+
+    return Decoder(network, source, num_positions, DecoderLayer)

@@ -1,16 +1,18 @@
 """Gemma 3: norms as in Gemma 2 and of each head; a window in five of six layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.gemma2 import gemma_form
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.ropes import ropes_by_kind
-from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.modules.attention import (
+    AttentionForm,
+    Heads,
+    QkNormForm,
+    periodic_windows,
+    sliding_window,
+)
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.json_value import JSONValue
 
 # What transformers assumes where config.json is silent, as those on the hub are.

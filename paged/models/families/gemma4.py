@@ -5,24 +5,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.decoder_spec import (
+    DecoderForm,
+    DecoderLayerSpec,
+    DecoderSpec,
+    with_layer_inputs,
+)
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.gemma2 import GEMMA_NORMS, optional_cap
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.kind_heads import full_heads
-from pagedrun.paged.models.forms.layer_inputs import with_layer_inputs
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.ropes import ropes_by_kind
-from pagedrun.paged.models.forms.side_mixture import side_mixture
-from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mlp_spec import Activation
-from pagedrun.paged.models.network.scale_spec import ScaleSpec
+from pagedrun.paged.models.modules.attention import (
+    AttentionForm,
+    Heads,
+    QkNormForm,
+    full_heads,
+    periodic_windows,
+    sliding_window,
+)
+from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_activation, gated_mlp
+from pagedrun.paged.models.modules.moe import side_mixture
+from pagedrun.paged.models.modules.norm import NormForm, ScaleSpec
+from pagedrun.paged.models.modules.rotary import ropes_by_kind
+from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
 
 _ACTIVATION: Activation = "gelu_tanh"

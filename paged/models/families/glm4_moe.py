@@ -1,18 +1,13 @@
 """GLM-4.5 and later: sigmoid mixtures behind dense layers; the first half of each head turns."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.sigmoid_mixtures import sigmoid_mixtures
-from pagedrun.paged.models.forms.windows import alike_windows
-from pagedrun.paged.models.network.checkpoint.tensor_names import NamedTensors
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.moe import sigmoid_mixtures
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
 _MIXTURES: dict[str, JSONValue] = {

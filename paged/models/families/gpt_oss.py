@@ -3,27 +3,27 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.interleaved import Interleaved
-from pagedrun.paged.models.experts.mxfp4 import Mxfp4
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import number_of_experts
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
-from pagedrun.paged.models.linears.dense import Dense
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.linear_spec import LinearMethod, LinearSpec, Projection
-from pagedrun.paged.models.network.mixtures.clipped_swiglu import ClippedSwiglu
-from pagedrun.paged.models.network.mixtures.experts_spec import ExpertsSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
-from pagedrun.paged.models.network.mixtures.router_spec import RouterSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import (
+    AttentionForm,
+    Heads,
+    periodic_windows,
+    sliding_window,
+)
+from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearMethod, LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
+from pagedrun.paged.models.modules.moe import (
+    ClippedSwiglu,
+    MixtureSpec,
+    RouterSpec,
+    number_of_experts,
+)
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.quant.expert_layouts import Interleaved, Mxfp4
+from pagedrun.paged.models.quant.linear_methods import Dense
+from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
 
 # What transformers assumes where config.json is silent.

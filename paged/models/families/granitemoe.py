@@ -3,18 +3,14 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.stacked import Stacked
-from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.granite import granite_decoder
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
-from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.ffn_spec import FfnSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, MlpSpec, check_activation
+from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.quant.expert_layouts import Stacked
+from pagedrun.paged.models.quant.registry import linear_method
 
 _LAYOUT = Stacked("input_linear.weight", "output_linear.weight")
 

@@ -3,15 +3,12 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
-from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation, gated_mlp
+from pagedrun.paged.models.modules.moe import MixtureForm, MixtureSpec, number_of_experts
+from pagedrun.paged.models.quant.registry import linear_method
 
 # Of which a file may give one number for each layer; here all layers are alike.
 _LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert")

@@ -1,22 +1,25 @@
 """LFM2: short convolutions, and attention in some layers; norms of heads; names of its own."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.hybrid_form import HybridForm, layers_that_attend
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.linear_spec import LinearSpec, Projection
-from pagedrun.paged.models.network.mlp_spec import MlpSpec
-from pagedrun.paged.models.network.recurrence.conv_spec import ConvSpec
-from pagedrun.paged.models.network.recurrence.short_conv_spec import ShortConvSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.decoder_spec import (
+    DecoderForm,
+    DecoderLayerSpec,
+    DecoderSpec,
+    LayerNorms,
+)
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, MlpSpec, gated_mlp
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.recurrence import (
+    ConvSpec,
+    HybridForm,
+    ShortConvSpec,
+    layers_that_attend,
+)
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.quant.registry import linear_method
 
 GATE_UP_DOWN = ("w1", "w3", "w2")
 _NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")

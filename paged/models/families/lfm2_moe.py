@@ -3,17 +3,13 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.experts.stacked import Stacked
-from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, gated_mlp
-from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
-from pagedrun.paged.models.linears.registry import linear_method
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.ffn_spec import FfnSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp
+from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
+from pagedrun.paged.models.quant.registry import linear_method
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:

@@ -3,20 +3,14 @@
 from pagedrun.kernels.experts.expert_choice import ExpertChoice
 from pagedrun.kernels.experts.score import Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.experts.stacked import Stacked
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import FfnOfLayer, check_activation
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureForm, number_of_experts
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.windows import alike_windows
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
+from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
 
 _LAYOUTS = (Separate(gate="w1", up="w3", down="w2"), Stacked())
 

@@ -1,18 +1,12 @@
 """Ministral 3: Mistral with queries that grow with their position."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.windows import sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.network.query_temper import QueryTemper
-from pagedrun.paged.models.rope_config import MAX_POSITIONS, RopeConfig
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, sliding_window
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
 # What transformers assumes of a config.json that says nothing of rotations.

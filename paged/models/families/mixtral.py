@@ -1,15 +1,11 @@
 """Mixtral: mixtures of experts in every layer; a sliding window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.llama_decoder import llama_decoder
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, mixture
-from pagedrun.paged.models.forms.windows import alike_windows, sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
+from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.quant.expert_layouts import Separate
 
 _DEFAULTS = MixtureDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
 _PROJECTIONS = Separate(gate="w1", up="w3", down="w2")

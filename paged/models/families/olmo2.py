@@ -1,17 +1,17 @@
 """OLMo 2: norms behind attention and feed-forward, and of all queries and keys together."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm, LayerNorms
-from pagedrun.paged.models.forms.ffns import gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.windows import layer_windows
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.decoder_spec import (
+    DecoderForm,
+    DecoderLayerSpec,
+    DecoderSpec,
+    LayerNorms,
+)
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, layer_windows
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import RopeConfig
 
 OLMO_NORMS = LayerNorms(
     attention=None,

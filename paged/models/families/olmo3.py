@@ -1,18 +1,19 @@
 """OLMo 3: OLMo 2 with a sliding window in three of four layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
 from pagedrun.paged.models.families.olmo2 import OLMO_NORMS
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.ropes import ropes_by_kind
-from pagedrun.paged.models.forms.windows import periodic_windows, sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.modules.attention import (
+    AttentionForm,
+    Heads,
+    QkNormForm,
+    periodic_windows,
+    sliding_window,
+)
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import ropes_by_kind
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:

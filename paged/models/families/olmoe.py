@@ -1,19 +1,14 @@
 """OLMoE: norms of all queries and keys together, and mixtures in every layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.experts.separate import Separate
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.attention_form import AttentionForm, QkNormForm
-from pagedrun.paged.models.forms.decoder_form import DecoderForm
-from pagedrun.paged.models.forms.ffns import check_activation
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, mixture
-from pagedrun.paged.models.forms.norm_form import NormForm
-from pagedrun.paged.models.forms.windows import alike_windows
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
-from pagedrun.paged.models.rope_config import RopeConfig
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.mlp import check_activation
+from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.modules.norm import NormForm
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.quant.expert_layouts import Separate
 
 _DEFAULTS = MixtureDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 

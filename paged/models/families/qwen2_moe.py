@@ -1,14 +1,10 @@
 """Qwen2 with mixtures of experts, one of which all tokens pass; windows in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.llama_decoder import llama_decoder
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, qwen_mixtures
-from pagedrun.paged.models.forms.windows import every_other_layer_windows
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads, every_other_layer_windows
+from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
 
 _DEFAULTS = MixtureDefaults(num_experts=60, num_chosen=4, inner=1408)
 

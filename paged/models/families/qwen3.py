@@ -1,14 +1,10 @@
 """Qwen3: heads of their own size, normalised before rotation; windows as in Qwen2."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.ffns import gated_mlps
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.llama_decoder import llama_decoder
-from pagedrun.paged.models.forms.windows import upper_layer_windows
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads, upper_layer_windows
+from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:

@@ -1,13 +1,11 @@
 """Qwen3.5 and Qwen3.6 with mixtures of experts, one of which all tokens pass."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.delta_nets import delta_net_decoder, separate_inputs
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, gated_mixtures
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads
+from pagedrun.paged.models.modules.moe import MixtureDefaults, gated_mixtures
+from pagedrun.paged.models.modules.recurrence import delta_net_decoder, separate_inputs
 
 _DEFAULTS = MixtureDefaults(num_experts=256, num_chosen=8, inner=512)
 

@@ -1,14 +1,10 @@
 """Qwen3 with mixtures of experts: Qwen3's attention; a window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.llama_decoder import llama_decoder
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, qwen_mixtures
-from pagedrun.paged.models.forms.windows import alike_windows, sliding_window
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
+from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
 
 _DEFAULTS = MixtureDefaults(num_experts=128, num_chosen=8, inner=768)
 

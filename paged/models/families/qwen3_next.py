@@ -1,13 +1,11 @@
 """Qwen3-Next: as Qwen3.5 with mixtures; some layers may be dense; inputs of DeltaNets in groups."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.load_decoder import load_decoder
-from pagedrun.paged.models.forms.delta_nets import delta_net_decoder, grouped_inputs
-from pagedrun.paged.models.forms.heads import Heads
-from pagedrun.paged.models.forms.mixtures import MixtureDefaults, qwen_mixtures
-from pagedrun.paged.models.network.decoder_spec import DecoderSpec
-from pagedrun.paged.models.network.layer_spec import DecoderLayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.modules.attention import Heads
+from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
+from pagedrun.paged.models.modules.recurrence import delta_net_decoder, grouped_inputs
 
 _DEFAULTS = MixtureDefaults(num_experts=512, num_chosen=10, inner=512)
 

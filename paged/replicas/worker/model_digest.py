@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.cache.prefix_store.folder import weights_digest
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
+from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 

@@ -10,8 +10,8 @@ from pagedrun._version import __version__
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.model_identity import model_identity
+from pagedrun.paged.models.model_config import describe_model
+from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.sizing import fitted_to_demand
 from pagedrun.paged.planning.windows import PlannedFeed

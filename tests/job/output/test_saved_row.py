@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pagedrun.paged.files.json_fields import json_fields
+from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.output.saved_rows import SavedRow

@@ -10,7 +10,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
     max_row_partitions,
 )
 from pagedrun.kernels.gpu.attention.prefix_room import prefix_room
-from pagedrun.paged.models.network.kv_groups import AttentionHeads
+from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.planning.sizing import (
     FEW_PROGRAMS,
     SINGLE_PASS_DIM,

@@ -6,7 +6,7 @@ import torch
 from gguf import GGMLQuantizationType, quants
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES, PACKED_TYPES, BlockType
+from pagedrun.paged.files.gguf import BLOCK_TYPES, PACKED_TYPES, BlockType
 
 BY_NAME = {each.name: each for each in BLOCK_TYPES.values()}
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.models.gguf.architectures import ARCHITECTURES
+from pagedrun.paged.models.checkpoint.gguf_architectures import ARCHITECTURES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel

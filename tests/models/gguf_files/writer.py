@@ -12,7 +12,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
-from pagedrun.paged.files.gguf.block_type import BLOCK_TYPES
+from pagedrun.paged.files.gguf import BLOCK_TYPES
 
 _ARCH = gguf.MODEL_ARCH
 # By model types of transformers.

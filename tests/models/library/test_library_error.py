@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.models.library.library_config import LibraryConfig
-from pagedrun.paged.models.library.library_error import said
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.models.transformers_backend.config_fields import said
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 
@@ -33,7 +33,7 @@ def test_a_field_of_the_wrong_type(
     config = json.loads((make_model("qwen3", "plan") / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
     with pytest.raises(ModelError) as caught:
-        LibraryConfig.from_folder(tmp_path)
+        TransformersConfig.from_folder(tmp_path)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'config.json'}: ")
     assert wanted in message

@@ -11,14 +11,18 @@ from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.models.forward_batch import ForwardBatch
-from pagedrun.paged.models.library.agreement import LENGTHS, Disagreement, largest_difference
-from pagedrun.paged.models.library.library_config import LibraryConfig
-from pagedrun.paged.models.library.library_model import LibraryModel
-from pagedrun.paged.models.library.load_library import load_library
-from pagedrun.paged.models.library.row_probe import rows_depend_on_batch
-from pagedrun.paged.models.library.trial import Chunk, Trial
-from pagedrun.paged.models.weights import Checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
+from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.transformers_backend.checks import (
+    LENGTHS,
+    Chunk,
+    Disagreement,
+    Trial,
+    largest_difference,
+    rows_depend_on_batch,
+)
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.models.transformers_backend.model import TransformersModel, load_transformers
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
@@ -34,32 +38,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def load(folder: Path) -> LibraryModel:
-    config = LibraryConfig.from_folder(folder)
+def load(folder: Path) -> TransformersModel:
+    config = TransformersConfig.from_folder(folder)
     with Checkpoint.open(folder) as checkpoint:
-        model = load_library(
+        model = load_transformers(
             config.network, checkpoint, torch.float32, choose_device("cpu"), row_invariant=False
         )
-    assert isinstance(model, LibraryModel)
+    assert isinstance(model, TransformersModel)
     return model
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> LibraryModel:
+def model(folder: Path) -> TransformersModel:
     return load(folder)
 
 
-class MindsTheBatch(LibraryModel):
+class MindsTheBatch(TransformersModel):
     """A model whose tokens get other bits the more there are of them."""
 
-    def __init__(self, model: LibraryModel) -> None:
+    def __init__(self, model: TransformersModel) -> None:
         self.__dict__ |= model.__dict__
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         return super().hidden(batch, cache) * (1 + 1e-6 * len(batch.input_ids))
 
 
-def test_rows_that_depend_on_their_batch_are_noticed(model: LibraryModel) -> None:
+def test_rows_that_depend_on_their_batch_are_noticed(model: TransformersModel) -> None:
     device, size = choose_device("cpu"), model.network.hidden_size
     assert not rows_depend_on_batch(Trial(model, device, size))
     assert rows_depend_on_batch(Trial(MindsTheBatch(model), device, size))
@@ -72,7 +76,7 @@ def test_a_run_warns_of_rows_that_depend_on_their_batch(folder: Path) -> None:
     list(engine.start([request], warn=said.append))
     assert said == []
     model = engine.loaded.model
-    assert isinstance(model, LibraryModel)
+    assert isinstance(model, TransformersModel)
     model.library["rows_depend_on_batch"] = True
     list(engine.start([request], warn=said.append))
     [sentence] = said
@@ -82,7 +86,7 @@ def test_a_run_warns_of_rows_that_depend_on_their_batch(folder: Path) -> None:
 @pytest.mark.parametrize("wrong", [0.1, float("nan")])
 @pytest.mark.parametrize("token", [0, LENGTHS[1] - 1])  # of a prompt, and generated
 def test_other_logits_than_the_librarys_are_refused(
-    model: LibraryModel, wrong: float, token: int
+    model: TransformersModel, wrong: float, token: int
 ) -> None:
     trial = Trial(model, choose_device("cpu"), model.network.hidden_size)
     with torch.inference_mode():

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.library.library_config import LibraryConfig
-from pagedrun.paged.models.library.library_fields import visible_fields
-from pagedrun.paged.models.library.library_spec import LibrarySpec
-from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
+from pagedrun.paged.models.model_config import describe_model
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.models.transformers_backend.config_fields import visible_fields
+from pagedrun.paged.models.transformers_backend.specs import PlainSpec, TransformersSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.library.library_models import LIBRARY
 
@@ -36,7 +35,7 @@ def write(folder: Path, **fields: Any) -> Path:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        LibraryConfig.from_folder(folder)
+        TransformersConfig.from_folder(folder)
     return str(caught.value)
 
 
@@ -48,7 +47,7 @@ KEYS = {"deepseek_v3": 24}  # numbers of one, where not 16
 def test_it_has_the_parameters_and_layers_of_the_model(name: str, tmp_path: Path) -> None:
     config = LIBRARY[name].config()
     config.save_pretrained(tmp_path)
-    ours = LibraryConfig.from_folder(tmp_path)
+    ours = TransformersConfig.from_folder(tmp_path)
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -65,7 +64,7 @@ def test_it_has_the_parameters_and_layers_of_the_model(name: str, tmp_path: Path
 def test_windows_are_those_of_each_layer(tmp_path: Path) -> None:
     kinds = ["sliding_attention", "full_attention"]
     write(tmp_path, model_type="cohere2", layer_types=kinds, sliding_window=100)
-    ours = LibraryConfig.from_folder(tmp_path)
+    ours = TransformersConfig.from_folder(tmp_path)
     assert ours.windows == (100, None)
     specs = ours.network.kv_cache_specs("float32")
     assert [(each.num_layers, each.window) for each in specs] == [(1, None), (1, 100)]
@@ -73,8 +72,8 @@ def test_windows_are_those_of_each_layer(tmp_path: Path) -> None:
 
 def test_a_softcap_and_a_scale_are_seen(tmp_path: Path) -> None:
     write(tmp_path, model_type="gemma2", query_pre_attn_scalar=25, attn_logit_softcapping=7.0)
-    network = LibraryConfig.from_folder(tmp_path).network
-    assert isinstance(network, LibrarySpec)
+    network = TransformersConfig.from_folder(tmp_path).network
+    assert isinstance(network, TransformersSpec)
     first, _ = network.layers
     assert (first.scale, first.softcap) == (0.2, 7.0)
 
@@ -95,7 +94,7 @@ UNPAGED: list[tuple[dict[str, Any], str]] = [
 def test_what_paged_memory_cannot_do_runs_without_it(
     tmp_path: Path, fields: dict[str, Any], why: str
 ) -> None:
-    config = LibraryConfig.from_folder(write(tmp_path, **fields))
+    config = TransformersConfig.from_folder(write(tmp_path, **fields))
     assert isinstance(config.network, PlainSpec)
     assert why in config.network.why
     assert config.library == {
@@ -168,7 +167,7 @@ def test_hostile_fields_are_refused_by_name(
 
 
 def test_what_could_lead_to_code_or_other_files_is_not_looked_at(tmp_path: Path) -> None:
-    plain = LibraryConfig.from_folder(write(tmp_path, model_type="phi"))
+    plain = TransformersConfig.from_folder(write(tmp_path, model_type="phi"))
     write(
         tmp_path,
         model_type="phi",
@@ -177,7 +176,7 @@ def test_what_could_lead_to_code_or_other_files_is_not_looked_at(tmp_path: Path)
         attn_implementation="evil/kernel",
         transformers_weights="../../evil.safetensors",
     )
-    assert LibraryConfig.from_folder(tmp_path) == plain
+    assert TransformersConfig.from_folder(tmp_path) == plain
 
 
 def test_an_unknown_type_is_told_of_the_flag_if_transformers_knows_it(tmp_path: Path) -> None:

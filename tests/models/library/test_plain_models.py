@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.models.library.library_config import LibraryConfig
-from pagedrun.paged.models.library.plain.plain_spec import PlainSpec
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.models.transformers_backend.specs import PlainSpec
 from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -64,7 +64,7 @@ KEPT = {  # of two layers: numbers whatever a row's length, and those of a token
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_is_kept_of_a_sequence_is_known_without_weights(name: str, tmp_path: Path) -> None:
     PLAIN[name].config().save_pretrained(tmp_path)
-    network = LibraryConfig.from_folder(tmp_path).network
+    network = TransformersConfig.from_folder(tmp_path).network
     assert isinstance(network, PlainSpec)
     assert (network.num_state_numbers, network.num_token_numbers) == KEPT[name]
     [spec] = network.state_specs("bfloat16")

@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.models.library.row_ops import RowOps
+from pagedrun.paged.models.transformers_backend.hooks import RowOps
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,

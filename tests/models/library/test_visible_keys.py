@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pagedrun.paged.models.library.visible_keys import MaskFunction, window_of
+from pagedrun.paged.models.transformers_backend.trace import MaskFunction, window_of
 
 
 def causal(row: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -19,11 +19,10 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.model_tensors import ModelTensors
-from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.linear import LinearSpec
 
 _PROJECTION = re.compile(r"(_proj|\.w[123])\.weight$")
 Stored = tuple[dict[str, Tensor], Tensor]

@@ -18,9 +18,8 @@ from pagedrun.paged.execution.devices.device import Device
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.loaded_model import LoadedModel
-from pagedrun.paged.models.checkpoint_header import CheckpointHeader
-from pagedrun.paged.models.describe import describe_model
-from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
+from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

@@ -14,7 +14,7 @@ from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.devices.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
-from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
 from tests.kernels.cpu.products import skip_unless_supported

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.linears.registry import LINEAR_METHODS, linear_method
+from pagedrun.paged.models.quant.registry import LINEAR_METHODS, linear_method
 from pagedrun.paged.values.errors import ModelError
 
 NAMES = (

@@ -14,17 +14,14 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.models.linears.dense import Dense
-from pagedrun.paged.models.linears.int8 import Int8
-from pagedrun.paged.models.linears.int8_activations import Int8Activations
-from pagedrun.paged.models.linears.unpacked import Unpacked
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.model_identity import model_identity
-from pagedrun.paged.models.model_tensors import ModelTensors
-from pagedrun.paged.models.network.linear_spec import LinearSpec
-from pagedrun.paged.models.network.mixtures.mixture_spec import MixtureSpec
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.linear import LinearSpec
+from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.quant.int8 import Int8, Int8Activations
+from pagedrun.paged.models.quant.linear_methods import Dense, Unpacked
+from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path

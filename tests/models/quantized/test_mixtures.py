@@ -13,12 +13,11 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.execution.devices.device_probe import probe_device
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
-from pagedrun.paged.models.checkpoint_header import CheckpointHeader
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.model_tensors import ModelTensors
-from pagedrun.paged.models.network.mixtures.experts_spec import ExpertsSpec
-from pagedrun.paged.models.open_checkpoint import open_checkpoint
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.linear import ExpertsSpec
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel

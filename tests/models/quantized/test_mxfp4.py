@@ -12,11 +12,11 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.models.experts.mxfp4 import Mxfp4
-from pagedrun.paged.models.linears.dense import Dense
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.network.mixtures.experts_spec import ExpertMatrices, ExpertsSpec
-from pagedrun.paged.models.weight_source import WeightSource
+from pagedrun.paged.models.modules.linear import ExpertMatrices, ExpertsSpec
+from pagedrun.paged.models.quant.expert_layouts import Mxfp4
+from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.engines import load_engine

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pagedrun.paged.engine import Engine
 from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.weights import Checkpoint
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request

@@ -1,1 +1,0 @@
-"""GGUF: models as one file, as llama.cpp has them."""

@@ -1,0 +1,1 @@
+"""Tensors of checkpoints: names, headers, files, and the weights that layers load."""

@@ -1,0 +1,189 @@
+"""Parameters of a network, and the tensors that a checkpoint stores for them.
+
+Values without torch: `plan` sizes a model by them, the loader reads by them. A `Part` of a
+network declares its `Parameter`s once; the check of a checkpoint, byte counts and random weights
+follow from that. `StoredTensors` gives shape and dtype of each tensor from the checkpoint's
+header, `HeldCodes` adds the kernels of the backend, which decide about quantized weights that
+stay quantized in memory. A `RowOrder` permutes rows of a matrix from the checkpoint's order into
+that of the kernels.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import accumulate
+from typing import Protocol
+
+from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.paged.files.gguf import BLOCK_TYPES
+
+
+class Role(Enum):
+    """What a tensor is for, which decides what replaces it where there is no checkpoint."""
+
+    MATRIX = "matrix"
+    BIAS = "bias"
+    NORM = "norm"
+    SCALE = "scale"
+    QUANTIZED = "quantized"
+
+
+# The names of safetensors for what a tensor's numbers may be stored as.
+FLOATS = ("F32", "F16", "BF16")
+
+
+class RowOrder(Protocol):
+    """A value, without torch: rows of matrices are brought into it while they are read."""
+
+    def rows(self, num_rows: int) -> list[int]:
+        """Return which of a tensor's `num_rows` rows is the first, the second, …"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tensor that a model reads, by its name in the checkpoint.
+
+    `order`: what its first axis is to be brought into.
+    `dtypes`: what it may be stored as, by the names of safetensors.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    order: RowOrder | None = None
+    dtypes: tuple[str, ...] = FLOATS
+
+    @property
+    def num_values(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor's shape, and the name of safetensors for its dtype, such as "F8_E4M3"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in its file."""
+        num_values, block = math.prod(self.shape), _BLOCKS.get(self.dtype)
+        if block is not None:
+            return num_values // block.num_weights * block.num_bytes
+        return num_values * _BYTES.get(self.dtype, 1)
+
+
+class StoredTensors(Protocol):
+    """A checkpoint's tensors, by the names of a network's parameters."""
+
+    def get(self, name: str) -> StoredTensor | None:
+        """Return what is stored under a name, None for nothing."""
+        ...
+
+
+class _Nothing:
+    def get(self, name: str) -> StoredTensor | None:
+        return None
+
+
+# Where there is no checkpoint, or none has been opened yet.
+NOTHING_STORED: StoredTensors = _Nothing()
+
+
+class Part(Protocol):
+    """Declares its parameters once; checks, byte counts and random weights follow from that."""
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the tensors that it reads of a checkpoint, whose header says what is stored."""
+        ...
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers it consists of, however they are held."""
+        ...
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of its weights, in a model whose numbers have `dtype_bytes`."""
+        ...
+
+
+# Bytes of a number in dtypes that are no block of GGUF's and have not one.
+_BYTES = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+_BLOCKS = {each.name: each for each in BLOCK_TYPES.values()}
+
+
+def number_bytes(stored: "StoredTensors", name: str) -> int:
+    """Return the bytes that a number of a tensor's dtype has once it is read, 4 for odd ones."""
+    tensor = stored.get(name)
+    return 2 if tensor is not None and tensor.dtype in ("F16", "BF16") else 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCodes:
+    """What is `stored`, for a model in `dtype` that runs on `kernels`; implements `StoredTensors`.
+
+    Where these hold nothing, nothing is stored.
+    """
+
+    stored: StoredTensors
+    kernels: CodeKernels
+    dtype: str
+
+    def get(self, name: str) -> StoredTensor | None:
+        """Return what is stored under a name, None for nothing."""
+        return None if self.kernels is CodeKernels.NONE else self.stored.get(name)
+
+    def hold(self, form: CodeForm, in_features: int) -> bool:
+        """Return whether linear layers hold such codes."""
+        return self.kernels.hold(form, in_features, self.dtype)
+
+    @property
+    def of_experts(self) -> "HeldCodes":
+        """What is held so of the experts of mixtures."""
+        return replace(self, kernels=self.kernels.of_experts)
+
+
+NOTHING_HELD = HeldCodes(NOTHING_STORED, CodeKernels.NONE, "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class InterleavedParts:
+    """In each group `sizes` say how many outputs in a row belong to each part.
+
+    Kernels read all of a part in one piece, group by group, the parts in `order`.
+    """
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def rows(self, num_rows: int) -> list[int]:
+        """Return the order of a projection's rows in which each part is in one piece."""
+        starts, size = [0, *accumulate(self.sizes)], sum(self.sizes)
+        return [
+            group + starts[part] + row
+            for part in self.order
+            for group in range(0, num_rows, size)
+            for row in range(self.sizes[part])
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourPairs:
+    """In each head of `head_dim` the elements 0 and 1, 2 and 3, … below `rotary_dim` turn together.
+
+    Kernels turn elements i and i + rotary_dim / 2. Scores are sums over a head's elements, so
+    queries and keys may have these in another order, as long as it is the same in both.
+    """
+
+    head_dim: int
+    rotary_dim: int
+
+    def rows(self, num_rows: int) -> list[int]:
+        """Return the order of a projection's rows in which kernels turn what neighbours were."""
+        first, second = range(0, self.rotary_dim, 2), range(1, self.rotary_dim, 2)
+        order = [*first, *second, *range(self.rotary_dim, self.head_dim)]
+        return [head + row for head in range(0, num_rows, self.head_dim) for row in order]

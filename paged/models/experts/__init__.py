@@ -1,1 +1,0 @@
-"""How checkpoints hold the experts of a mixture."""

@@ -1,1 +1,0 @@
-"""What families have in common, and how they differ from Llama."""

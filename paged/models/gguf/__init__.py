@@ -1,1 +1,0 @@
-"""Models in GGUF files: what config.json and safetensors files say of others."""

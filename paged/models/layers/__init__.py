@@ -1,1 +1,0 @@
-"""The layers of a network, with their weights."""

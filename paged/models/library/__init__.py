@@ -1,1 +1,0 @@
-"""Models that the code of Transformers computes, over pagedrun's cache and with its products."""

@@ -1,1 +1,0 @@
-"""The ways in which a checkpoint holds linear layers, one file each."""

@@ -1,0 +1,1 @@
+"""Kinds of layers: a torch-free description and, beside it, the layer that computes."""

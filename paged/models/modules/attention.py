@@ -1,0 +1,393 @@
+"""Self-attention: description, and its reading from config.json.
+
+A family builds one `AttentionForm` of its heads, windows, rotations and variants (biases, norms
+of queries and keys, gates, sinks, caps, layers that read the keys of earlier layers); `layer`
+gives the `AttentionSpec` of each layer, with the names and shapes of its tensors. Sliding windows
+and heads are read as transformers 5 reads them. `attention_layer` computes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    InterleavedParts,
+    NeighbourPairs,
+    Parameter,
+    Part,
+    Role,
+    StoredTensors,
+)
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.norm import NormForm, NormSpec
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, RopeConfig
+from pagedrun.paged.models.network import AttentionHeads
+from pagedrun.paged.models.quant.registry import linear_method
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.json_value import JSONValue
+
+
+@dataclass(frozen=True, slots=True)
+class SinksSpec:
+    """A learned score for each head, which takes part in its softmax and has no value.
+
+    They are held in float32, as scores are.
+    """
+
+    name: str
+    num_heads: int
+
+    @property
+    def scores(self) -> Parameter:
+        """The scores, [num_heads]."""
+        return Parameter(self.name, (self.num_heads,), Role.BIAS)
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the scores."""
+        return (self.scores,)
+
+    @property
+    def num_weights(self) -> int:
+        """How many scores there are."""
+        return self.scores.num_values
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the scores."""
+        return 4 * self.num_heads
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values.
+
+    `qkv` gives queries, keys and values side by side, `out` maps the heads' results back. If
+    `has_gate`, a gate for each number of the results comes before the queries, and multiplies it by
+    its sigmoid.
+    `scale` multiplies scores, `softcap` then bends them into -softcap .. softcap. `window` is None
+    for full attention; a window w lets the query at position p see the keys at positions
+    p - w < k <= p, itself included. `rope` None: heads are not rotated.
+
+    `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
+    `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
+    `sinks` are one more score for each head.
+
+    Values pass an RMS norm of each head without a weight if there is a `value_norm_eps`. With
+    `keys_are_values` they are what `qkv` gives for keys, before their norm and rotation. `source`
+    is the layer whose keys and values are read; None: the layer has its own, else `qkv` gives
+    queries alone.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    rope: RopeConfig | None
+    qkv: LinearSpec
+    out: LinearSpec
+    q_norm: NormSpec | None = None
+    k_norm: NormSpec | None = None
+    norms_after_rotation: bool = False
+    softcap: float | None = None
+    temper: QueryTemper | None = None
+    sinks: SinksSpec | None = None
+    value_norm_eps: float | None = None
+    keys_are_values: bool = False
+    source: int | None = None
+    has_gate: bool = False
+
+    @property
+    def heads(self) -> AttentionHeads:
+        """What decides with which layers it shares block tables."""
+        return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim, self.window)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        others = (self.q_norm, self.k_norm, self.sinks)
+        return self.qkv, self.out, *(each for each in others if each is not None)
+
+    @property
+    def normalizes_all_heads(self) -> bool:
+        """Whether the norms take all heads of a token together."""
+        return self.q_norm is not None and self.q_norm.size != self.head_dim
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point: q, k, v, rotated q, and the result."""
+        projected = self.num_heads + 2 * self.num_kv_heads
+        normalized = 2 * projected if self.normalizes_all_heads else 0
+        gate = 2 * self.num_heads if self.has_gate else 0  # and what it opens
+        return (2 * self.num_heads + projected + normalized + gate) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class QkNormForm:
+    """Norms of queries and keys by their tensors' names: of each head, or of all heads together."""
+
+    query: str = "q_norm"
+    key: str = "k_norm"
+    of_all_heads: bool = False
+    after_rotation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @classmethod
+    def from_json(
+        cls, config: JsonObject, *, num_kv_heads: int | None = None, head_dim: int | None = None
+    ) -> "Heads":
+        """Read them from config.json; what a family assumes where it is silent may be given.
+
+        None: as many key heads as query heads, and heads of hidden_size / num_heads. Raises
+        `ModelError` for numbers that do not go together.
+        """
+        hidden_size = config.integer("hidden_size", 1, 2**20)
+        num_heads = config.integer("num_attention_heads", 1, 2**14)
+        # null means one key head per query head; silence means the family's default.
+        silent = "num_key_value_heads" not in config and num_kv_heads is not None
+        default = num_kv_heads if silent else num_heads
+        num_kv_heads = config.integer("num_key_value_heads", 1, 2**14, default)
+        if num_heads % num_kv_heads:
+            raise config.error(
+                "num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}"
+            )
+        if not config.has("head_dim") and head_dim is None and hidden_size % num_heads:
+            raise config.error(
+                "num_attention_heads",
+                f"a divisor of hidden_size, {hidden_size}, without a head_dim",
+            )
+        head_dim = config.integer("head_dim", 1, 2**12, head_dim or hidden_size // num_heads)
+        if head_dim % 2:
+            raise ModelError(
+                f"{config.origin}: head_dim is {head_dim} (given, or hidden_size / "
+                "num_attention_heads); it must be even, because rotary embeddings rotate pairs"
+            )
+        return cls(num_heads, num_kv_heads, head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """Attention of all layers; what is not given is as in Llama.
+
+    `windows` and `ropes` have an item a layer; None in `windows` is full attention, None in `ropes`
+    no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `has_gate`: `q_proj` gives
+    each head's query and then its gate. `out_name`: what `o_proj` is called. `scale` None:
+    head_dim^-0.5. `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint.
+    `softcap` and `temper` are as in `AttentionSpec`.
+
+    `full_heads` are those of layers without a window where they differ, `full_keys_are_values` says
+    that these have no `v_proj`. `normalizes_values`: each head's value passes a norm without a
+    weight. `sources`, if given, has an item a layer too: the layer whose keys and values it reads,
+    None for its own.
+    """
+
+    heads: Heads
+    windows: Sequence[int | None]
+    ropes: Sequence[RopeConfig | None]
+    qkv_bias: bool = False
+    out_bias: bool = False
+    is_fused: bool = False
+    qk_norm: QkNormForm | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    turns_neighbours: bool = False
+    temper: QueryTemper | None = None
+    has_sinks: bool = False
+    full_heads: Heads | None = None
+    full_keys_are_values: bool = False
+    normalizes_values: bool = False
+    sources: Sequence[int | None] = ()
+    has_gate: bool = False
+    out_name: str = "o_proj"
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        return len(self.windows)
+
+    def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
+        """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
+        window, rope = self.windows[index], self.ropes[index]
+        source = self.sources[index] if self.sources else None
+        heads = self.full_heads if window is None and self.full_heads else self.heads
+        keys_are_values = window is None and self.full_keys_are_values
+        dim, method = heads.head_dim, linear_method(config)
+        hidden = config.integer("hidden_size", 1, 2**20)
+        num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
+        prefix = f"model.layers.{index}.self_attn"
+        rotary_dim = dim if rope is None else int(dim * rope.partial_rotary_factor)
+        if rotary_dim % 2 or not rotary_dim:
+            wanted = f"a factor that rotates an even number of a head's {dim} elements"
+            raise config.error("partial_rotary_factor", wanted)
+        pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
+        parts = [
+            self._queries(f"{prefix}.q_proj", num_query, pairs),
+            Projection(f"{prefix}.k_proj", num_key, pairs),
+            Projection(f"{prefix}.v_proj", num_key),
+        ]
+        if self.is_fused:
+            parts = [Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key)]
+        elif source is not None or keys_are_values:
+            del parts[2 if source is None else 1 :]
+        q_norm = k_norm = None
+        if self.qk_norm is not None:
+            sizes = (num_query, num_key) if self.qk_norm.of_all_heads else (dim, dim)
+            q_norm = norm.named(f"{prefix}.{self.qk_norm.query}", sizes[0])
+            if source is None:
+                k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
+        out = (Projection(f"{prefix}.{self.out_name}", hidden),)
+        return AttentionSpec(
+            heads.num_heads,
+            heads.num_kv_heads,
+            dim,
+            scale=dim**-0.5 if self.scale is None else self.scale,
+            window=window,
+            rope=rope,
+            qkv=LinearSpec(tuple(parts), hidden, self.qkv_bias, method),
+            out=LinearSpec(out, num_query, self.out_bias, method),
+            q_norm=q_norm,
+            k_norm=k_norm,
+            norms_after_rotation=self.qk_norm is not None and self.qk_norm.after_rotation,
+            softcap=self.softcap,
+            temper=self.temper,
+            sinks=SinksSpec(f"{prefix}.sinks", heads.num_heads) if self.has_sinks else None,
+            value_norm_eps=norm.eps if self.normalizes_values else None,
+            keys_are_values=keys_are_values,
+            source=source,
+            has_gate=self.has_gate,
+        )
+
+    def _queries(self, name: str, num_query: int, pairs: NeighbourPairs | None) -> Projection:
+        if not self.has_gate:
+            return Projection(name, num_query, pairs)
+        dim = self.heads.head_dim
+        return Projection(name, 2 * num_query, InterleavedParts((dim, dim), order=(1, 0)))
+
+
+_GLOBAL_HEAD_DIM = 512
+_PER_LAYER_FIELDS = {"head_dim", "num_key_value_heads"}
+
+
+def full_heads(config: JsonObject, windows: Sequence[int | None]) -> Heads:
+    """Return the heads of layers without a window.
+
+    What transformers 5 saves has them layer by layer in `per_layer_config`, the files on the hub in
+    `global_head_dim` and, if keys are values, in `num_global_key_value_heads`. Raises `ModelError`
+    for layers of one kind that differ.
+    """
+    given: dict[str, JSONValue]
+    if config.has("per_layer_config"):
+        given = _full_layer_fields(config, windows)
+    else:
+        given = {"head_dim": config.integer("global_head_dim", 1, 2**12, _GLOBAL_HEAD_DIM)}
+        fewer = "num_global_key_value_heads"
+        if config.boolean("attention_k_eq_v", False) and config.has(fewer):
+            given["num_key_value_heads"] = config.integer(fewer, 1, 2**14)
+    return Heads.from_json(JsonObject(config.origin, {**config.fields, **given}))
+
+
+def _full_layer_fields(config: JsonObject, windows: Sequence[int | None]) -> dict[str, JSONValue]:
+    given = config.section("per_layer_config").fields
+    full = [str(layer) for layer, window in enumerate(windows) if window is None]
+    heads = given.get(full[0])
+    alike = sorted(given) == sorted(full) and all(given[layer] == heads for layer in full)
+    if not alike or not isinstance(heads, dict) or heads.keys() - _PER_LAYER_FIELDS:
+        raise ModelError(
+            f"{config.origin}: per_layer_config gives layers different shapes, which "
+            "pagedrun does not support, except head_dim and num_key_value_heads of all "
+            "layers with full attention"
+        )
+    return heads
+
+
+# The window of a config.json that does not name one, and the first layer that has it (Qwen).
+_DEFAULT_WINDOW = 4096
+_DEFAULT_MAX_WINDOW_LAYERS = 28
+
+
+def sliding_window(config: JsonObject) -> int | None:
+    """Return `sliding_window`, which an explicit null switches off."""
+    if "sliding_window" in config and not config.has("sliding_window"):
+        return None
+    return config.integer("sliding_window", 1, MAX_POSITIONS, _DEFAULT_WINDOW)
+
+
+def layer_windows(
+    config: JsonObject, window: int | None, first_layer: int = 0
+) -> tuple[int | None, ...]:
+    """Return each layer's window: `layer_types` says which have one, else all from `first_layer`.
+
+    Raises `ModelError` for layers that slide where there is no window.
+    """
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    layer_types = _layer_types(config, num_layers)
+    if layer_types is None:
+        return tuple(window if layer >= first_layer else None for layer in range(num_layers))
+    slides = [kind == "sliding_attention" for kind in layer_types]
+    if any(slides) and window is None:
+        raise config.error("layer_types", "without sliding_attention, as no window is enabled")
+    return tuple(window if slide else None for slide in slides)
+
+
+def periodic_windows(config: JsonObject, window: int | None, period: int) -> tuple[int | None, ...]:
+    """Return each layer's window: `layer_types` says which have one, else all but every `period`th.
+
+    Raises `ModelError` for layers that slide where there is no window.
+    """
+    if window is None:
+        raise config.error(
+            "sliding_window", "an integer of at least 1, for the layers with a sliding window"
+        )
+    if config.get("layer_types") is not None:
+        return layer_windows(config, window)
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    return tuple(window if layer % period else None for layer in range(1, num_layers + 1))
+
+
+def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+    """Return each layer's window where layers from `max_window_layers` on have one, if any."""
+    window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
+    first_layer = 0
+    if config.get("layer_types") is None:
+        first_layer = config.integer("max_window_layers", 0, 2**20, _DEFAULT_MAX_WINDOW_LAYERS)
+    return layer_windows(config, window, first_layer)
+
+
+def alike_windows(config: JsonObject, window: int | None) -> tuple[int | None, ...]:
+    """Return the same window for each layer, whatever `layer_types` says."""
+    return (window,) * config.integer("num_hidden_layers", 1, 4096)
+
+
+def every_other_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+    """Return windows of layers 0, 2, ... below `max_window_layers`, where there is no list."""
+    window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
+    if config.get("layer_types") is not None:
+        return layer_windows(config, window)
+    last = config.integer("max_window_layers", 0, 2**20, _DEFAULT_MAX_WINDOW_LAYERS)
+    windows = alike_windows(config, window)
+    return tuple(
+        each if layer % 2 == 0 and layer < last else None for layer, each in enumerate(windows)
+    )
+
+
+def _layer_types(config: JsonObject, num_layers: int) -> list[str] | None:
+    layer_types = config.get("layer_types")
+    if layer_types is None:
+        return None
+    known = ("full_attention", "sliding_attention", "attention")  # the last: an old name
+    given = layer_types if isinstance(layer_types, list) else []
+    kinds = [kind for kind in given if isinstance(kind, str) and kind in known]
+    if not len(given) == len(kinds) == num_layers:
+        raise config.error(
+            "layer_types",
+            f'a list of "full_attention" or "sliding_attention" for each of {num_layers} layers',
+        )
+    return kinds

@@ -1,0 +1,126 @@
+"""Self-attention over the KV cache.
+
+Prompt tokens take the prefill path and generated tokens the decode path, since the two do not
+round alike; keys and values of all tokens of the batch are in the cache before either reads it.
+"""
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.attention.head_norms import HeadNorms
+from pagedrun.kernels.attention.kv_layer import KVLayer
+from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.paged.cache.cache_spec import KVPlace
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.model import ForwardBatch, GroupBatch
+from pagedrun.paged.models.modules.attention import AttentionSpec
+from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.rotary_tables import RotaryTables
+
+
+class SelfAttention:
+    """Queries, keys and values as one product; then the cache; `out` maps the result back.
+
+    `place` is where the layer has its keys and values, or those that it reads of another one.
+    """
+
+    def __init__(
+        self, spec: AttentionSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
+    ) -> None:
+        self._spec = spec
+        self._place = place
+        self._kernels = source.kernels
+        sinks = None if spec.sinks is None else source.tensor(spec.sinks.scores, torch.float32)
+        self._softmax = Softmax(spec.scale, spec.softcap, sinks)
+        self._cos_sin = tables.table(spec.rope, spec.head_dim)
+        self._temper = None if spec.temper is None else tables.factors(spec.temper)
+        self._qkv = spec.qkv.load(source)
+        self.out = spec.out.load(source)
+        self._norms = tuple(Norm(norm, source) for norm in (spec.q_norm, spec.k_norm) if norm)
+        self._head_norms: HeadNorms | None = None
+        if spec.q_norm is not None and not spec.normalizes_all_heads:
+            # A layer without keys has no norm of keys, and normalises none.
+            q_norm, k_norm = self._norms[0].weight, self._norms[-1].weight
+            self._head_norms = HeadNorms(q_norm, k_norm, spec.q_norm.eps, spec.norms_after_rotation)
+        self._ones = torch.ones(spec.head_dim, dtype=source.dtype, device=source.device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        norms = sum(norm.num_bytes for norm in self._norms)
+        sinks = 0 if self._softmax.sinks is None else self._softmax.sinks.nbytes
+        return self._qkv.num_bytes + self.out.num_bytes + norms + sinks
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Store keys and values, then attend: prompt tokens and generated ones by their own path.
+
+        x: [num_tokens, hidden_size]. Returns [num_tokens, num_heads * head_dim], what `out` takes.
+        """
+        spec = self._spec
+        layer, group = cache.layer(self._place), batch.groups[self._place.group]
+        qkv, gate = self._qkv(x), None
+        if spec.has_gate:
+            gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)
+        q = self._stored(qkv, batch.positions, group.slots, layer)
+        results = attend(q, batch, group, layer, self._softmax, spec.window)
+        return results if gate is None else self._kernels.sigmoid_mul(results, gate)
+
+    def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:
+        """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""
+        spec = self._spec
+        if spec.normalizes_all_heads:
+            q_norm, k_norm = self._norms
+            sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
+            q, k, v = torch.split(qkv, [size * spec.head_dim for size in sizes], dim=1)
+            qkv = torch.cat([q_norm.alone(q), k_norm.alone(k), v], dim=1)
+        if spec.source is not None:
+            layer = layer.without_heads
+        elif spec.value_norm_eps is not None:
+            qkv = self._with_normalized_values(qkv, spec.value_norm_eps)
+        q = self._kernels.rotary_store(
+            qkv, self._cos_sin, positions, slots, layer, self._head_norms
+        )
+        if self._temper is None:
+            return q
+        return (q * self._temper[positions][:, None, None]).to(q.dtype)
+
+    def _with_normalized_values(self, qkv: Tensor, eps: float) -> Tensor:
+        """Return queries, keys and normalised values side by side; may write to `qkv`."""
+        spec = self._spec
+        # The last columns; those of the keys where these are the values.
+        values = qkv[:, -spec.num_kv_heads * spec.head_dim :]
+        heads = values.reshape(-1, spec.head_dim)
+        normalized = self._kernels.rms_norm(heads, self._ones, eps).view(values.shape)
+        if spec.keys_are_values:
+            return torch.cat([qkv, normalized], dim=1)
+        values.copy_(normalized)
+        return qkv
+
+
+def attend(
+    q: Tensor,
+    batch: ForwardBatch,
+    group: GroupBatch,
+    layer: KVLayer,
+    softmax: Softmax,
+    window: int | None,
+) -> Tensor:
+    """Return the heads' results side by side, [num_tokens, num_heads * head_dim].
+
+    q: [num_tokens, num_heads, head_dim]. `layer` holds the keys and values of the batch already;
+    `group` is the one that it belongs to.
+    """
+    attention = group.attention
+    parts: list[Tensor] = []
+    if batch.has_prefill:
+        prompts = q[: batch.num_prefill_tokens]
+        parts.append(attention.prefill(prompts, layer, softmax, window))
+    if batch.has_decode:
+        generated = q[batch.num_prefill_tokens :]
+        # With a sliding window no part is shared, since each row's begins elsewhere.
+        prefix = None
+        if window is None:
+            prefix = attention.prefix(generated, layer, softmax)
+        parts.append(attention.decode(generated, layer, softmax, window, prefix))
+    return torch.cat(parts).flatten(1) if len(parts) > 1 else parts[0].flatten(1)

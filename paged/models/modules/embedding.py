@@ -1,0 +1,119 @@
+"""Token embeddings, and the per-layer inputs of Gemma: descriptions."""
+
+from dataclasses import dataclass, replace
+
+from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
+from pagedrun.paged.files.gguf import PACKED_TYPES
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    HeldCodes,
+    Parameter,
+    Part,
+    Role,
+    StoredTensors,
+)
+from pagedrun.paged.models.modules.linear import LinearSpec
+from pagedrun.paged.models.modules.mlp import Activation
+from pagedrun.paged.models.modules.norm import NormSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """A vector of `hidden_size` for each of `vocab_size` tokens.
+
+    What it gives the first layer is multiplied by `scale`, rounded to the model's dtype.
+    """
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    scale: float = 1.0
+
+    @property
+    def weight(self) -> Parameter:
+        """The table, [vocab_size, hidden_size]."""
+        return Parameter(f"{self.name}.weight", (self.vocab_size, self.hidden_size), Role.MATRIX)
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the table, which GGUF files may have in blocks."""
+        tensor = stored.get(self.weight.name)
+        if tensor is None or tensor.dtype not in PACKED_TYPES:
+            return (self.weight,)
+        return (replace(self.weight, role=Role.QUANTIZED, dtypes=(tensor.dtype,)),)
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers it has."""
+        return self.weight.num_values
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the table where blocks among the `codes` are held as they are."""
+        tensor, form = codes.get(self.weight.name), self._form(codes)
+        return self.num_bytes(dtype_bytes) if tensor is None or form is None else tensor.num_bytes
+
+    def packed_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the table as the matrix of a head."""
+        form = self._form(codes)
+        if form is None:
+            return self.num_bytes(dtype_bytes)
+        return form.num_bytes(self.vocab_size, self.hidden_size)
+
+    def holds_codes(self, codes: HeldCodes) -> bool:
+        """Return whether the table stays in few bits."""
+        return self._form(codes) is not None
+
+    def _form(self, codes: HeldCodes) -> CodeForm | None:
+        """Return the form of blocks that stay in few bits, None for plain numbers."""
+        tensor = codes.get(self.weight.name)
+        form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
+        return form if form is not None and codes.hold(form, self.hidden_size) else None
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the table."""
+        return self.weight.num_values * dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputsSpec:
+    """For each layer a vector of `size` numbers a token, made before the first layer.
+
+    `embedding` has the vectors of all layers side by side, and `projection` gives as many of what
+    the first layer reads, times `projection_scale`; `norm` normalises each layer's. The input is
+    their sum times `scale`.
+    """
+
+    num_layers: int
+    size: int
+    embedding: EmbeddingSpec
+    projection: LinearSpec
+    projection_scale: float
+    norm: NormSpec
+    scale: float = 0.5**0.5
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        return self.embedding, self.projection, self.norm
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes: its vectors, what is projected, and their sum."""
+        return 3 * self.num_layers * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class InputGateSpec:
+    """How a layer adds its input to the residual stream, behind its feed-forward part.
+
+    `out_norm(out(activation(gate(residual)) * input))`.
+    """
+
+    activation: Activation
+    gate: LinearSpec
+    out: LinearSpec
+    out_norm: NormSpec
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        return self.gate, self.out, self.out_norm

@@ -1,0 +1,113 @@
+"""Token embeddings, and the per-layer inputs of Gemma, with their weights."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.paged.files.gguf import PACKED_TYPES
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
+from pagedrun.paged.models.modules.mlp_layer import activation
+from pagedrun.paged.models.modules.norm_layer import Norm
+
+_ROWS_AT_ONCE = 1 << 14
+
+
+class Embedding:
+    """Vectors in the dtype of `source`.
+
+    Blocks of a GGUF file are held as they are, if that is how the backend holds weights: what is
+    looked up is unpacked each time, and they may stay in their file.
+    """
+
+    def __init__(self, spec: EmbeddingSpec, source: WeightSource) -> None:
+        self._name, self._source = spec.weight.name, source
+        stored = source.stored.get(self._name)
+        self._kind = None if stored is None or stored.dtype not in PACKED_TYPES else stored.dtype
+        if self._kind is not None:
+            blocks = source.read(self._name)
+            if source.packs(self._split(blocks[:1])):
+                for rows in torch.split(blocks, _ROWS_AT_ONCE):
+                    source.require_moderate(self._name, self._split(rows.to(source.device)))
+                self._table = source.kept_as_stored(blocks)
+                return
+            self._kind = None
+        self._table = source.tensor(spec.weight)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the table as it is held."""
+        return self._table.nbytes
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Return the tokens' vectors, [num_tokens, hidden_size]."""
+        if self._kind is None:
+            return functional.embedding(input_ids, self._table)
+        return self._source.kernels.dequantize(
+            self._split(self._table[input_ids]), self._source.dtype
+        )
+
+    def head(self) -> Linear:
+        """Return the product with all vectors."""
+        weight = self._table if self._kind is None else self._split(self._table)
+        return self._source.pack_parts([weight], None)
+
+    def _split(self, blocks: Tensor) -> PackedWeight:
+        assert self._kind is not None
+        return self._source.kernels.split_blocks(blocks, self._kind)
+
+
+class LayerInputs:
+    """Gives every layer a vector for each token."""
+
+    def __init__(self, spec: LayerInputsSpec, source: WeightSource) -> None:
+        self._spec = spec
+        # As it is: a table of gigabytes, of which a step reads a few rows.
+        self._embedding = source.kept(spec.embedding.weight)
+        self._projection = spec.projection.load(source)
+        self._norm = Norm(spec.norm, source)
+        self._scale = torch.tensor(spec.embedding.scale, dtype=source.dtype).item()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        return self._embedding.nbytes + self._projection.num_bytes + self._norm.num_bytes
+
+    def __call__(self, input_ids: Tensor, embedded: Tensor) -> Tensor:
+        """Return the layers' inputs, [num_layers, num_tokens, size] in the model's dtype.
+
+        input_ids: [num_tokens] int64. embedded: [num_tokens, hidden_size] in the model's dtype,
+        what the first layer reads.
+        """
+        spec = self._spec
+        projected = self._projection(embedded) * spec.projection_scale
+        inputs = self._norm.alone(projected.view(-1, spec.size)).view(projected.shape)
+        inputs += functional.embedding(input_ids, self._embedding) * self._scale
+        inputs *= spec.scale
+        return inputs.view(-1, spec.num_layers, spec.size).transpose(0, 1)
+
+
+class InputGate:
+    """`out_norm(out(activation(gate(residual)) * input))`."""
+
+    def __init__(self, spec: InputGateSpec, source: WeightSource) -> None:
+        self._gate = spec.gate.load(source)
+        self._out = spec.out.load(source)
+        self._out_norm = Norm(spec.out_norm, source)
+        self._activate = activation(spec.activation, source.kernels)
+        self._dtype = source.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        return self._gate.num_bytes + self._out.num_bytes + self._out_norm.num_bytes
+
+    def __call__(self, residual: Tensor, inputs: Tensor) -> Tensor:
+        """Return what is to be added to the residual stream, in the model's dtype.
+
+        residual: [num_tokens, hidden_size] float32. inputs: [num_tokens, size].
+        """
+        gate = self._gate(residual.to(self._dtype))
+        return self._out_norm.alone(self._out(self._activate(torch.cat([gate, inputs], dim=1))))

@@ -1,0 +1,230 @@
+"""Linear layers and experts: descriptions, and the interfaces of weight formats.
+
+A `LinearSpec` is one product of several projections of the same input, an `ExpertsSpec` the gated
+networks of an MoE layer. Each names the format of its weights: a `LinearMethod` (dense, or one
+kind of quantization) and, for experts, an `ExpertLayout` (a tensor for each projection and
+expert, or stacked ones). Methods and layouts are values; importing them imports no torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    HeldCodes,
+    Parameter,
+    RowOrder,
+    StoredTensors,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pagedrun.kernels.linear import Linear
+    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+
+class LinearMethod(Protocol):
+    """One way of holding the weights of linear layers, in a checkpoint and in memory.
+
+    Dense matrices are one; each kind of quantised weights is another. A method is a value: two of
+    the same class and fields are equal, and their `repr` says everything that their results depend
+    on. Importing it imports no torch.
+    """
+
+    def parameters(
+        self, linear: "LinearSpec", stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors that a checkpoint must have for a linear layer.
+
+        `stored` says what it has, where there is one: a method may know several ways of storing
+        the same weights.
+        """
+        ...
+
+    def num_bytes(self, linear: "LinearSpec", dtype_bytes: int) -> int:
+        """Return the bytes of its weights in memory; `dtype_bytes`: of one of its results."""
+        ...
+
+    def load(self, linear: "LinearSpec", source: "WeightSource") -> "Linear":
+        """Return the layer with its weights; its outputs are those of the parts side by side."""
+        ...
+
+    def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "PackedWeight | Tensor":
+        """Return the weights of a layer of one part, for one expert of many, [out_features,
+        in_features]: in the dtype of `source`, or as codes where it holds such experts."""
+        ...
+
+
+@runtime_checkable
+class CodesMethod(LinearMethod, Protocol):
+    """One whose weights stay in few bits where a backend computes with these."""
+
+    def held_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of a layer's weights there; `codes` says which stay in few bits."""
+        ...
+
+
+@runtime_checkable
+class CodeMatrices(LinearMethod, Protocol):
+    """One by which experts stay in few bits where a backend computes with these."""
+
+    def matrix_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrix` returns; `codes` says which stay in few bits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A linear layer of the checkpoint, by the name before `.weight`.
+
+    `order`: what a method brings its outputs into; None: they are as kernels want them.
+    """
+
+    name: str
+    out_features: int
+    order: RowOrder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """Projections of the same input, computed as one product: their outputs lie side by side.
+
+    `method` is how their weights are held. `has_bias` holds for all of them. `is_delicate`: small
+    differences of its results have large effects, so weights are not rounded that are stored plain.
+    """
+
+    parts: tuple[Projection, ...]
+    in_features: int
+    has_bias: bool
+    method: LinearMethod
+    is_delicate: bool = False
+
+    @property
+    def out_features(self) -> int:
+        """Elements of a row of the output."""
+        return sum(part.out_features for part in self.parts)
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers its matrices and biases have, however they are held."""
+        return self.out_features * (self.in_features + self.has_bias)
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the tensors of all parts."""
+        return self.method.parameters(self, stored)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the weights."""
+        return self.method.num_bytes(self, dtype_bytes)
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the weights where few bits among the `codes` stay few."""
+        if isinstance(self.method, CodesMethod):
+            return self.method.held_bytes(self, dtype_bytes, codes)
+        return self.num_bytes(dtype_bytes)
+
+    def load(self, source: "WeightSource") -> "Linear":
+        """Return the layer with its weights."""
+        return self.method.load(self, source)
+
+    def matrix_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrix` returns."""
+        if isinstance(self.method, CodeMatrices):
+            return self.method.matrix_bytes(self, dtype_bytes, codes)
+        return self.num_weights * dtype_bytes
+
+    def matrix(self, source: "WeightSource") -> "PackedWeight | Tensor":
+        """Return the weights of a layer of one part, [out_features, in_features]."""
+        return self.method.matrix(self, source)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrices:
+    """Every expert's matrices, of the same shape in each of the three, and biases if any.
+
+    They are in few bits where a backend holds experts so.
+
+    gate, up: [intermediate_size, hidden_size]. down: [hidden_size, intermediate_size].
+    gate_up_bias: [num_experts, 2 * intermediate_size], gates first. down_bias: [num_experts,
+    hidden_size].
+    """
+
+    gate: "Sequence[PackedWeight | Tensor]"
+    up: "Sequence[PackedWeight | Tensor]"
+    down: "Sequence[PackedWeight | Tensor]"
+    gate_up_bias: "Tensor | None" = None
+    down_bias: "Tensor | None" = None
+
+
+class ExpertLayout(Protocol):
+    """One way of holding experts in a checkpoint. A value, as a `LinearMethod` is."""
+
+    def parameters(
+        self, experts: "ExpertsSpec", stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors that a checkpoint with the tensors `stored` has for them."""
+        ...
+
+    def held_bytes(self, experts: "ExpertsSpec", dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the matrices and biases; `codes` says which stay in few bits."""
+        ...
+
+    def load(self, experts: "ExpertsSpec", source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, as views of the checkpoint's tensors where it has them so."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """`num_experts` gated networks: `down(activation(gate) * up)`, or with biases in both products.
+
+    `name` is what their tensors' names begin with. Checkpoints hold them in one of `layouts`; the
+    first is meant where there is no checkpoint. `method` is how a matrix is held.
+    """
+
+    name: str
+    num_experts: int
+    hidden_size: int
+    intermediate_size: int
+    layouts: tuple[ExpertLayout, ...]
+    method: LinearMethod
+    has_bias: bool = False
+
+    def stored_as(self, stored: StoredTensors) -> "ExpertsSpec":
+        """Return them in the layout of which most is `stored`, the first if nothing is."""
+
+        def share(layout: ExpertLayout) -> float:
+            found = [stored.get(each.name) for each in layout.parameters(self, stored)]
+            return sum(each is not None for each in found) / len(found)
+
+        return replace(self, layouts=(max(self.layouts, key=share),))
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the tensors of all experts."""
+        return self.layouts[0].parameters(self, stored)
+
+    def linear(self, name: str, out_features: int, in_features: int) -> LinearSpec:
+        """Return a product of one expert, without a bias."""
+        return LinearSpec((Projection(name, out_features),), in_features, False, self.method)
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers all experts have, however they are held."""
+        biases = 2 * self.intermediate_size + self.hidden_size if self.has_bias else 0
+        weights = 3 * self.intermediate_size * self.hidden_size
+        return self.num_experts * (weights + biases)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
+        return dtype_bytes * self.num_weights
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of all experts where few bits among the `codes` stay few."""
+        return self.layouts[0].held_bytes(self, dtype_bytes, codes.of_experts)
+
+    def load(self, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices of all experts."""
+        return self.layouts[0].load(self, source)

@@ -1,0 +1,36 @@
+"""Gated MLP with its weights."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from pagedrun.kernels.backend import Backend
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.modules.mlp import Activation, MlpSpec
+from pagedrun.paged.models.modules.moe import ClippedSwiglu
+
+
+def activation(kind: Activation | ClippedSwiglu, kernels: Backend) -> Callable[[Tensor], Tensor]:
+    """Return the op that makes `activation(gate) * up` of gate and up side by side."""
+    if isinstance(kind, ClippedSwiglu):
+        return partial(kernels.clipped_swiglu, limit=kind.limit, alpha=kind.alpha)
+    return {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[kind]
+
+
+class Mlp:
+    """`down(activation(gate) * up)`; gate and up are one product."""
+
+    def __init__(self, spec: MlpSpec, source: WeightSource) -> None:
+        self._gate_up = spec.gate_up.load(source)
+        self._down = spec.down.load(source)
+        self._activate = activation(spec.activation, source.kernels)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        return self._gate_up.num_bytes + self._down.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, hidden_size] to the same shape and dtype."""
+        return self._down(self._activate(self._gate_up(x)))

@@ -1,0 +1,399 @@
+"""Mixture-of-experts layers: description, and their reading from config.json.
+
+A router scores the experts of a layer and chooses some for each token: by softmax (Qwen,
+Mixtral), or by sigmoids with a correction bias, within groups of experts (DeepSeek-V3's way:
+dots1, GLM-4.5). Shared experts are MLPs that all tokens pass. Gemma 4 has an MoE layer beside a
+dense MLP (`SideMixtureSpec`). `moe_layer` computes them.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from pagedrun.kernels.experts.expert_choice import ExpertChoice
+from pagedrun.kernels.experts.score import Score
+from pagedrun.paged.files.json_object import JsonObject, is_integer
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    Parameter,
+    Part,
+    Role,
+    StoredTensors,
+)
+from pagedrun.paged.models.modules.linear import ExpertLayout, ExpertsSpec, LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import (
+    Activation,
+    FfnOfLayer,
+    FfnSpec,
+    MlpSpec,
+    gated_mlp,
+    gated_mlps,
+)
+from pagedrun.paged.models.modules.norm import NormForm, NormSpec, ScaleSpec
+from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked, StackedApart
+from pagedrun.paged.models.quant.registry import linear_method
+from pagedrun.paged.values.json_value import JSONValue
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedSwiglu:
+    """`(up + 1) * gate * sigmoid(alpha * gate)`; gates are at most `limit`, ups within ±limit."""
+
+    limit: float
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """`linear` gives each expert a logit, from which `choice` makes scores, experts and weights.
+
+    `correction`, if there is one, has a number for each expert that is added to its score where
+    scores are compared; training moves it so that all experts are chosen about as often. It is held
+    in float32. `in_float32`: the weights and the product are so too, whatever the model's dtype.
+    """
+
+    linear: LinearSpec
+    choice: ExpertChoice
+    correction: Parameter | None = None
+    in_float32: bool = False
+
+    @property
+    def num_experts(self) -> int:
+        """Experts that there are."""
+        return self.linear.out_features
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers the matrix, its bias and the correction have, however they are held."""
+        correction = 0 if self.correction is None else self.correction.num_values
+        return self.linear.num_weights + correction
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return the matrix, its bias if any, and the correction."""
+        correction = () if self.correction is None else (self.correction,)
+        return *self.linear.parameters(stored), *correction
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of all of them."""
+        correction = 0 if self.correction is None else self.correction.num_values
+        of_matrix = _FLOAT32_BYTES if self.in_float32 else dtype_bytes
+        return _FLOAT32_BYTES * correction + self.linear.num_bytes(of_matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSpec:
+    """Each token passes the experts that `router` chooses; their results are added with weights.
+
+    All tokens also pass the `shared` expert, if there is one, whose result is multiplied by the
+    sigmoid of `shared_gate`'s one output, or added as it is without one.
+    """
+
+    router: RouterSpec
+    activation: Activation | ClippedSwiglu
+    experts: ExpertsSpec
+    shared: MlpSpec | None = None
+    shared_gate: LinearSpec | None = None
+
+    @property
+    def num_chosen(self) -> int:
+        """Experts that each token passes, the shared one left out."""
+        return self.router.choice.num_chosen
+
+    @property
+    def intermediate_size(self) -> int:
+        """Inner width of all networks that a token passes."""
+        shared = 0 if self.shared is None else self.shared.intermediate_size
+        return self.num_chosen * self.experts.intermediate_size + shared
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        shared = () if self.shared is None else self.shared.parts
+        gate = () if self.shared_gate is None else (self.shared_gate,)
+        return self.router, self.experts, *shared, *gate
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes: its inputs and outputs, gate, up and their product, k times.
+
+        And the router's outputs, and what the shared expert takes.
+        """
+        of_expert = 2 * self.experts.hidden_size + 3 * self.experts.intermediate_size
+        shared = 0 if self.shared is None else self.shared.width + self.experts.hidden_size
+        return self.experts.num_experts + self.num_chosen * of_expert + shared
+
+    def stored_as(self, stored: StoredTensors) -> "MixtureSpec":
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        return replace(self, experts=self.experts.stored_as(stored))
+
+
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SideMixtureSpec:
+    """`dense_norm(what the dense part gives) + out_norm(mixture(norm(residual)))`.
+
+    The router reads the residual stream too, normalised with `router_scale` times `router_factor`
+    in the place of a weight, and `expert_scales` multiply the weights of the experts it chooses.
+    """
+
+    mixture: MixtureSpec
+    router_scale: ScaleSpec
+    router_factor: float
+    expert_scales: ScaleSpec
+    norm: NormSpec
+    out_norm: NormSpec
+    dense_norm: NormSpec
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        scales = (self.router_scale, self.expert_scales)
+        return *self.mixture.parts, *scales, self.norm, self.out_norm, self.dense_norm
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point."""
+        return self.mixture.width + 3 * self.norm.size
+
+    def stored_as(self, stored: StoredTensors) -> "SideMixtureSpec":
+        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        return replace(self, mixture=self.mixture.stored_as(stored))
+
+
+# Experts of all layers: far above what is published, and few enough to list their tensors.
+_MAX_EXPERTS = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureForm:
+    """`num_experts` of `inner` width, of which tokens make their `choice`.
+
+    `router`, `correction` and `experts` say how the names of their tensors go on behind that of
+    the mixture; `correction` None: there is none. `num_axes`: of the correction's tensor, of which
+    all but the last have one element. `in_float32`: see `RouterSpec`.
+    """
+
+    num_experts: int
+    inner: int
+    choice: ExpertChoice
+    layouts: tuple[ExpertLayout, ...] = (Separate(), Stacked())
+    router: str = "gate"
+    experts: str = ".experts"
+    correction: str | None = None
+    num_axes: int = 1
+    in_float32: bool = False
+
+    def mixture(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MixtureSpec:
+        """Return a mixture whose tensors have names that begin with `name`.
+
+        `shared` is an expert that all tokens pass.
+        """
+        method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
+        correction = None
+        if self.correction is not None:
+            shape = (*(1,) * (self.num_axes - 1), self.num_experts)
+            correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS)
+        router = Projection(f"{name}.{self.router}", self.num_experts)
+        return MixtureSpec(
+            RouterSpec(
+                LinearSpec((router,), hidden, False, method, is_delicate=True),
+                self.choice,
+                correction,
+                self.in_float32,
+            ),
+            activation="silu",
+            experts=ExpertsSpec(
+                f"{name}{self.experts}",
+                self.num_experts,
+                hidden,
+                self.inner,
+                self.layouts,
+                method,
+            ),
+            shared=shared,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureDefaults:
+    """What a family assumes where config.json is silent.
+
+    `inner_name` is the field for an expert's inner width, whose default is `inner`.
+    """
+
+    num_experts: int
+    num_chosen: int
+    inner: int
+    inner_name: str = "moe_intermediate_size"
+
+
+def mixture(
+    config: JsonObject,
+    name: str,
+    defaults: MixtureDefaults,
+    *,
+    normalise: bool,
+    projections: Separate,
+) -> MixtureSpec:
+    """Return a mixture whose weights are a softmax, without a shared expert.
+
+    `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
+    expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
+    """
+    num_experts = number_of_experts(config, defaults.num_experts)
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen)
+    form = MixtureForm(
+        num_experts,
+        config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
+        ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
+        layouts=(projections, Stacked(), StackedApart()),
+    )
+    return form.mixture(config, name)
+
+
+def qwen_mixtures(
+    config: JsonObject, defaults: MixtureDefaults, *, shared_inner: int | None = None
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer: some are dense, the others mixtures.
+
+    `shared_inner` is the inner width of a shared expert with a gate; None: there is none.
+    """
+    normalise = config.boolean("norm_topk_prob", False)
+    every = config.integer("decoder_sparse_step", 1, 2**20, 1)
+    dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
+    ffn = gated_mixtures(config, defaults, shared_inner, normalise=normalise)
+
+    def is_dense(layer: int) -> bool:
+        return layer in dense_layers or (layer + 1) % every != 0
+
+    return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
+
+
+def gated_mixtures(
+    config: JsonObject, defaults: MixtureDefaults, shared_inner: int | None, *, normalise: bool
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer where all are mixtures; see `qwen_mixtures`."""
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
+
+    def ffn(layer: int) -> MixtureSpec:
+        name = f"model.layers.{layer}.mlp"
+        plain = mixture(config, name, defaults, normalise=normalise, projections=Separate())
+        if shared_inner is None:
+            return plain
+        gate = Projection(f"{name}.shared_expert_gate", 1)
+        return replace(
+            plain,
+            shared=gated_mlp(f"{name}.shared_expert", hidden, shared_inner, method),
+            shared_gate=LinearSpec((gate,), hidden, False, method, is_delicate=True),
+        )
+
+    return ffn
+
+
+def number_of_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
+    """Read a field that has two names: in the hub's files, and in what transformers 5 saves.
+
+    `name` is the first of them; `default` None: it must be given.
+    """
+    other = "num_local_experts"
+    name = other if config.has(other) and not config.has(name) else name
+    most = _MAX_EXPERTS // config.integer("num_hidden_layers", 1, 4096)
+    return config.integer(name, 1, most, default)
+
+
+def _mlp_only_layers(config: JsonObject) -> Collection[int]:
+    layers = config.get("mlp_only_layers")
+    if layers is None:
+        return ()
+    if not isinstance(layers, list) or not all(is_integer(each) for each in layers):
+        raise config.error("mlp_only_layers", "a list of layer indices")
+    return frozenset(each for each in layers if is_integer(each))
+
+
+# What other models choose by, under the same names of fields.
+_MEANT = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+
+
+def sigmoid_mixtures(
+    config: JsonObject, defaults: Mapping[str, JSONValue], num_experts: int | None = None
+) -> FfnOfLayer:
+    """Return the feed-forward part of each layer: the first `first_k_dense_replace` are dense.
+
+    `defaults` has what a family assumes where config.json is silent, `num_experts` their number,
+    None if that must be given. All tokens also pass the
+    `n_shared_experts`, which are one network. Raises `ModelError` for what it cannot be.
+    """
+    config = config.with_defaults(defaults)
+    for name, value in _MEANT.items():
+        if config.string(name) not in (None, value):
+            raise config.error(name, f'"{value}" for a model of this type')
+    num_experts = number_of_experts(config, num_experts, "n_routed_experts")
+    form = MixtureForm(
+        num_experts,
+        config.integer("moe_intermediate_size", 1, 2**22),
+        _choice(config, num_experts),
+        correction="gate.e_score_correction_bias",
+        in_float32=True,
+    )
+    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
+    shared_inner = form.inner * config.integer("n_shared_experts", 1, 2**10)
+    num_dense = config.integer("first_k_dense_replace", 0, 4096)
+    dense = gated_mlps(config)
+
+    def ffn(layer: int) -> FfnSpec:
+        if layer < num_dense:
+            return dense(layer)
+        name = f"model.layers.{layer}.mlp"
+        shared = gated_mlp(f"{name}.shared_experts", hidden, shared_inner, method)
+        return form.mixture(config, name, shared)
+
+    return ffn
+
+
+def _choice(config: JsonObject, num_experts: int) -> ExpertChoice:
+    num_groups = config.integer("n_group", 1, num_experts, 1)
+    size = num_experts // num_groups
+    if num_experts % num_groups or (num_groups > 1 and size < 2):
+        wanted = f"a divisor of n_routed_experts, {num_experts}, with two experts in a group"
+        raise config.error("n_group", wanted)
+    num_chosen_groups = config.integer("topk_group", 1, num_groups, 1)
+    return ExpertChoice(
+        config.integer("num_experts_per_tok", 1, num_chosen_groups * size),
+        Score.SIGMOID,
+        config.boolean("norm_topk_prob", True),
+        sum_eps=1e-20,
+        scaling=config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
+        num_groups=num_groups,
+        num_chosen_groups=num_chosen_groups,
+    )
+
+
+def side_mixture(
+    config: JsonObject, layer: int, norm: NormForm, activation: Activation
+) -> SideMixtureSpec:
+    """Return the mixture of a layer. Raises `ModelError` for what it cannot be."""
+    name, method = f"model.layers.{layer}", linear_method(config)
+    hidden = config.integer("hidden_size", 1, 2**20)
+    num_experts = config.integer("num_experts", 1, 2**14)
+    inner = config.integer("moe_intermediate_size", 1, 2**22)
+    router = Projection(f"{name}.router.proj", num_experts)
+    num_chosen = config.integer("top_k_experts", 1, num_experts)
+    return SideMixtureSpec(
+        MixtureSpec(
+            RouterSpec(
+                LinearSpec((router,), hidden, has_bias=False, method=method, is_delicate=True),
+                ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
+            ),
+            activation=activation,
+            experts=ExpertsSpec(
+                f"{name}.experts", num_experts, hidden, inner, (Stacked(), Separate()), method
+            ),
+        ),
+        router_scale=ScaleSpec(f"{name}.router.scale", hidden),
+        router_factor=hidden**-0.5,
+        expert_scales=ScaleSpec(f"{name}.router.per_expert_scale", num_experts),
+        norm=norm.named(f"{name}.pre_feedforward_layernorm_2", hidden),
+        out_norm=norm.named(f"{name}.post_feedforward_layernorm_2", hidden),
+        dense_norm=norm.named(f"{name}.post_feedforward_layernorm_1", hidden),
+    )

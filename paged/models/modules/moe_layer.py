@@ -1,0 +1,121 @@
+"""Mixture-of-experts layers with their weights.
+
+Tokens are sorted by expert for one grouped product of all experts. The result of a token depends
+on its own experts and weights, not on the other tokens of a batch.
+"""
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.experts.routing import ExpertRows, Routing
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.modules.mlp_layer import Mlp, activation
+from pagedrun.paged.models.modules.moe import MixtureSpec, RouterSpec, SideMixtureSpec
+from pagedrun.paged.models.modules.norm_layer import Norm
+
+
+class Mixture:
+    """A token's result depends on the experts that it chooses, not on who else chooses them.
+
+    `scales`, [num_experts] float32, multiply the weights of the experts that are chosen.
+    """
+
+    def __init__(
+        self, spec: MixtureSpec, source: WeightSource, scales: Tensor | None = None
+    ) -> None:
+        self._spec = spec
+        self._scales = scales
+        self._kernels = source.kernels
+        self._activate = activation(spec.activation, source.kernels)
+        self._router = Router(spec.router, source)
+        matrices = spec.experts.load(source)
+        pack = source.pack_experts
+        self._gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
+        self._down = pack([matrices.down], matrices.down_bias)
+        self._shared = None if spec.shared is None else Mlp(spec.shared, source)
+        self._shared_gate = None if spec.shared_gate is None else spec.shared_gate.load(source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights of all experts."""
+        parts = (self._router, self._gate_up, self._down, self._shared, self._shared_gate)
+        scales = 0 if self._scales is None else self._scales.nbytes
+        return scales + sum(part.num_bytes for part in parts if part is not None)
+
+    def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """Map x [num_tokens, hidden_size] to the same shape and dtype.
+
+        routed: the same shape, what the router reads; None: x.
+        """
+        spec, kernels = self._spec, self._kernels
+        routing = self._router(x if routed is None else routed)
+        weights = routing.weights
+        if self._scales is not None:
+            weights = weights * self._scales[routing.experts]
+        by_expert = ExpertRows.of(routing.experts, spec.experts.num_experts)
+        inner = self._activate(self._gate_up(x, by_expert.starts, by_expert.tokens))
+        return kernels.combine_experts(
+            self._down(inner, by_expert.starts),
+            by_expert.rows,
+            weights,
+            None if self._shared is None else self._shared(x),
+            None if self._shared_gate is None else self._shared_gate(x),
+        )
+
+
+class Router:
+    """A token's experts depend on the token alone."""
+
+    def __init__(self, spec: RouterSpec, source: WeightSource) -> None:
+        self._choice = spec.choice
+        self._kernels = source.kernels
+        self._dtype = torch.float32 if spec.in_float32 else source.dtype
+        self._linear = spec.linear.load(source.of_dtype(self._dtype))
+        self._correction: Tensor | None = None
+        if spec.correction is not None:
+            self._correction = source.tensor(spec.correction, torch.float32).flatten()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        correction = 0 if self._correction is None else self._correction.nbytes
+        return self._linear.num_bytes + correction
+
+    def __call__(self, x: Tensor) -> Routing:
+        """Return the experts of each token; x: [num_tokens, hidden_size]."""
+        logits = self._linear(x.to(self._dtype))
+        return self._kernels.route(logits, self._choice, self._correction)
+
+
+class SideMixture:
+    """Adds what experts make of the residual stream to what the dense part made of it."""
+
+    def __init__(self, spec: SideMixtureSpec, source: WeightSource) -> None:
+        scales = source.tensor(spec.expert_scales.weight, torch.float32)
+        self._mixture = Mixture(spec.mixture, source, scales)
+        # In float32: the product has more digits than a weight.
+        scale = source.tensor(spec.router_scale.weight, torch.float32)
+        self._router_scale = scale * spec.router_factor
+        self._norm = Norm(spec.norm, source)
+        self._out_norm = Norm(spec.out_norm, source)
+        self._dense_norm = Norm(spec.dense_norm, source)
+        self._eps = spec.norm.eps
+        self._dtype = source.dtype
+        self._kernels = source.kernels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        norms = (self._norm, self._out_norm, self._dense_norm)
+        parts = self._mixture.num_bytes + self._router_scale.nbytes
+        return parts + sum(norm.num_bytes for norm in norms)
+
+    def __call__(self, dense: Tensor, residual: Tensor) -> Tensor:
+        """Return the sum of both parts, in the model's dtype.
+
+        dense: [num_tokens, hidden_size], what the dense part gives. residual: the same shape,
+        float32, what it was given before its norm.
+        """
+        routed = self._kernels.rms_norm(residual, self._router_scale, self._eps, self._dtype)
+        mixed = self._mixture(self._norm.alone(residual), routed)
+        return self._dense_norm.alone(dense) + self._out_norm.alone(mixed)

@@ -1,0 +1,39 @@
+"""RMS norm with its weight."""
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.modules.norm import NormSpec
+
+
+class Norm:
+    """Normalises each row by its root mean square."""
+
+    def __init__(self, spec: NormSpec, source: WeightSource) -> None:
+        if spec.offset:
+            self.weight = source.tensor(spec.weight, torch.float32) + spec.offset
+        else:
+            self.weight = source.tensor(spec.weight)
+        self._dtype = source.dtype
+        self._eps = spec.eps
+        self._kernels = source.kernels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weight."""
+        return self.weight.nbytes
+
+    def __call__(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Add x to the residual stream, in place, and return the sum normalised.
+
+        x: [num_tokens, size] model dtype, None for nothing to add. residual: [num_tokens, size]
+        float32. Returns the shape of residual in the model's dtype.
+        """
+        if x is None:
+            return self.alone(residual)
+        return self._kernels.add_rms_norm(x, residual, self.weight, self._eps)
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Return x [num_tokens, size] normalised, in the model's dtype."""
+        return self._kernels.rms_norm(x, self.weight, self._eps, self._dtype)

@@ -1,0 +1,336 @@
+"""Recurrent layers: short convolutions and Gated DeltaNets, and decoders of both kinds of layers.
+
+A recurrent layer keeps a state of fixed size for each sequence in place of keys and values. A
+`HybridForm` mixes it with attention, layer by layer, as `layer_types` of config.json says. Gated
+DeltaNets are those of Qwen3-Next and Qwen3.5, short convolutions those of LFM2.
+`recurrence_layer` computes them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pagedrun.paged.cache.cache_spec import StateArray, StateSpec
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensor_names import GUESSING_TENSORS
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    InterleavedParts,
+    Parameter,
+    Part,
+    Role,
+    StoredTensors,
+)
+from pagedrun.paged.models.decoder_spec import (
+    DecoderForm,
+    DecoderLayerSpec,
+    DecoderSpec,
+    RecurrentSpec,
+)
+from pagedrun.paged.models.modules.attention import AttentionForm, AttentionSpec, Heads, QkNormForm
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
+from pagedrun.paged.models.modules.norm import NormForm, NormSpec
+from pagedrun.paged.models.modules.rotary import RopeConfig
+from pagedrun.paged.models.quant.registry import linear_method
+
+
+@dataclass(frozen=True, slots=True)
+class ConvSpec:
+    """Each of `num_channels` channels sees its newest input and the `size` - 1 before that."""
+
+    name: str
+    num_channels: int
+    size: int
+    has_bias: bool = False
+
+    @property
+    def weight(self) -> Parameter:
+        """The weights, [num_channels, 1, size]."""
+        return Parameter(f"{self.name}.weight", (self.num_channels, 1, self.size), Role.MATRIX)
+
+    @property
+    def bias(self) -> Parameter | None:
+        """What is added, [num_channels]."""
+        if not self.has_bias:
+            return None
+        return Parameter(f"{self.name}.bias", (self.num_channels,), Role.BIAS)
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return weight and bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers there are."""
+        return sum(each.num_values for each in self.parameters())
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of both."""
+        return dtype_bytes * sum(each.num_values for each in self.parameters())
+
+    def state(self, dtype: str) -> StateArray:
+        """Return what it keeps of a sequence: the inputs before the next, oldest first."""
+        return StateArray("conv", (self.size - 1, self.num_channels), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvSpec:
+    """`inputs` gives b, c and x side by side; `out` maps `c * conv(b * x)` back."""
+
+    inputs: LinearSpec
+    conv: ConvSpec
+    out: LinearSpec
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        return self.inputs, self.conv, self.out
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point: inputs, what passes, and the result."""
+        return self.inputs.out_features + 3 * self.conv.num_channels
+
+    def state_spec(self, dtype: str) -> StateSpec:
+        """Return what it keeps of each sequence."""
+        return StateSpec((self.conv.state(dtype),))
+
+
+@dataclass(frozen=True, slots=True)
+class DecaySpec:
+    """A rate for each of `num_heads` heads, and what is added to its step; held in float32."""
+
+    name: str
+    num_heads: int
+
+    @property
+    def a_log(self) -> Parameter:
+        """Logarithms of the rates, [num_heads]."""
+        return Parameter(f"{self.name}.A_log", (self.num_heads,), Role.BIAS)
+
+    @property
+    def dt_bias(self) -> Parameter:
+        """What is added, [num_heads]."""
+        return Parameter(f"{self.name}.dt_bias", (self.num_heads,), Role.BIAS)
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+        """Return both."""
+        return self.a_log, self.dt_bias
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers there are."""
+        return self.a_log.num_values + self.dt_bias.num_values
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of both."""
+        return 2 * 4 * self.num_heads
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetSpec:
+    """`num_heads` value heads of `value_dim`; `num_key_heads` of `key_dim` are shared among them.
+
+    `inputs` gives queries, keys and values, which pass `conv`, then a gate for each value, and two
+    numbers for each value head. `norm` is of value_dim; `out` maps the heads' results back.
+    """
+
+    num_key_heads: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    inputs: LinearSpec
+    conv: ConvSpec
+    decay: DecaySpec
+    norm: NormSpec
+    out: LinearSpec
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of a token's values, and of its gates."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has parameters."""
+        return self.inputs, self.conv, self.decay, self.norm, self.out
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token takes at the widest point: inputs, what passed, and the results."""
+        return self.inputs.out_features + 2 * self.conv.num_channels + 2 * self.num_values
+
+    def state_spec(self, dtype: str) -> StateSpec:
+        """Return what it keeps of each sequence: a matrix a head, in float32 always."""
+        matrices = StateArray("delta", (self.num_heads, self.key_dim, self.value_dim), "float32")
+        return StateSpec((self.conv.state(dtype), matrices))
+
+
+@dataclass(frozen=True, slots=True)
+class HybridForm:
+    """`attends` says of each layer which it is; `recurrent` describes one by its index."""
+
+    attends: tuple[bool, ...]
+    attention: AttentionForm
+    recurrent: Callable[[int], RecurrentSpec]
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        return len(self.attends)
+
+    def layer(
+        self, index: int, config: JsonObject, norm: NormForm
+    ) -> AttentionSpec | RecurrentSpec:
+        """Return the mixer of a layer. Raises `ModelError` for a rotation that cannot be."""
+        if self.attends[index]:
+            return self.attention.layer(index, config, norm)
+        return self.recurrent(index)
+
+
+def layers_that_attend(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
+    """Return which layers attend: those of which `layer_types` says so, and not `recurrent`.
+
+    `default` stands for `layer_types` where config.json is silent. Raises `ModelError` for a list
+    of another length, for other kinds, and where no layer attends.
+    """
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    given = config.get("layer_types") if config.has("layer_types") else default
+    kinds = given if isinstance(given, list) else []
+    attends = tuple(each == "full_attention" for each in kinds)
+    known = all(each in ("full_attention", recurrent) for each in kinds)
+    if not known or len(kinds) != num_layers or not any(attends):
+        raise config.error(
+            "layer_types",
+            f'a list of "full_attention", at least one, or "{recurrent}" for each of '
+            f"{num_layers} layers",
+        )
+    return attends
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetSizes:
+    """Heads of keys and queries, and of values; the heads' sizes; tokens that the convolution sees.
+
+    Raises `ModelError` for numbers that do not go together.
+    """
+
+    num_key_heads: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    conv_size: int
+
+    @classmethod
+    def from_json(cls, config: JsonObject) -> "DeltaNetSizes":
+        """Read them from config.json."""
+        num_key_heads = config.integer("linear_num_key_heads", 1, 2**14, 16)
+        num_heads = config.integer("linear_num_value_heads", 1, 2**14, 32)
+        if num_heads % num_key_heads:
+            raise config.error(
+                "linear_num_value_heads", f"a multiple of linear_num_key_heads, {num_key_heads}"
+            )
+        return cls(
+            num_key_heads,
+            num_heads,
+            key_dim=config.integer("linear_key_head_dim", 1, 1024, 128),
+            value_dim=config.integer("linear_value_head_dim", 1, 1024, 128),
+            conv_size=config.integer("linear_conv_kernel_dim", 2, 64, 4),
+        )
+
+    @property
+    def num_keys(self) -> int:
+        """Numbers of a token's keys."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of a token's values."""
+        return self.num_heads * self.value_dim
+
+
+InputsOf = Callable[[DeltaNetSizes, str], tuple[Projection, ...]]
+
+
+def separate_inputs(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
+    """Return a tensor for queries, keys and values, one for gates, and one for each number."""
+    return (
+        Projection(f"{prefix}.in_proj_qkv", 2 * sizes.num_keys + sizes.num_values),
+        Projection(f"{prefix}.in_proj_z", sizes.num_values),
+        Projection(f"{prefix}.in_proj_b", sizes.num_heads),
+        Projection(f"{prefix}.in_proj_a", sizes.num_heads),
+    )
+
+
+def grouped_inputs(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
+    """Return the same in two tensors, in each of which a key head's share lies together."""
+    repeats = sizes.num_heads // sizes.num_key_heads
+    values = repeats * sizes.value_dim
+    qkvz = InterleavedParts((sizes.key_dim, sizes.key_dim, values, values), order=(0, 1, 2, 3))
+    num_qkvz = 2 * sizes.num_keys + 2 * sizes.num_values
+    return (
+        Projection(f"{prefix}.in_proj_qkvz", num_qkvz, qkvz),
+        Projection(
+            f"{prefix}.in_proj_ba",
+            2 * sizes.num_heads,
+            InterleavedParts((repeats, repeats), order=(0, 1)),
+        ),
+    )
+
+
+def delta_net_decoder(
+    config: JsonObject,
+    max_positions: int,
+    heads: Heads,
+    ffn: FfnOfLayer,
+    inputs: InputsOf,
+) -> DecoderSpec[DecoderLayerSpec]:
+    """Return a decoder of which every `full_attention_interval`th layer attends, or as listed.
+
+    `ffn` gives the feed-forward part of a layer by its index, `inputs` what the tensors of a
+    DeltaNet's inputs are. Raises `ModelError` for what such a decoder does not have.
+    """
+    check_activation(config, "silu")
+    if not config.boolean("attn_output_gate", True):
+        raise config.error("attn_output_gate", "true for a model of this type")
+    if config.string("output_gate_type") not in (None, "swish", "silu"):
+        raise config.error("output_gate_type", '"swish" for a model of this type')
+    sizes, norm = DeltaNetSizes.from_json(config), NormForm.from_json(config, offset=1.0)
+    interval = config.integer("full_attention_interval", 1, 4096, 4)
+    places = range(1, config.integer("num_hidden_layers", 1, 4096) + 1)
+    default = ["linear_attention" if place % interval else "full_attention" for place in places]
+    attends = layers_that_attend(config, "linear_attention", default)
+    bias = config.boolean("attention_bias", False)
+    attention = AttentionForm(
+        heads,
+        windows=[None] * len(attends),
+        ropes=[RopeConfig.from_json(config, max_positions, rotated=0.25)] * len(attends),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=QkNormForm(),
+        has_gate=True,
+    )
+    mixers = HybridForm(
+        attends, attention, lambda layer: _delta_net(config, layer, sizes, norm.eps, inputs)
+    )
+    form = DecoderForm(norm, tensors=GUESSING_TENSORS)
+    return form.decoder(config, max_positions, mixers, ffn)
+
+
+def _delta_net(
+    config: JsonObject, layer: int, sizes: DeltaNetSizes, eps: float, inputs: InputsOf
+) -> DeltaNetSpec:
+    method, prefix = linear_method(config), f"model.layers.{layer}.linear_attn"
+    hidden = config.integer("hidden_size", 1, 2**20)
+    out = (Projection(f"{prefix}.out_proj", hidden),)
+    return DeltaNetSpec(
+        sizes.num_key_heads,
+        sizes.num_heads,
+        sizes.key_dim,
+        sizes.value_dim,
+        inputs=LinearSpec(inputs(sizes, prefix), hidden, False, method, is_delicate=True),
+        conv=ConvSpec(f"{prefix}.conv1d", 2 * sizes.num_keys + sizes.num_values, sizes.conv_size),
+        decay=DecaySpec(prefix, sizes.num_heads),
+        norm=NormForm(eps).named(f"{prefix}.norm", sizes.value_dim),
+        out=LinearSpec(out, sizes.num_values, has_bias=False, method=method),
+    )

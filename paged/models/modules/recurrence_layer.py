@@ -1,0 +1,92 @@
+"""Recurrent layers over states of sequences: short convolutions and Gated DeltaNets."""
+
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.paged.cache.cache_spec import StatePlace
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.recurrence import ConvSpec, DeltaNetSpec, ShortConvSpec
+
+
+class ShortConv:
+    """The last few tokens of a sequence are all that it knows. `place`: of its states."""
+
+    def __init__(self, spec: ShortConvSpec, place: StatePlace, source: WeightSource) -> None:
+        self._place = place
+        self._inputs = spec.inputs.load(source)
+        self._conv = CausalConv(spec.conv, source, activate=False)
+        self.out = spec.out.load(source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        return self._inputs.num_bytes + self._conv.num_bytes + self.out.num_bytes
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Bring the states up to date; return [num_tokens, hidden_size], what `out` takes."""
+        assert batch.states is not None, "made without states"
+        (state,) = cache.state(self._place)
+        before, behind, x = self._inputs(x).chunk(3, dim=1)
+        return behind * self._conv(before * x, state, batch.states)
+
+
+class DeltaNet:
+    """Keeps of a sequence what its keys say of its values, a matrix a head. `place`: of these."""
+
+    def __init__(self, spec: DeltaNetSpec, place: StatePlace, source: WeightSource) -> None:
+        self._spec = spec
+        self._place = place
+        self._kernels = source.kernels
+        self._inputs = spec.inputs.load(source)
+        self._conv = CausalConv(spec.conv, source, activate=True)
+        self._a_log = source.tensor(spec.decay.a_log, torch.float32)
+        self._dt_bias = source.tensor(spec.decay.dt_bias, torch.float32)
+        self._norm = Norm(spec.norm, source)
+        self.out = spec.out.load(source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are held."""
+        parts = (self._inputs, self._conv, self._norm, self.out)
+        decay = self._a_log.nbytes + self._dt_bias.nbytes
+        return sum(part.num_bytes for part in parts) + decay
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Bring the states up to date; return [num_tokens, num_heads * value_dim] for `out`."""
+        assert batch.states is not None, "made without states"
+        spec, kernels = self._spec, self._kernels
+        conv, matrices = cache.state(self._place)
+        sizes = [spec.conv.num_channels, spec.num_values, 2 * spec.num_heads]
+        qkv, opening, gates = torch.split(self._inputs(x), sizes, dim=1)
+        results = kernels.gated_delta_rule(
+            self._conv(qkv, conv, batch.states),
+            gates,
+            self._a_log,
+            self._dt_bias,
+            matrices,
+            batch.states,
+        )
+        return kernels.gated_rms_norm(results, opening, self._norm.weight, spec.norm.eps)
+
+
+class CausalConv:
+    """Lets each token see the few before it, channel by channel."""
+
+    def __init__(self, spec: ConvSpec, source: WeightSource, *, activate: bool) -> None:
+        self._kernels = source.kernels
+        self._weight = source.tensor(spec.weight).squeeze(1)
+        self._bias = None if spec.bias is None else source.tensor(spec.bias)
+        self._activate = activate
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def __call__(self, x: Tensor, state: Tensor, inputs: StateInputs) -> Tensor:
+        """Return the shape of x [num_tokens, num_channels], and bring the states up to date."""
+        return self._kernels.causal_conv(x, self._weight, self._bias, state, inputs, self._activate)

@@ -1,1 +1,0 @@
-"""What a network consists of, as values: no tensors, and no torch."""

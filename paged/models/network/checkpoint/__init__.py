@@ -1,1 +1,0 @@
-"""How a checkpoint holds what a network consists of, as values."""

@@ -1,0 +1,1 @@
+"""Linear methods: plain and quantized weights of linear layers, and layouts of MoE experts."""

@@ -1,0 +1,170 @@
+"""bitsandbytes: blocks of 4-bit table indices (NF4, FP4), and rows of 8-bit codes (LLM.int8)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.kernels.code_form import CodeForm
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
+from pagedrun.paged.models.modules.linear import Projection
+from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+_BLOCK_SIZES = (64, 32, 128, 256, 512, 1024, 2048, 4096)
+_NESTED_SIZE = 256  # largest numbers of blocks that have one scale
+_STATE = "quant_state.bitsandbytes__"
+_KINDS = ("nf4", "fp4")
+_MAX_STATE_BYTES = 4096
+
+
+def bitsandbytes(quantization: JsonObject) -> Unpacked:
+    """Return the method of a quantization_config; raises `ModelError` for codes not in bytes."""
+    if quantization.string("bnb_4bit_quant_storage") not in (None, "uint8"):
+        raise quantization.error("bnb_4bit_quant_storage", '"uint8"')
+    return Unpacked((TableBlocks(), Int8Rows()))
+
+
+@dataclass(frozen=True, slots=True)
+class TableBlocks:
+    """`weight` [out_features * in_features / 2, 1] uint8, of each byte the high half first.
+
+    A code is a place in `weight.quant_map` [16]. `weight.absmax` has a factor for each block of
+    neighbours, whatever row they are in; they may be codes of eight bits themselves, into
+    `weight.nested_quant_map` [256], times `weight.nested_absmax` for each 256 of them, plus the
+    `nested_offset` in the JSON of `weight.quant_state.…`.
+    """
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return codes, table, factors, and the bytes of the JSON."""
+        weight = f"{part.name}.weight"
+        codes = stored.get(weight)
+        if codes is None or codes.dtype != "U8":
+            return None
+        num_weights = part.out_features * in_features
+        num_blocks = _num_blocks(num_weights, weight, stored)
+        tensors: list[tuple[str, tuple[int, ...], str]] = [
+            (weight, (-(-num_weights // 2), 1), "U8"),
+            (f"{weight}.quant_map", (16,), "F32"),
+            (_state_name(weight, stored), _state_shape(weight, stored), "U8"),
+        ]
+        if stored.get(f"{weight}.nested_absmax") is None:
+            tensors.append((f"{weight}.absmax", (num_blocks,), "F32"))
+        else:
+            nested = -(-num_blocks // _NESTED_SIZE)
+            tensors.append((f"{weight}.absmax", (num_blocks,), "U8"))
+            tensors.append((f"{weight}.nested_absmax", (nested,), "F32"))
+            tensors.append((f"{weight}.nested_quant_map", (256,), "F32"))
+        return tuple(Parameter(n, s, Role.QUANTIZED, dtypes=(d,)) for n, s, d in tensors)
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return each code's number times its block's factor.
+
+        Raises `ModelError` for a description that contradicts the tensors.
+        """
+        from torch.nn.functional import pad
+
+        weight, shape = f"{part.name}.weight", [part.out_features, in_features]
+        state = _state(weight, shape, source)
+        factors = self._factors(weight, state, source)
+        size = state.integer("blocksize", min(_BLOCK_SIZES), max(_BLOCK_SIZES))
+        num_weights = part.out_features * in_features
+        if size not in _BLOCK_SIZES or -(-num_weights // size) != len(factors):
+            raise state.error("blocksize", f"the size of the {len(factors)} blocks that are stored")
+        pairs = source.read(weight).flatten()
+        pairs = pad((pairs << 4) | (pairs >> 4), (0, len(factors) * size // 2 - len(pairs)))
+        table = source.read(f"{weight}.quant_map")
+        found = source.looked_up(part.name, pairs.view(len(factors), -1), table, factors[:, None])
+        return found.flatten()[:num_weights].view(shape)
+
+    def _factors(self, weight: str, state: JsonObject, source: "WeightSource") -> "Tensor":
+        """Return the factor of each block, [num_blocks] float32."""
+        stored = source.read(f"{weight}.absmax")
+        if source.stored.get(f"{weight}.nested_absmax") is None:
+            return stored
+        state.integer("nested_blocksize", _NESTED_SIZE, _NESTED_SIZE)
+        scales = source.read(f"{weight}.nested_absmax").repeat_interleave(_NESTED_SIZE)
+        values = source.read(f"{weight}.nested_quant_map")[stored.long()]
+        return values * scales[: len(stored)] + state.number("nested_offset", -1e30, 1e30)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rows:
+    """`weight` [out_features, in_features] int8, and `SCB` [out_features], what 127 means there."""
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return codes and what 127 means, and a note of how they lie in memory."""
+        codes = stored.get(f"{part.name}.weight")
+        if codes is None or codes.dtype != "I8":
+            return None
+        shape, role = (part.out_features, in_features), Role.QUANTIZED
+        found = [
+            Parameter(f"{part.name}.weight", shape, role, dtypes=("I8",)),
+            Parameter(f"{part.name}.SCB", shape[:1], role),
+        ]
+        layout = stored.get(f"{part.name}.weight_format")
+        if layout is not None:
+            found.append(Parameter(f"{part.name}.weight_format", (), role, dtypes=("U8",)))
+        return tuple(found)
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of eight bits, a float32 for each row."""
+        return CodeForm(8, None, 4)
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return the codes, and what one of them means.
+
+        Raises `ModelError` for rows in another order.
+        """
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+        layout = f"{part.name}.weight_format"
+        if source.stored.get(layout) is not None and source.read(layout).item() != 0:
+            raise ModelError(
+                f"{layout} describes rows that are not stored consecutively; use another version "
+                "of the model"
+            )
+        scales = source.read(f"{part.name}.SCB").to(source.device).float()[:, None] / 127
+        codes = source.read(f"{part.name}.weight").to(source.device)
+        return PackedWeight(codes, 8, GroupScales(scales), in_features)
+
+
+def _num_blocks(num_weights: int, weight: str, stored: StoredTensors) -> int:
+    """Return how many blocks there are: what is stored, if any size of blocks gives that."""
+    possible = [-(-num_weights // size) for size in _BLOCK_SIZES]
+    found = stored.get(f"{weight}.absmax")
+    is_possible = found is not None and len(found.shape) == 1 and found.shape[0] in possible
+    return found.shape[0] if found is not None and is_possible else possible[0]
+
+
+def _state_name(weight: str, stored: StoredTensors) -> str:
+    names = [f"{weight}.{_STATE}{kind}" for kind in _KINDS]
+    return next((name for name in names if stored.get(name) is not None), names[0])
+
+
+def _state_shape(weight: str, stored: StoredTensors) -> tuple[int, ...]:
+    found = stored.get(_state_name(weight, stored))
+    fits = found is not None and len(found.shape) == 1 and found.shape[0] <= _MAX_STATE_BYTES
+    return found.shape if found is not None and fits else (_MAX_STATE_BYTES,)
+
+
+def _state(weight: str, shape: list[int], source: "WeightSource") -> JsonObject:
+    """Return what is said of a matrix beside its tensors."""
+    name = _state_name(weight, source.stored)
+    state = JsonObject.parse(name, bytes(source.read(name).tolist()))
+    if state.get("shape") != shape:
+        raise state.error("shape", f"{shape}, as config.json says")
+    return state

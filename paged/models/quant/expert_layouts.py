@@ -1,0 +1,369 @@
+"""Layouts of MoE experts in checkpoints; each is an `ExpertLayout`.
+
+`Separate`: tensors for each expert and projection. `Stacked`: all experts in one tensor for
+gates and ups, and one for downs. `StackedApart`: one tensor for each projection (GGUF).
+`Interleaved`: stacked and transposed, gates and ups alternating (gpt-oss). `Mxfp4`: the same in
+MXFP4. Experts may be stored in any format of the linear method; plain tensors stay
+memory-mapped where the device allows it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pagedrun.kernels.code_form import CodeForm
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    HeldCodes,
+    Parameter,
+    Role,
+    StoredTensor,
+    StoredTensors,
+)
+from pagedrun.paged.models.modules.linear import ExpertMatrices, ExpertsSpec, LinearSpec
+from pagedrun.paged.models.quant.fp4 import e2m1, packed_floats, powers_of_two
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class Separate:
+    """`{experts}.{number}.{projection}`, linear layers; the fields are the projections' names."""
+
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of three matrices for each expert."""
+        linears = (
+            linear
+            for name in (self.gate, self.up, self.down)
+            for linear in self._linears(experts, name)
+        )
+        return tuple(each for linear in linears for each in linear.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the matrices."""
+        return sum(
+            linear.matrix_bytes(dtype_bytes, codes)
+            for name in (self.gate, self.up, self.down)
+            for linear in self._linears(experts, name)
+        )
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, as they are where they are plain."""
+        gate, up, down = (
+            [linear.matrix(source) for linear in self._linears(experts, name)]
+            for name in (self.gate, self.up, self.down)
+        )
+        return ExpertMatrices(gate, up, down)
+
+    def _linears(self, experts: ExpertsSpec, projection: str) -> list[LinearSpec]:
+        sizes = experts.intermediate_size, experts.hidden_size
+        if projection == self.down:
+            sizes = experts.hidden_size, experts.intermediate_size
+        return [
+            experts.linear(f"{experts.name}.{number}.{projection}", *sizes)
+            for number in range(experts.num_experts)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`linear` is one expert's product. Each tensor of its weights has `num_experts` as its first
+    axis, and a name without `weight`: `down_proj` and `down_proj_scale_inv`.
+    """
+
+    linear: LinearSpec
+    num_experts: int
+
+    def parameters(self, stored: StoredTensors) -> tuple[Parameter, ...]:
+        """Return the tensors of a checkpoint with the tensors `stored`."""
+        return tuple(
+            replace(each, name=_stacked_name(each.name), shape=(self.num_experts, *each.shape))
+            for each in self.linear.parameters(_OfOneExpert(stored))
+        )
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of what `matrices` returns."""
+        of_one = replace(codes, stored=_OfOneExpert(codes.stored))
+        return self.num_experts * self.linear.matrix_bytes(dtype_bytes, of_one)
+
+    def matrices(self, source: "WeightSource") -> "list[PackedWeight | Tensor]":
+        """Return each expert's matrix, views of one tensor where that is plain."""
+        whole = cache(source.read)
+        stored = _OfOneExpert(source.stored)
+
+        def matrix(expert: int) -> "PackedWeight | Tensor":
+            own = source.reading(lambda name: whole(_stacked_name(name))[expert], stored)
+            found = self.linear.matrix(own)
+            source.mapped_bytes += own.mapped_bytes
+            return found
+
+        return [matrix(expert) for expert in range(self.num_experts)]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfOneExpert:
+    """Implements `StoredTensors`: what one expert has of tensors of all."""
+
+    stored: StoredTensors
+
+    def get(self, name: str) -> StoredTensor | None:
+        found = self.stored.get(_stacked_name(name))
+        return None if found is None else replace(found, shape=found.shape[1:])
+
+
+def _stacked_name(name: str) -> str:
+    """Return the name of all experts' tensor where one expert's would have `name`."""
+    layer, _, end = name.rpartition(".")
+    end = end.removeprefix("weight").removeprefix("_")
+    return f"{layer}_{end}" if end else layer
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """`{experts}.{gate_up}` [num_experts, 2 * intermediate_size, hidden_size], gates first, and
+    `{experts}.{down}` [num_experts, hidden_size, intermediate_size], if they are plain.
+    """
+
+    gate_up: str = "gate_up_proj"
+    down: str = "down_proj"
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of the two."""
+        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the two."""
+        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return views of the two tensors, or of what is unpacked of them."""
+        gate_up, down = (stack.matrices(source) for stack in self._stacks(experts))
+        inner = experts.intermediate_size
+        return ExpertMatrices(
+            [sliced_rows(each, 0, inner) for each in gate_up],
+            [sliced_rows(each, inner, 2 * inner) for each in gate_up],
+            down,
+        )
+
+    def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack]:
+        name, hidden, inner = experts.name, experts.hidden_size, experts.intermediate_size
+        return (
+            Stack(experts.linear(f"{name}.{self.gate_up}", 2 * inner, hidden), experts.num_experts),
+            Stack(experts.linear(f"{name}.{self.down}", hidden, inner), experts.num_experts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StackedApart:
+    """`{experts}.gate_proj` and `up_proj` [num_experts, intermediate_size, hidden_size], and
+    `{experts}.down_proj` [num_experts, hidden_size, intermediate_size]: as GGUF files have them.
+    """
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of the three."""
+        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the three."""
+        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, as views where they are plain."""
+        gate, up, down = (stack.matrices(source) for stack in self._stacks(experts))
+        return ExpertMatrices(gate, up, down)
+
+    def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack, Stack]:
+        hidden, inner = experts.hidden_size, experts.intermediate_size
+
+        def stack(projection: str, *sizes: int) -> Stack:
+            linear = experts.linear(f"{experts.name}.{projection}", *sizes)
+            return Stack(linear, experts.num_experts)
+
+        return (
+            stack("gate_proj", inner, hidden),
+            stack("up_proj", inner, hidden),
+            stack("down_proj", hidden, inner),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """`{experts}.gate_up_proj` [num_experts, hidden_size, 2 * intermediate_size], each gate before
+    its up, and `{experts}.down_proj` [num_experts, intermediate_size, hidden_size].
+
+    Biases are those of `paired_rows`.
+    """
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the two tensors and their biases."""
+        return *self._matrices(experts), *interleaved_biases(experts)
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of the plain matrices."""
+        return experts.num_bytes(dtype_bytes)
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, turned."""
+        gate_up, down = (source.tensor(each).mT for each in self._matrices(experts))
+        return split_interleaved(experts, source, list(gate_up), list(down))
+
+    def _matrices(self, experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
+        number, hidden = experts.num_experts, experts.hidden_size
+        inner = experts.intermediate_size
+        return (
+            Parameter(f"{experts.name}.gate_up_proj", (number, hidden, 2 * inner), Role.MATRIX),
+            Parameter(f"{experts.name}.down_proj", (number, inner, hidden), Role.MATRIX),
+        )
+
+
+GROUP = 32  # weights that have one scale
+_GROUP_BYTES = GROUP // 2
+_BYTE_DTYPES = ("U8",)
+_MXFP4_FORM = CodeForm(4, GROUP, 1, is_float=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """`{experts}.gate_up_proj_blocks` [num_experts, 2 * intermediate_size, hidden_size / 32, 16],
+    bytes of two codes, the first in the low half; and `.._scales`, the same without the last axis:
+    2^(scale - 127) multiplies a group. `down_proj` likewise. Biases are those of `paired_rows`.
+
+    Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 6.
+    """
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return codes and scales of the two, and their biases."""
+        gate_up, down = self._matrices(experts)
+        return *gate_up, *down, *interleaved_biases(experts)
+
+    def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
+        """Return the matrices, multiplied out expert by expert.
+
+        Raises `ModelError` for sizes that are no multiples of 32, and for no finite numbers.
+        """
+        for size in (experts.hidden_size, experts.intermediate_size):
+            if size % GROUP:
+                raise ModelError(
+                    f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} weights are "
+                    "not a whole number of groups; use another version of the model"
+                )
+        read = _packed if self._are_held(experts, source) else _unpacked
+        gate_up, down = (list(read(*each, source)) for each in self._matrices(experts))
+        return split_interleaved(experts, source, gate_up, down)
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of codes and scales, and of biases in the model's dtype."""
+        hidden, inner = experts.hidden_size, experts.intermediate_size
+        if not (codes.hold(_MXFP4_FORM, hidden) and codes.hold(_MXFP4_FORM, inner)):
+            return experts.num_bytes(dtype_bytes)
+        interleaved_biases = dtype_bytes * (2 * inner + hidden)
+        matrices = _MXFP4_FORM.num_bytes(2 * inner, hidden) + _MXFP4_FORM.num_bytes(hidden, inner)
+        return experts.num_experts * (matrices + interleaved_biases)
+
+    def _are_held(self, experts: ExpertsSpec, source: "WeightSource") -> bool:
+        kernels, sizes = (
+            source.code_kernels.of_experts,
+            (experts.hidden_size, experts.intermediate_size),
+        )
+        return all(kernels.hold(_MXFP4_FORM, each, source.dtype_name) for each in sizes)
+
+    def _matrices(self, experts: ExpertsSpec) -> tuple[tuple[Parameter, Parameter], ...]:
+        hidden, inner = experts.hidden_size, experts.intermediate_size
+
+        def stored(name: str, rows: int, columns: int) -> tuple[Parameter, Parameter]:
+            groups = (experts.num_experts, rows, -(-columns // GROUP))
+            return (
+                Parameter(
+                    f"{experts.name}.{name}_blocks",
+                    (*groups, _GROUP_BYTES),
+                    Role.QUANTIZED,
+                    dtypes=_BYTE_DTYPES,
+                ),
+                Parameter(
+                    f"{experts.name}.{name}_scales", groups, Role.QUANTIZED, dtypes=_BYTE_DTYPES
+                ),
+            )
+
+        return stored("gate_up_proj", 2 * inner, hidden), stored("down_proj", hidden, inner)
+
+
+def _packed(
+    blocks: Parameter, scales: Parameter, source: "WeightSource"
+) -> "Iterator[PackedWeight | Tensor]":
+    """Yield each expert's matrix in four bits."""
+    for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
+        weight = packed_floats(pairs.flatten(1), exponents, GROUP, source)
+        yield source.packed(blocks.name, weight)
+
+
+def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
+    """Yield each expert's matrix. A product of a code and a power of two is exact in bfloat16."""
+    for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
+        yield source.looked_up(blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents))
+
+
+def interleaved_biases(experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
+    """Return `{experts}.gate_up_proj_bias` [num_experts, 2 * intermediate_size], by turns too, and
+    `{experts}.down_proj_bias` [num_experts, hidden_size].
+    """
+    number = experts.num_experts
+    return (
+        Parameter(
+            f"{experts.name}.gate_up_proj_bias",
+            (number, 2 * experts.intermediate_size),
+            Role.BIAS,
+        ),
+        Parameter(f"{experts.name}.down_proj_bias", (number, experts.hidden_size), Role.BIAS),
+    )
+
+
+def split_interleaved(
+    experts: ExpertsSpec,
+    source: "WeightSource",
+    gate_up: "Sequence[PackedWeight | Tensor]",
+    down: "Sequence[PackedWeight | Tensor]",
+) -> ExpertMatrices:
+    """Return gates and ups apart, with the biases of `source`.
+
+    gate_up: each expert's [2 * intermediate_size, hidden_size]. down: as in `ExpertMatrices`.
+    """
+    num_rows = 2 * experts.intermediate_size
+    gate_up_bias, down_bias = (source.tensor(each) for each in interleaved_biases(experts))
+    return ExpertMatrices(
+        [sliced_rows(each, 0, num_rows, 2) for each in gate_up],
+        [sliced_rows(each, 1, num_rows, 2) for each in gate_up],
+        down,
+        source.joined([gate_up_bias.T[0::2], gate_up_bias.T[1::2]]).T,
+        down_bias,
+    )
+
+
+def sliced_rows(
+    matrix: "PackedWeight | Tensor", start: int, end: int, step: int = 1
+) -> "PackedWeight | Tensor":
+    """Return each `step`-th row from start to end, as a view where it is plain."""
+    from torch import Tensor
+
+    if isinstance(matrix, Tensor):
+        return matrix[start:end:step]
+    return matrix.between(start, end, step)

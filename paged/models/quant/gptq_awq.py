@@ -1,0 +1,233 @@
+"""GPTQ and AWQ: integer codes of 2 to 8 bits, packed into words of 32 bits.
+
+GPTQ (as GPTQModel stores it) packs neighboring columns into a word, AWQ (as AutoAWQ stores it)
+eight rows of one column. Groups of columns have a scale and a zero point for each row.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagedrun.kernels.code_form import CodeForm
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
+from pagedrun.paged.models.modules.linear import Projection
+from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+_GPTQ_LAYOUTS = (None, "gptq", "gptq_v2")
+
+
+def gptq(quantization: JsonObject) -> Unpacked:
+    """Return the method of a quantization_config; raises `ModelError` for another layout."""
+    bits = num_bits(quantization, "bits")
+    layout = quantization.string("checkpoint_format")
+    if layout not in _GPTQ_LAYOUTS:
+        raise quantization.error("checkpoint_format", '"gptq" or "gptq_v2"')
+    if quantization.get("dynamic"):
+        raise quantization.error(
+            "dynamic", "empty: pagedrun does not support different settings for each module"
+        )
+    if quantization.boolean("is_marlin_format", False):
+        raise quantization.error("is_marlin_format", "false")
+    is_symmetric = quantization.boolean("sym", True)
+    size = group_size(quantization, "group_size")
+    # Where columns are in the order of their importance, groups of neighbours are not to be had.
+    has_any_order = quantization.boolean("desc_act", False) and size is not None
+    stores_less_one = layout != "gptq_v2"
+    return Unpacked((Gptq(bits, size, is_symmetric, stores_less_one, has_any_order),))
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """`qweight` [in_features * num_bits / 32, out_features], words of neighbouring columns.
+
+    `group_size` columns have a scale and a zero point for each row; None: all have. `g_idx`
+    [in_features] gives each column its group, in any order; where it is missing groups are blocks.
+    `stores_less_one`: zero points are stored less one, as the first version of the format does.
+    `has_any_order`: config.json says that groups are not blocks.
+    """
+
+    num_bits: int
+    group_size: int | None
+    is_symmetric: bool
+    stores_less_one: bool
+    has_any_order: bool = False
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return words, zero points, scales, and the columns' groups where they are stored."""
+        if stored.get(f"{part.name}.qweight") is None:
+            return None
+        groups, out = num_groups(in_features, self.group_size), part.out_features
+        num_codes = 32 // self.num_bits
+        words = (-(-in_features // num_codes), out), (groups, -(-out // num_codes))
+        role, dtypes = Role.QUANTIZED, ("I32",)
+        parameters = [
+            Parameter(f"{part.name}.qweight", words[0], role, dtypes=dtypes),
+            Parameter(f"{part.name}.qzeros", words[1], role, dtypes=dtypes),
+            Parameter(f"{part.name}.scales", (groups, out), role),
+        ]
+        if stored.get(f"{part.name}.g_idx") is not None:
+            parameters.append(Parameter(f"{part.name}.g_idx", (in_features,), role, dtypes=dtypes))
+        return tuple(parameters)
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of few bits, without zero points where these are symmetric."""
+        is_scattered = self.has_any_order and stored.get(f"{part.name}.g_idx") is not None
+        return CodeForm(
+            self.num_bits,
+            self.group_size,
+            number_bytes(stored, f"{part.name}.scales"),
+            has_zeros=not self.is_symmetric,
+            is_scattered=is_scattered,
+        )
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+        unpack, order = source.kernels.unpack_codes, ascending_order(self.num_bits)
+
+        def words(name: str) -> "Tensor":
+            return source.read(f"{part.name}.{name}").to(source.device)
+
+        codes = unpack(words("qweight").T.contiguous(), self.num_bits, order)
+        zeros = unpack(words("qzeros"), self.num_bits, order)[:, : part.out_features]
+        has_groups = source.stored.get(f"{part.name}.g_idx") is not None
+        signed_zeros = self._zeros(part.name, zeros)
+        return PackedWeight(
+            codes[:, :in_features].contiguous(),
+            self.num_bits,
+            GroupScales(words("scales").T.contiguous()),
+            self.group_size or in_features,
+            zeros=None if signed_zeros is None else signed_zeros.T.contiguous(),
+            group_of=words("g_idx").long() if has_groups else None,
+        )
+
+    def _zeros(self, name: str, stored: "Tensor") -> "Tensor | None":
+        """Return zero points, as signed as the codes, of those in the checkpoint; None: all are 0.
+
+        What a symmetric one must have is known, and told by its numbers: labels of versions are
+        often wrong.
+        """
+        if self.is_symmetric:
+            if (stored == -1).all() or (stored == 0).all():
+                return None
+            raise ModelError(
+                f"{name}.qzeros: config.json says that codes are symmetric, but these zero "
+                "points are not in the middle of their range; use another version of the model"
+            )
+        if not self.stores_less_one:
+            return stored
+        half = 2 ** (self.num_bits - 1)
+        zeros: Tensor = (stored.int() + half + 1) % (2 * half) - half
+        return zeros.to(stored.dtype)
+
+
+_AWQ_BITS = 4
+# Which of its word's columns is in the bits from 0, 4, 8, … on.
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def awq(quantization: JsonObject) -> Unpacked:
+    """Return the method of a quantization_config; raises `ModelError` for another layout."""
+    bits = "w_bit" if quantization.has("w_bit") else "bits"
+    quantization.integer(bits, _AWQ_BITS, _AWQ_BITS)
+    version = quantization.string("version")
+    if version is not None and version.lower() != "gemm":
+        raise quantization.error("version", '"gemm", the only AWQ layout that pagedrun reads')
+    if not quantization.boolean("zero_point", True):
+        raise quantization.error("zero_point", "true: pagedrun reads AWQ with zero points only")
+    size = "q_group_size" if quantization.has("q_group_size") else "group_size"
+    return Unpacked((Awq(group_size(quantization, size, 128)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Awq:
+    """`qweight` [in_features, out_features / 8], words of eight rows of a column each.
+
+    `group_size` neighbouring columns have a scale and a zero point for each row; None: all have.
+    """
+
+    group_size: int | None
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return words, zero points, packed alike, and scales."""
+        if stored.get(f"{part.name}.qweight") is None:
+            return None
+        groups, out = num_groups(in_features, self.group_size), part.out_features
+        num_words = -(-out // len(_AWQ_ORDER))
+        words = (in_features, num_words), (groups, num_words)
+        role, dtypes = Role.QUANTIZED, ("I32",)
+        return (
+            Parameter(f"{part.name}.qweight", words[0], role, dtypes=dtypes),
+            Parameter(f"{part.name}.qzeros", words[1], role, dtypes=dtypes),
+            Parameter(f"{part.name}.scales", (groups, out), role),
+        )
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the matrix in the dtype of `source`."""
+        return source.unpacked(part.name, self.packed(part, in_features, source))
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return codes of four bits with zero points."""
+        size = number_bytes(stored, f"{part.name}.scales")
+        return CodeForm(_AWQ_BITS, self.group_size, size, has_zeros=True)
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales."""
+        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+
+        def codes(name: str) -> "Tensor":
+            words = source.read(f"{part.name}.{name}").to(source.device)
+            unpacked = source.kernels.unpack_codes(words, _AWQ_BITS, _AWQ_ORDER)
+            return unpacked[:, : part.out_features].T.contiguous()
+
+        scales = source.read(f"{part.name}.scales").T.contiguous().to(source.device)
+        size = self.group_size or in_features
+        return PackedWeight(
+            codes("qweight"), _AWQ_BITS, GroupScales(scales), size, zeros=codes("qzeros")
+        )
+
+
+MAX_GROUP = 2**20
+# Widths that fill a word of 32 bits.
+WIDTHS = (2, 4, 8)
+
+
+def group_size(quantization: JsonObject, name: str, default: int | None = None) -> int | None:
+    """Return how many columns have one scale, None where -1 says all of them."""
+    if quantization.get(name) == -1:
+        return None
+    return quantization.integer(name, 1, MAX_GROUP, default)
+
+
+def num_bits(quantization: JsonObject, name: str) -> int:
+    """Return the width of a code; raises `ModelError` for one that does not fill words."""
+    bits = quantization.integer(name, 1, 32)
+    if bits not in WIDTHS:
+        raise quantization.error(name, f"one of {', '.join(map(str, WIDTHS))}")
+    return bits
+
+
+def num_groups(in_features: int, size: int | None) -> int:
+    """Return how many groups a row's columns make; the last may have fewer."""
+    return 1 if size is None else -(-in_features // size)
+
+
+def ascending_order(bits: int) -> tuple[int, ...]:
+    """Return the places of a word's codes where the first is in the lowest bits."""
+    return tuple(range(32 // bits))

@@ -1,0 +1,257 @@
+"""Linear methods: plain weights, and quantized weights in any storage format.
+
+`Dense` reads plain matrices. `Unpacked` reads quantized ones: a `WeightFormat` has the tensors
+of one storage format and their meaning. If the backend has kernels for the codes of a
+`PackedFormat`, weights stay quantized in memory; otherwise they are dequantized to the model's
+dtype at load. Both give the same products up to rounding: activations are not quantized here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.paged.models.checkpoint.tensors import (
+    NOTHING_STORED,
+    HeldCodes,
+    Parameter,
+    Role,
+    StoredTensors,
+)
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pagedrun.kernels.linear import Linear
+    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+
+class WeightFormat(Protocol):
+    """A value, as a `LinearMethod` is; importing it imports no torch."""
+
+    def parameters(
+        self, part: Projection, in_features: int, stored: StoredTensors
+    ) -> tuple[Parameter, ...] | None:
+        """Return the tensors that hold a projection's matrix, None if it is stored otherwise."""
+        ...
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the matrix [out_features, in_features] in the dtype of `source`.
+
+        Raises `ModelError` for tensors that contradict each other or hold no finite numbers.
+        """
+        ...
+
+
+@runtime_checkable
+class PackedFormat(WeightFormat, Protocol):
+    """A format whose codes can be computed with as they are."""
+
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
+        """Return what `packed` has the form of, for tensors that `parameters` returned."""
+        ...
+
+    def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
+        """Return codes and scales, on the device of `source`, of which `weight` makes the matrix.
+
+        Raises `ModelError` for tensors that contradict each other.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A matrix [out_features, in_features] for each part, and a bias [out_features] if any.
+
+    The parts are stacked into one matrix, which the backend packs.
+    """
+
+    def parameters(
+        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return each part's matrix, and its bias."""
+        return *self.weights(linear), *self.biases(linear)
+
+    def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
+        """Return the bytes of matrices and biases in the model's dtype."""
+        return dtype_bytes * sum(each.num_values for each in self.parameters(linear))
+
+    def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
+        """Return the parts as one product of the backend's."""
+        weight = source.stacked(self.weights(linear))
+        bias = source.stacked(self.biases(linear)) if linear.has_bias else None
+        return source.pack(weight, bias)
+
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
+        """Return a layer's only matrix, which stays in its file where it can."""
+        [matrix] = self.weights(linear)
+        return source.kept(matrix)
+
+    def weights(self, linear: LinearSpec) -> list[Parameter]:
+        """Return each part's matrix."""
+
+        def matrix(part: Projection) -> Parameter:
+            shape = (part.out_features, linear.in_features)
+            return Parameter(f"{part.name}.weight", shape, Role.MATRIX, part.order)
+
+        return [matrix(part) for part in linear.parts]
+
+    def biases(self, linear: LinearSpec) -> list[Parameter]:
+        """Return each part's bias, nothing for a layer without."""
+        if not linear.has_bias:
+            return []
+        return [
+            Parameter(f"{part.name}.bias", (part.out_features,), Role.BIAS, part.order)
+            for part in linear.parts
+        ]
+
+
+_DENSE = Dense()
+# Of activations, which are not quantised here.
+_ACTIVATION_SCALES = (
+    *("input_scale", "input_scale_ub", "input_global_scale", "activation_scale"),
+    "output_scale",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """Layers compute with what their weights are in the model's dtype, however these are held.
+
+    Each projection may be stored in another of `formats`, or as plain numbers: what its tensors
+    are says so. Lists in config.json of what was left as it was are not looked at.
+    """
+
+    formats: tuple[WeightFormat, ...]
+
+    def parameters(
+        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of each part's matrix, in its format, and its bias."""
+        found = list(_DENSE.biases(linear))
+        for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True):
+            packed = self._packed(part, linear, stored)
+            found += [plain] if packed is None else packed[1]
+            if packed is not None:
+                found += _superfluous(part, linear, stored)
+        return tuple(found)
+
+    def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
+        """Return the bytes of matrices and biases in the model's dtype."""
+        return _DENSE.num_bytes(linear, dtype_bytes)
+
+    def held_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of matrices, in few bits where these can be held, and biases."""
+        size = linear.in_features
+        held = linear.out_features * dtype_bytes if linear.has_bias else 0
+        for part in linear.parts:
+            found = self._packed(part, linear, codes)
+            form = None
+            if found is not None and isinstance(found[0], PackedFormat):
+                form = found[0].form(part, codes)
+            if form is None or not codes.hold(form, size):
+                held += part.out_features * size * dtype_bytes
+            else:
+                held += form.num_bytes(part.out_features, size)
+        return held
+
+    def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of one expert's matrix, in few bits where it can be held so."""
+        return self.held_bytes(linear, dtype_bytes, codes)
+
+    def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
+        """Return the parts as one layer."""
+        weights = [
+            self._weight(part, plain, linear, source)
+            for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True)
+        ]
+        bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
+        return source.pack_parts(weights, bias)
+
+    def matrix(self, linear: LinearSpec, source: "WeightSource") -> "PackedWeight | Tensor":
+        """Return the matrix of a layer's only part; a plain one stays in its file where it can."""
+        [part] = linear.parts
+        found = self._packed(part, linear, source.stored)
+        if found is None:
+            return _DENSE.matrix(linear, source)
+        return self._of_format(found[0], part, linear, source, source.code_kernels.of_experts)
+
+    def _weight(
+        self, part: Projection, plain: Parameter, linear: LinearSpec, source: "WeightSource"
+    ) -> "PackedWeight | Tensor":
+        found = self._packed(part, linear, source.stored)
+        if found is None:
+            return source.tensor(plain)
+        return self._of_format(found[0], part, linear, source, source.code_kernels)
+
+    def _of_format(
+        self,
+        found: WeightFormat,
+        part: Projection,
+        linear: LinearSpec,
+        source: "WeightSource",
+        kernels: CodeKernels,
+    ) -> "PackedWeight | Tensor":
+        """Return a part's matrix, in few bits where `kernels` hold it so."""
+        check_stray_bias(part, linear, source)
+        size = linear.in_features
+        if isinstance(found, PackedFormat):
+            form = replace(
+                found.form(part, source.stored), is_scattered=False
+            )  # it may be in order
+            if kernels.hold(form, size, source.dtype_name):
+                weight = source.ordered_rows(found.packed(part, size, source), part.order)
+                return source.packed(part.name, weight)
+        return source.ordered(found.weight(part, size, source), part.order)
+
+    def _packed(
+        self, part: Projection, linear: LinearSpec, stored: StoredTensors
+    ) -> tuple[WeightFormat, tuple[Parameter, ...]] | None:
+        """Return the format that a part is stored in, with its tensors; None for plain numbers.
+
+        Of several, such as four bits and eight, the one that all tensors fit, else the first.
+        """
+        found = [
+            (each, parameters)
+            for each in self.formats
+            if (parameters := each.parameters(part, linear.in_features, stored)) is not None
+        ]
+        fitting = (each for each in found if all(_fits(one, stored) for one in each[1]))
+        return next(fitting, found[0] if found else None)
+
+
+def check_stray_bias(part: Projection, linear: LinearSpec, source: "WeightSource") -> None:
+    """Raise `ModelError` if a layer that has no bias has one that is not zero."""
+    bias = _stray_bias(part, linear, source.stored)
+    if bias is not None and source.tensor(bias).any():
+        raise ModelError(
+            f"{bias.name} is not zero, but config.json declares no such bias; use another "
+            "version of the model"
+        )
+
+
+def _fits(parameter: Parameter, stored: StoredTensors) -> bool:
+    tensor = stored.get(parameter.name)
+    return tensor is not None and tensor.shape == parameter.shape
+
+
+def _superfluous(part: Projection, linear: LinearSpec, stored: StoredTensors) -> list[Parameter]:
+    """Return what a quantised part may have beside its weights."""
+    bias = _stray_bias(part, linear, stored)
+    found = [] if bias is None else [bias]
+    for name in (f"{part.name}.{each}" for each in _ACTIVATION_SCALES):
+        tensor = stored.get(name)
+        if tensor is not None:
+            found.append(Parameter(name, tensor.shape, Role.QUANTIZED))
+    return found
+
+
+def _stray_bias(part: Projection, linear: LinearSpec, stored: StoredTensors) -> Parameter | None:
+    """Return the bias of a layer that has none: some programs write zeros there."""
+    name = f"{part.name}.bias"
+    if linear.has_bias or stored.get(name) is None:
+        return None
+    return Parameter(name, (part.out_features,), Role.BIAS)

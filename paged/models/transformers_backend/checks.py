@@ -1,0 +1,251 @@
+"""Checks of a loaded Transformers model: agreement with Transformers alone, and row invariance.
+
+Logits over paged KV memory must equal those of Transformers without a cache up to rounding;
+otherwise the model is refused. Row invariance of the products and attention is guaranteed, but
+the code of Transformers may use any other op of torch, some of which compute the rest of a loop
+in another way. That is undocumented, so it is probed: a difference proves the dependence,
+agreement makes it unlikely.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache, KVMemory
+from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
+
+BLOCK_SIZE = 16
+NUM_ROWS = 8
+ROW_TOKENS = 48
+# Of the first row: enough numbers in a layer for torch to cut its loops into one for each thread.
+LONG_NUMBERS = 100_000
+MAX_LONG = 1024
+
+
+class Chunk(NamedTuple):
+    """Some tokens of a row: of its prompt, or one that was generated."""
+
+    row: int
+    start: int
+    end: int
+    is_prompt: bool = True
+
+
+class Trial:
+    """`NUM_ROWS` rows of random tokens, always the same ones.
+
+    Each may have `ROW_TOKENS`, the first `long_tokens`, which is no less.
+    """
+
+    def __init__(self, model: Model, device: CacheDevice, hidden_size: int) -> None:
+        self.model = model
+        most = min(MAX_LONG, model.network.max_position_embeddings)
+        self.long_tokens = max(min(LONG_NUMBERS // hidden_size, most), ROW_TOKENS)
+        self._device = device
+        lengths = [self.long_tokens, *[ROW_TOKENS] * (NUM_ROWS - 1)]
+        num_blocks = [-(-length // BLOCK_SIZE) for length in lengths]
+        specs = model.kv_cache_specs(str(model.dtype).removeprefix("torch."))
+        self._cache = KVCache(
+            [KVMemory(spec, BLOCK_SIZE, sum(num_blocks), 0, device) for spec in specs]
+        )
+        ids = torch.arange(sum(num_blocks), dtype=torch.int32)
+        self._tables = nn.utils.rnn.pad_sequence(
+            list(torch.split(ids, num_blocks)), batch_first=True
+        )
+        self._ids = [
+            random_row(row, length, model.network.vocab_size) for row, length in enumerate(lengths)
+        ]
+
+    @torch.inference_mode()
+    def hidden(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+        """Compute chunks in one step, those of prompts first; return what each gives.
+
+        Of a chunk [num_tokens, hidden_size], what the head makes logits of.
+        """
+        batch = self._batch(chunks)
+        hidden = self.model.hidden(batch, self._cache)
+        return list(torch.split(hidden, [chunk.end - chunk.start for chunk in chunks]))
+
+    def _batch(self, chunks: Sequence[Chunk]) -> ForwardBatch:
+        place = self._device.torch_device
+        positions = torch.cat([torch.arange(chunk.start, chunk.end) for chunk in chunks])
+        rows = torch.cat([torch.full((each.end - each.start,), each.row) for each in chunks])
+        ids = torch.cat([self._ids[each.row][each.start : each.end] for each in chunks])
+        prompts = [chunk for chunk in chunks if chunk.is_prompt]
+        lengths = torch.tensor([0, *(chunk.end - chunk.start for chunk in prompts)])
+        num_prefill = int(lengths.sum())
+        prefill = decode = None
+        if prompts:
+            prefill = PrefillInputs(
+                _int32(lengths.cumsum(0)),
+                _int32(torch.tensor([chunk.row for chunk in prompts])),
+                _int32(torch.tensor([chunk.start for chunk in prompts])),
+            )
+        if num_prefill < len(rows):
+            decode = DecodeInputs(_int32(rows[num_prefill:]), _int32(positions[num_prefill:] + 1))
+        slots = self._tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE
+        slots += positions % BLOCK_SIZE
+        inputs = AttentionInputs(self._tables, num_prefill, prefill, decode)
+        inputs = inputs.placed(lambda tensor: tensor.to(place))
+        groups = tuple(
+            GroupBatch(
+                slots.to(place),
+                self._device.kernels.prepare(
+                    inputs, self.model.attention_shape(group, memory.blocks.dtype)
+                ),
+            )
+            for group, memory in enumerate(self._cache.groups)
+        )
+        return ForwardBatch(
+            input_ids=ids.to(place),
+            positions=positions.to(place),
+            num_prefill_tokens=num_prefill,
+            groups=groups,
+            logits_rows=torch.arange(len(rows), device=place),
+        )
+
+
+def random_row(row: int, num_tokens: int, vocab_size: int) -> Tensor:
+    """Return the first tokens of a row, [num_tokens] int64: the same ones each time."""
+    generator = torch.Generator().manual_seed(row)
+    return torch.randint(vocab_size, (num_tokens,), generator=generator)
+
+
+def _int32(numbers: Tensor) -> Tensor:
+    return numbers.to(torch.int32)
+
+
+LENGTHS = (40, 15)  # of the rows that are compared
+# Prompts in one chunk and in two, generated tokens beside a prompt and beside one another.
+_COMPARED_STEPS = (
+    (Chunk(0, 0, 20), Chunk(1, 0, 11)),
+    (Chunk(0, 20, 37), Chunk(1, 11, 12, is_prompt=False)),
+    *(
+        (Chunk(0, 37 + i, 38 + i, is_prompt=False), Chunk(1, 12 + i, 13 + i, is_prompt=False))
+        for i in range(3)
+    ),
+)
+# The most that a token's logits may differ by, as a share of the largest: the order of summation
+# differs. In 16 bits that holds for half of the tokens, since rounding may lead some to another
+# expert, and so to other logits.
+MAX_DIFFERENCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+class Disagreement(Exception):
+    """A model gives other logits over the paged cache than without it."""
+
+
+class Differences:
+    """How far logits are from the expected ones, as a share of the largest of these.
+
+    expected: of each row, [num_tokens, vocab_size] float32. where: what the others come from.
+    """
+
+    def __init__(self, expected: Sequence[Tensor], where: str, dtype: torch.dtype) -> None:
+        self._expected = expected
+        self._where = where
+        self._dtype = dtype
+        self._largest = max(float(each.abs().max()) for each in expected)
+        self._found: dict[bool, list[Tensor]] = {True: [], False: []}  # of prompts, and generated
+
+    def add(self, row: int, start: int, logits: Tensor, *, is_prompt: bool) -> None:
+        """Compare logits [num_tokens, vocab_size] of a row's tokens from `start` on."""
+        wanted = self._expected[row][start : start + len(logits)]
+        self._found[is_prompt].append((logits - wanted).abs().amax(1).cpu() / self._largest)
+
+    def largest(self) -> float:
+        """Return the largest.
+
+        Raises `Disagreement` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or
+        for generated ones, or are not numbers.
+        """
+        of_kinds = [torch.cat(each) for each in self._found.values()]
+        most = MAX_DIFFERENCE[self._dtype]
+        for each in of_kinds:
+            share = float(each.max() if self._dtype is torch.float32 else each.median())
+            if not share <= most:  # nor if it is no number
+                raise Disagreement(
+                    f"its logits {self._where} differ from those of Transformers alone by "
+                    f"{share:.2g} of the largest, where at most {most:g} is rounding"
+                )
+        return float(torch.cat(of_kinds).max())
+
+
+@torch.inference_mode()
+def expected_logits(causal_lm: Any, vocab_size: int) -> list[Tensor]:
+    """Return the library's own logits of each row, computed without a cache and one by one.
+
+    [num_tokens, vocab_size] each, float32.
+    """
+    ids = [random_row(row, length, vocab_size)[None] for row, length in enumerate(LENGTHS)]
+    return [
+        causal_lm(input_ids=each.to(causal_lm.device), use_cache=False)
+        .logits[0, :, :vocab_size]
+        .float()
+        for each in ids
+    ]
+
+
+@torch.inference_mode()
+def largest_difference(trial: Trial, expected: Sequence[Tensor]) -> float:
+    """Return how far logits over paged memory are from the expected ones.
+
+    Raises `Disagreement` where `Differences.largest` does.
+    """
+    differences = Differences(expected, "over paged memory", trial.model.dtype)
+    for chunks in _COMPARED_STEPS:
+        for chunk, hidden in zip(chunks, trial.hidden(chunks), strict=True):
+            logits = trial.model.head(hidden).float()
+            differences.add(chunk.row, chunk.start, logits, is_prompt=chunk.is_prompt)
+    return differences.largest()
+
+
+_PROBE_PROMPT = 17
+_PROBE_ROWS = (3, NUM_ROWS)
+_PROBE_CUTS = (0, 5, 18)
+
+
+def rows_depend_on_batch(trial: Trial) -> bool:
+    """Whether a token was seen to get other bits with other rows, or in other chunks."""
+    return not (_prompts_agree(trial) and _chunks_agree(trial) and _generated_agree(trial))
+
+
+def _prompts_agree(trial: Trial) -> bool:
+    alone = [trial.hidden([Chunk(row, 0, _PROBE_PROMPT)])[0] for row in range(NUM_ROWS)]
+    return all(
+        _same(trial.hidden([Chunk(row, 0, _PROBE_PROMPT) for row in _rows(num)]), alone)
+        for num in _PROBE_ROWS
+    )
+
+
+def _generated_agree(trial: Trial) -> bool:
+    """Compare the token behind the prompts, which are in the cache."""
+    at = _PROBE_PROMPT, _PROBE_PROMPT + 1
+    alone = [trial.hidden([Chunk(row, *at, is_prompt=False)])[0] for row in range(NUM_ROWS)]
+    return all(
+        _same(trial.hidden([Chunk(row, *at, is_prompt=False) for row in _rows(num)]), alone)
+        for num in _PROBE_ROWS
+    )
+
+
+def _chunks_agree(trial: Trial) -> bool:
+    end = trial.long_tokens
+    [whole] = trial.hidden([Chunk(0, 0, end)])
+    borders = [*_PROBE_CUTS, max(end - 9, _PROBE_CUTS[-1] + 1), end]
+    pairs = pairwise(borders)
+    pieces = [trial.hidden([Chunk(0, start, stop)])[0] for start, stop in pairs]
+    return torch.equal(torch.cat(pieces), whole)
+
+
+def _rows(num_rows: int) -> range:
+    """Return the first rows, last first: each at another place than alone."""
+    return range(num_rows - 1, -1, -1)
+
+
+def _same(together: list[Tensor], alone: list[Tensor]) -> bool:
+    pairs = zip(reversed(together), alone, strict=False)  # of those that were not there, none
+    return all(torch.equal(one, other) for one, other in pairs)

@@ -1,0 +1,192 @@
+"""Fields of config.json that Transformers may see, and the config that it builds of them.
+
+Fields that name code, files or kernels are removed, whatever their values: a model folder
+cannot make Transformers run anything. Errors of its own are shortened to one sentence. Nothing
+here imports Transformers before it is called; `has_code_for` does not import it at all.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
+from pagedrun.paged.values.errors import ModelError, option
+from pagedrun.paged.values.json_value import JSONValue
+
+# Fields that say how to run a model, or which files or kernels to get, rather than what it is.
+# Those that begin with an underscore are of this kind too.
+_HIDDEN_FIELDS = frozenset(
+    {
+        *(
+            "auto_map",
+            "attn_implementation",
+            "experts_implementation",
+            "transformers_weights",
+            "use_kernels",
+        ),
+        *("dtype", "torch_dtype", "torchscript", "use_cache", "return_dict"),
+        *("output_attentions", "output_hidden_states", "output_router_logits"),
+        *("id2label", "label2id", "task_specific_params"),
+    }
+)
+_QUANTIZED = ("quantization_config", "compression_config")
+# Past any model, but few enough to be built; and contexts long enough to be tried out.
+_RANGES = {
+    "num_hidden_layers": (1, 1024),
+    "hidden_size": (1, 2**20),
+    "vocab_size": (2, 2**24),
+    "num_attention_heads": (1, 2**14),
+    "max_position_embeddings": (64, MAX_POSITIONS),
+}
+_INFINITIES = ("Infinity", "-Infinity")
+_REQUIRED = ("num_hidden_layers", "hidden_size")
+
+
+def visible_fields(config: JsonObject) -> str:
+    """Return as JSON what the library gets to see of a config.json.
+
+    Raises `ModelError` for a folder that names code of its own, and for quantised weights.
+    """
+    if config.has("auto_map"):
+        raise ModelError(
+            f"{config.origin} names its own code (auto_map), which is never run; remove "
+            "auto_map if Transformers itself supports the model"
+        )
+    for name in _QUANTIZED:
+        if config.has(name):
+            raise ModelError(
+                f"{config.origin}: {name} says that the weights are quantized, which "
+                f"{option('model_impl')} transformers does not support; use an unquantized "
+                "version of the model"
+            )
+    return json.dumps(_visible(config.fields), sort_keys=True)
+
+
+def transformers_config(origin: str, fields: str) -> Any:
+    """Return the library's own object for `visible_fields` of the file `origin`.
+
+    Raises `ModelError` for a type that the library does not know as a causal language model, and
+    for fields that it refuses.
+    """
+    # Imported here: it takes seconds.
+    from transformers import __version__
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = JsonObject(origin, json.loads(fields))
+    model_type = config.string("model_type")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        wanted = f"a causal language model that Transformers {__version__} supports"
+        raise config.error("model_type", wanted)
+    try:
+        with quiet():
+            made = CONFIG_MAPPING[model_type].from_dict(dict(config.fields))
+            values = {name: getattr(made, name, None) for name in _RANGES}
+    except Exception as error:  # the library's own checks, of any kind
+        raise ModelError(
+            f"{origin}: Transformers {__version__} cannot build a {model_type} from it "
+            f"({said(error)})"
+        ) from error
+    for name, (least, most) in _RANGES.items():
+        value = values[name]
+        if value is None and name in _REQUIRED:
+            raise ModelError(
+                f"{origin}: model_type {model_type!r} has no {name} when read by Transformers, "
+                "which happens if its text decoder is one of several parts; "
+                f"{option('model_impl')} transformers does not support such models"
+            )
+        if value is not None and not (isinstance(value, int) and least <= value <= most):
+            raise ModelError(
+                f"{origin}: {name} is {str(value)[:80]} when read by Transformers; it must be an "
+                f"integer from {least} to {most}"
+            )
+    return made
+
+
+def _visible(fields: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the fields that are read, those of nested objects too."""
+    return {
+        name: _value(value)
+        for name, value in fields.items()
+        if name not in _HIDDEN_FIELDS and not name.startswith("_")
+    }
+
+
+def _value(value: JSONValue) -> JSONValue:
+    """Return a value as the library reads it, which writes infinity as an object of its own."""
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    written = value.get("__float__")
+    if len(value) == 1 and isinstance(written, str) and written in _INFINITIES:
+        return float(written)
+    return _visible(value)
+
+
+MAX_SHOWN = 200
+# Of Hugging Face's checked dataclasses: a field of the wrong type, and fields that disagree.
+_FIELD = re.compile(r"Validation error for field '(\w+)':")
+_FIELDS = re.compile(r"Class validation error for validator '\w+':\s*\w+: (.*)")
+_EXPECTED = re.compile(r"expected (?:a )?(\w+), got")
+_TYPES = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "dict": "an object",
+    "list": "a list",
+    "tuple": "a list",
+    "NoneType": "null",
+}
+
+
+def said(error: Exception) -> str:
+    """Return the kind of an error and the first line of what it says, cut to 200 characters.
+
+    Of a field of the wrong type: its name, and what it must be.
+    """
+    text = str(error).strip()
+    field = _FIELD.match(text)
+    if field is not None:
+        names = dict.fromkeys(_EXPECTED.findall(text))
+        wanted = " or ".join(_TYPES[name] for name in names if name in _TYPES)
+        return f"{field[1]} must be {wanted or 'another value'}"[:MAX_SHOWN]
+    fields = _FIELDS.match(text)
+    if fields is not None:
+        return fields[1].replace("`", "")[:MAX_SHOWN]
+    lines = text.splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:MAX_SHOWN]}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let the library say nothing but errors, and draw no progress."""
+    from transformers.utils import logging
+
+    before, drew = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if drew:
+            logging.enable_progress_bar()
+
+
+_TYPE = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
+
+
+def has_code_for(model_type: str | None) -> bool:
+    """Whether there is a module for that `model_type`; what it can do is another question."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None or not _TYPE.fullmatch(model_type or ""):
+        return False
+    name = str(model_type).removesuffix("_text")  # a part of the model without it
+    return (Path(spec.origin).parent / "models" / name / f"modeling_{name}.py").is_file()

@@ -1,0 +1,254 @@
+"""TransformersModel: a Transformers model over paged KV memory; loading of both kinds of models."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
+from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
+from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
+from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.transformers_backend.checks import (
+    Disagreement,
+    Trial,
+    expected_logits,
+    largest_difference,
+    rows_depend_on_batch,
+)
+from pagedrun.paged.models.transformers_backend.config_fields import (
+    quiet,
+    said,
+    transformers_config,
+)
+from pagedrun.paged.models.transformers_backend.hooks import (
+    PAGED,
+    PagedAttention,
+    RowExperts,
+    RowOps,
+    Step,
+    attach,
+    can_replace_experts,
+    is_experts,
+)
+from pagedrun.paged.models.transformers_backend.plain_model import PlainModel
+from pagedrun.paged.models.transformers_backend.specs import PlainSpec, TransformersSpec
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.report_parts import LibraryFigures
+
+
+class TransformersModel:
+    """`causal_lm` is the library's, with its weights on the device; implements `Model`.
+
+    Its matrices and experts are multiplied by pagedrun's products, its attention is that of the
+    paged cache. A step's tokens are one row to it, each at its own position; all that it does
+    besides treats each token by itself.
+    """
+
+    mapped_bytes = 0
+
+    def __init__(
+        self, network: TransformersSpec, causal_lm: Any, device: CacheDevice, *, row_invariant: bool
+    ) -> None:
+        """Take the model over, and look whether it computes the same as before.
+
+        Raises `Disagreement` if it does not.
+        """
+        kernels = device.kernels
+        self.network = network
+        self.dtype: torch.dtype = causal_lm.dtype
+        expected = expected_logits(causal_lm, network.vocab_size)
+        self._step = Step()
+        self._ops = RowOps(causal_lm, kernels, row_invariant=row_invariant)
+        for layer, place in zip(network.layers, network.places, strict=True):
+            attention = PagedAttention(layer, place, device, self._step)
+            attach(causal_lm.get_submodule(layer.name), attention)
+        causal_lm.set_attn_implementation(PAGED)
+        experts = [module for module in causal_lm.modules() if is_experts(module)]
+        if all(can_replace_experts(module) for module in experts):
+            for module in experts:
+                attach(module, RowExperts(module, kernels))
+            causal_lm.set_experts_implementation(PAGED)
+        self._trunk = _Trunk.of(causal_lm)
+        self._causal_lm = causal_lm
+        given_up = self._ops.given_up
+        held = (each.nbytes for each in causal_lm.parameters() if each not in given_up)
+        self.num_bytes = sum(held) + sum(each.num_bytes for each in self._ops.products)
+        trial = Trial(self, device, network.hidden_size)
+        self.library: LibraryFigures = {
+            "computed_by": network.computed_by,
+            "path": "paged",
+            "largest_difference": largest_difference(trial, expected),
+            "rows_depend_on_batch": rows_depend_on_batch(trial),
+        }
+
+    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return what a backend must know to prepare attention of a group of layers, over a cache
+        of that dtype."""
+        heads = self.network.kv_groups[group].heads
+        return AttentionShape(
+            heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
+        )
+
+    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
+        """Return the bytes that a step's tensors take at the widest point of the network."""
+        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        return self.network.kv_cache_specs(dtype)
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Return nothing: models with recurrent layers are refused."""
+        return ()
+
+    def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values into the cache; return what `head` makes logits of.
+
+        Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
+        """
+        self._step.now = batch, cache
+        try:
+            with self._ops:
+                states = self._trunk.run(batch.input_ids, batch.positions)
+        finally:
+            self._step.now = None
+        return states[batch.logits_rows]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        if not len(hidden):
+            return hidden.new_empty(0, self.network.vocab_size)
+        with self._ops, self._trunk.giving(hidden):
+            logits: Tensor = self._causal_lm(
+                input_ids=torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device),
+                use_cache=False,
+            ).logits
+        return logits[0, :, : self.network.vocab_size].to(hidden.dtype)
+
+
+class _Trunk(nn.Module):
+    """All of a model below its head, in its place: runs it, or gives the head what it gave before.
+
+    The head is more than a product: some models scale logits, or cap them. So it is the library's
+    own code that runs, on chosen rows of what the layers gave.
+    """
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self._kind: Any = None  # of what the decoder returns
+        self._given: Tensor | None = None
+
+    @classmethod
+    def of(cls, causal_lm: Any) -> "_Trunk":
+        """Put one in the place of a model's decoder."""
+        decoder = causal_lm.get_decoder()
+        [name] = [name for name, module in causal_lm.named_modules() if module is decoder]
+        parent, _, last = name.rpartition(".")
+        trunk = cls(decoder)
+        setattr(causal_lm.get_submodule(parent), last, trunk)
+        return trunk
+
+    def run(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """Return the hidden states of tokens [num_tokens], [num_tokens, hidden_size]."""
+        output = self.decoder(
+            input_ids=input_ids[None], position_ids=positions[None], use_cache=False
+        )
+        self._kind = type(output)
+        states: Tensor = output.last_hidden_state
+        return states[0]
+
+    @contextmanager
+    def giving(self, hidden: Tensor) -> Iterator[None]:
+        """Let the decoder give these hidden states, [num_rows, hidden_size]."""
+        self._given = hidden
+        try:
+            yield
+        finally:
+            self._given = None
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Give what `giving` says."""
+        assert self._given is not None, "the layers run by themselves"
+        return self._kind(last_hidden_state=self._given[None])
+
+
+_MAX_SHOWN_NAMES = 4
+
+
+def load_transformers(
+    network: TransformersSpec | PlainSpec,
+    checkpoint: BaseCheckpoint,
+    dtype: torch.dtype,
+    device: CacheDevice,
+    *,
+    row_invariant: bool,
+) -> TransformersModel | PlainModel:
+    """Return the model of a checkpoint's folder with its weights, cast to `dtype`.
+
+    The library gets config.json's fields and the tensors of the safetensors files, and opens no
+    file itself. `row_invariant` asks for products whose rows have the same bytes whatever their
+    number; without paged memory they are the library's. Raises `ModelError` if the tensors are not
+    those of the model, or if it gives other logits than by itself.
+    """
+    folder = checkpoint.path
+    config = transformers_config(str(folder / "config.json"), network.fields)
+    with quiet():
+        causal_lm = _load_causal_lm(config, checkpoint, dtype).to(device.torch_device).eval()
+    over = "with its own caches" if isinstance(network, PlainSpec) else "with paged memory"
+    try:
+        if isinstance(network, PlainSpec):
+            return PlainModel(network, causal_lm)
+        return TransformersModel(network, causal_lm, device, row_invariant=row_invariant)
+    except Exception as error:  # whatever its code raises where it meets ours
+        why = str(error) if isinstance(error, Disagreement) else f"it fails there ({said(error)})"
+        raise ModelError(
+            f"{folder}: model_type {config.model_type!r} cannot be run by Transformers' code "
+            f"{over}: {why}"
+        ) from error
+
+
+def _load_causal_lm(config: Any, checkpoint: BaseCheckpoint, dtype: torch.dtype) -> Any:
+    """Return the library's model on the host, attending by the library's plain code."""
+    with torch.device("meta"):
+        kind = type(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
+    try:
+        causal_lm, loading = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict={name: checkpoint.tensor(name) for name in checkpoint.names},
+            dtype=dtype,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            ignore_mismatched_sizes=True,  # they are named below
+            output_loading_info=True,
+        )
+    except Exception as error:  # the library's own checks, of any kind
+        raise ModelError(
+            f"{checkpoint.path}: Transformers cannot load the weights ({said(error)}); check that "
+            "they belong to config.json"
+        ) from error
+    wrong = {
+        word: sorted(str(each) for each in loading[key])
+        for word, key in (
+            ("missing", "missing_keys"),
+            ("extra", "unexpected_keys"),
+            ("misshapen", "mismatched_keys"),
+        )
+        if loading[key]
+    }
+    if wrong:
+        shown = "; ".join(
+            f"{word}: {', '.join(name[:120] for name in names[:_MAX_SHOWN_NAMES])}"
+            for word, names in wrong.items()
+        )
+        raise ModelError(
+            f"{checkpoint.path}: the weights do not fit config.json ({shown}); check that both "
+            "come from the same model, or download it again"
+        )
+    return causal_lm

@@ -1,0 +1,248 @@
+"""PlainModel: a model that Transformers computes sequence by sequence, with its own caches."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
+from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
+from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.transformers_backend.checks import (
+    LENGTHS,
+    Differences,
+    Disagreement,
+    expected_logits,
+    random_row,
+)
+from pagedrun.paged.models.transformers_backend.config_fields import said
+from pagedrun.paged.models.transformers_backend.specs import PlainSpec
+from pagedrun.paged.values.errors import EngineError, option
+from pagedrun.paged.values.report_parts import LibraryFigures
+
+_NO_SLOT = -1  # no slot is read, or written
+
+
+class PlainModel:
+    """`causal_lm` is the library's, with its weights on the device; implements `Model`.
+
+    A prompt is computed in one piece, an answer token by token, also when it is computed again, and
+    no two sequences together: what a sequence gets does not depend on what runs beside it.
+    """
+
+    mapped_bytes = 0
+
+    def __init__(self, network: PlainSpec, causal_lm: Any) -> None:
+        """Take the model over, and look whether it computes with its cache what it does without.
+
+        Raises `Disagreement` if it does not.
+        """
+        self.network = network
+        self.dtype: torch.dtype = causal_lm.dtype
+        self.num_bytes = sum(each.nbytes for each in causal_lm.parameters())
+        self._forward = CachedForward(causal_lm, network.cache_name)
+        largest, depends = check_plain(causal_lm, self._forward, network)
+        self.library: LibraryFigures = {
+            "computed_by": network.computed_by,
+            "path": "plain",
+            "why_plain": network.why,
+            "largest_difference": largest,
+            "rows_depend_on_batch": depends,
+        }
+
+    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return the shape of attention that nothing asks for."""
+        [spec] = self.kv_cache_specs(str(cache_dtype).removeprefix("torch."))
+        return AttentionShape(1, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype)
+
+    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
+        """Return the bytes that a step's tensors take at the widest point of the network."""
+        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return one group without layers."""
+        return self.network.kv_cache_specs(dtype)
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Return what the library's cache of a sequence takes."""
+        return self.network.state_specs(str(self.dtype).removeprefix("torch."))
+
+    def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        """Compute the batch's sequences one by one; return the logits, which `head` hands on.
+
+        Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
+        """
+        states, inputs = cache.states, batch.states
+        assert isinstance(states, StateObjects) and inputs is not None, "made without caches"
+        wanted = set(batch.logits_rows.tolist())
+        logits: dict[int, Tensor] = {}
+        slots = zip(inputs.read_slots.tolist(), inputs.write_slots.tolist(), strict=True)
+        for tokens, (read, write) in zip(inputs.chunks(), slots, strict=True):
+            places = tokens.tolist()
+            num_prompt = sum(place < batch.num_prefill_tokens for place in places)
+            if num_prompt and read != _NO_SLOT:
+                raise _too_large(int(batch.positions[places[-1]]) + 1)
+            own = None if read == _NO_SLOT else states.take(read, write)
+            ends = [num_prompt, *range(num_prompt + 1, len(places) + 1)]
+            begin = 0
+            for end in ends if num_prompt else ends[1:]:
+                part = places[begin:end]
+                first = next((i for i, place in enumerate(part) if place in wanted), len(part))
+                found, own = self._run(batch, tokens[begin:end], own, len(part) - first)
+                logits |= zip(part[first:], found, strict=True)
+                begin = end
+            if write != _NO_SLOT:
+                states.put(write, own)
+        rows = [logits[place] for place in batch.logits_rows.tolist()]
+        return torch.stack(rows) if rows else self._nothing(batch.input_ids)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits of some rows of `hidden`, which they are already."""
+        return hidden
+
+    def _run(
+        self, batch: ForwardBatch, tokens: Tensor, own: object | None, num_logits: int
+    ) -> tuple[Tensor, object]:
+        """Compute tokens of one sequence; return the logits of the last ones, and its cache."""
+        positions = batch.positions[tokens]
+        start = int(positions[0])
+        try:
+            found, after = self._forward(batch.input_ids[tokens], start, own, num_logits)
+        except Exception as error:  # whatever its code raises; the cache may be half changed
+            if isinstance(error, MemoryError | torch.OutOfMemoryError):
+                raise _too_large(start + len(tokens)) from error
+            raise EngineError(
+                f"Transformers' code fails on token {start + len(tokens)} of a row ({said(error)})"
+            ) from error
+        return found[:, : self.network.vocab_size].to(self.dtype), after
+
+    def _nothing(self, like: Tensor) -> Tensor:
+        size = self.network.vocab_size
+        return torch.empty(0, size, dtype=self.dtype, device=like.device)
+
+
+def _too_large(num_tokens: int) -> EngineError:
+    return EngineError(
+        f"out of memory with a row of {num_tokens} tokens, whose prompt Transformers' "
+        "code computes in one piece; free some memory, or pass a smaller "
+        f"{option('max_model_len')} or {option('max_num_seqs')}"
+    )
+
+
+# What a forward pass returns its cache as, and takes it by.
+CACHE_NAMES = ("past_key_values", "cache_params", "state")
+
+
+class NoCache(Exception):
+    """The model returns nothing to go on from."""
+
+
+class CachedForward:
+    """`causal_lm` is the library's; `cache_name` is how its cache goes in and out, None: to be
+    found at the first call."""
+
+    def __init__(self, causal_lm: Any, cache_name: str | None = None) -> None:
+        self._causal_lm = causal_lm
+        self._takes = inspect.signature(causal_lm.forward).parameters.keys()
+        self.cache_name = cache_name
+
+    def __call__(
+        self, input_ids: Tensor, start: int, cache: object | None, num_logits: int
+    ) -> tuple[Tensor, object]:
+        """Return the logits of the last tokens and the cache behind them all, which may be the one
+        that was given, changed.
+
+        input_ids: [num_tokens], at the positions from `start` on. cache: behind the tokens before
+        them, None at a sequence's beginning. Returns logits [num_logits, the library's vocabulary].
+        Raises `NoCache` if there is nothing to go on from.
+        """
+        asked: dict[str, Any] = {"input_ids": input_ids[None], "use_cache": True}
+        if "position_ids" in self._takes:
+            end = start + len(input_ids)
+            asked["position_ids"] = torch.arange(start, end, device=input_ids.device)[None]
+        if "logits_to_keep" in self._takes:
+            asked["logits_to_keep"] = max(num_logits, 1)  # 0 would be all
+        if cache is not None:
+            assert self.cache_name is not None, "a cache before the first call"
+            asked[self.cache_name] = cache
+        output = self._causal_lm(**asked)
+        if self.cache_name is None:
+            given = (name for name in CACHE_NAMES if getattr(output, name, None) is not None)
+            self.cache_name = next((name for name in given if name in self._takes), None)
+        after = None if self.cache_name is None else getattr(output, self.cache_name, None)
+        if after is None:
+            raise NoCache
+        logits: Tensor = output.logits[0]
+        return logits[len(logits) - num_logits :], after
+
+
+def num_cached(cache: object) -> int:
+    """Return how many numbers all tensors are that can be reached from an object."""
+    seen: set[int] = set()
+    found: list[object] = [cache]
+    count = 0
+    while found:
+        each = found.pop()
+        if id(each) in seen or isinstance(each, type | nn.Module):
+            continue
+        seen.add(id(each))
+        if isinstance(each, Tensor):
+            count += each.numel()
+        elif isinstance(each, dict):
+            found += each.values()
+        elif isinstance(each, list | tuple | set):
+            found += each
+        elif hasattr(each, "__dict__"):
+            found += vars(each).values()
+    return count
+
+
+_NUM_GENERATED = 3
+
+
+@torch.inference_mode()
+def check_plain(causal_lm: Any, forward: CachedForward, network: PlainSpec) -> tuple[float, bool]:
+    """Compute two rows beside one another and one of them alone.
+
+    Returns how far logits are from those without a cache, as a share of the largest, and whether
+    the row alone had other bits. Raises `Disagreement` if they differ by more than rounding, or if
+    a cache holds more than was to be expected.
+    """
+    vocab_size = network.vocab_size
+    expected = expected_logits(causal_lm, vocab_size)
+    differences = Differences(expected, "with its cache", causal_lm.dtype)
+    ids = [
+        random_row(row, length, vocab_size).to(causal_lm.device)
+        for row, length in enumerate(LENGTHS)
+    ]
+    together = _compute_rows(forward, ids, network)
+    for row, logits in enumerate(together):
+        num_prompt = len(logits) - _NUM_GENERATED
+        differences.add(row, 0, logits[:num_prompt], is_prompt=True)
+        differences.add(row, num_prompt, logits[num_prompt:], is_prompt=False)
+    [alone] = _compute_rows(forward, ids[:1], network)
+    return differences.largest(), not torch.equal(alone, together[0])
+
+
+def _compute_rows(forward: CachedForward, rows: list[Tensor], network: PlainSpec) -> list[Tensor]:
+    """Return all logits of rows whose last tokens are computed one by one, in turn."""
+    begun = []
+    for ids in rows:
+        num_prompt = len(ids) - _NUM_GENERATED
+        logits, cache = forward(ids[:num_prompt], 0, None, num_prompt)
+        begun.append(([logits], cache))
+    for behind in range(_NUM_GENERATED, 0, -1):
+        for row, (ids, (found, cache)) in enumerate(zip(rows, begun, strict=True)):
+            at = len(ids) - behind
+            logits, cache = forward(ids[at : at + 1], at, cache, 1)
+            begun[row] = ([*found, logits], cache)
+    for ids, (_, cache) in zip(rows, begun, strict=True):
+        expected = network.num_state_numbers + len(ids) * network.num_token_numbers
+        if num_cached(cache) > expected:
+            raise Disagreement(
+                f"its cache of {len(ids)} tokens holds {num_cached(cache)} numbers instead of "
+                f"{expected}"
+            )
+    return [torch.cat(found)[:, : network.vocab_size].float() for found, _ in begun]
