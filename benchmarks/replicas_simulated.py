@@ -27,8 +27,7 @@ import numpy as np
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_part import PlanPart, num_common
 from pagedrun.paged.planning.units import SplitPrefixes, unit_cuts
-from pagedrun.paged.replicas.unit import Unit
-from pagedrun.paged.replicas.unit_queue import UnitQueue
+from pagedrun.paged.replicas.unit_queue import Unit, UnitQueue
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 

@@ -27,9 +27,8 @@ from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before the next lines import torch
 
-from pagedrun.cli.progress.durations import show_span
-from pagedrun.cli.progress.run_figures import RunWatch
-from pagedrun.cli.progress.time_left import TimeLeft
+from pagedrun.cli.progress.run_figures import RunWatch, TimeLeft
+from pagedrun.cli.terminal.units import show_span
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.ask_flags import ASK, AskOptions
 from pagedrun.cli.options.flags import Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import Display
+from pagedrun.cli.options.generate_flags import ASK, GENERATE, AskOptions, Display
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
 if TYPE_CHECKING:
@@ -60,10 +58,8 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
 
     prepare_environment()  # before numba, by the next lines, and torch are imported
     from pagedrun.cli.options.job_flags import job_config
-    from pagedrun.cli.options.question_text import question_text
-    from pagedrun.cli.progress.waiting import show_waiting
-    from pagedrun.cli.report.answer_figures import answer_line
-    from pagedrun.cli.terminal.answer_writer import AnswerWriter
+    from pagedrun.cli.options.reading import question_text
+    from pagedrun.cli.report.answer_screen import AnswerWriter, answer_line, show_waiting
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.output.writer import row_line
     from pagedrun.paged.job.question import Question

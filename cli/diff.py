@@ -10,8 +10,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import Display
+from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag, Panel
 
 HELP = """Compare two outputs of `pagedrun generate`: changed rows and their first difference.

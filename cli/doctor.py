@@ -14,7 +14,7 @@ from pagedrun.cli.options.generate_flags import GENERATE
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pagedrun.cli.options.defaults import DefaultFacts
+    from pagedrun.cli.options.settings import DefaultFacts
     from pagedrun.paged.machine.examination import Examination
 
 HELP = """Check this machine: versions, processor, memory, caches, GPU, hub and defaults.
@@ -36,12 +36,11 @@ def _doctor(context: typer.Context, given: Given) -> None:
     """Say what this machine is and has."""
     with exits.boundary():
         # Imported here, because `--help` must not wait for them.
-        from pagedrun.cli.options.defaults import default_facts
+        from pagedrun.cli.options.generate_flags import Display
         from pagedrun.cli.options.reading import read
-        from pagedrun.cli.options.run_options import Display
-        from pagedrun.cli.options.settings import config_settings
+        from pagedrun.cli.options.settings import config_settings, default_facts
         from pagedrun.cli.terminal.console import note, stderr_console
-        from pagedrun.paged.machine.examine import examine
+        from pagedrun.paged.machine.examination import examine
 
         display, console = read(Display, given), stderr_console()
         found = examine()
@@ -64,9 +63,9 @@ doctor = GENERATE.only("json_report", "quiet").command(_doctor)
 def _draw(found: "Examination", defaults: "DefaultFacts", console: "Console") -> None:
     from rich.text import Text
 
-    from pagedrun.cli.report.examination_lines import examination_lines
+    from pagedrun.cli.report.doctor_report import examination_lines
     from pagedrun.cli.report.report import WIDTH, heading
-    from pagedrun.cli.terminal.safe_text import safe
+    from pagedrun.cli.terminal.console import safe
 
     width, indent = min(console.width, WIDTH), 22
     for title, lines in examination_lines(found, defaults):

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import typer
 
-from pagedrun.cli.terminal.console import stderr_console, tell
+from pagedrun.cli.terminal.console import safe, stderr_console, tell
 from pagedrun.cli.terminal.json_lines import JsonLines
-from pagedrun.cli.terminal.safe_text import safe
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard, exit_status
 from pagedrun.paged.values.errors import (

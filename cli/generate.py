@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.help.panel_command import PanelCommand
-from pagedrun.cli.options.choices import ProgressMode
+from pagedrun.cli.help import PanelCommand
 from pagedrun.cli.options.flags import Given
-from pagedrun.cli.options.generate_flags import DAILY, GENERATE
-from pagedrun.cli.options.run_options import Display, RunOptions
-from pagedrun.cli.terminal.lossy_stream import discard
+from pagedrun.cli.options.generate_flags import DAILY, GENERATE, Display, ProgressMode, RunOptions
+from pagedrun.cli.terminal.console import discard
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
-    from pagedrun.paged.report.record.report_sections import JobReport
+    from pagedrun.paged.metrics.report_sections import JobReport
 
 HELP = """Answer every row of INPUT: one output row each, and a memory report at the end.
 
@@ -77,11 +75,11 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
 
     prepare_environment()  # before numba, by the next lines, and torch are imported
     from pagedrun.cli.options.job_flags import job_config, warn_of_model
-    from pagedrun.cli.page.job_page import check_job_page, write_job_page
+    from pagedrun.cli.page.page_file import check_job_page, write_job_page
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.end_of_run import draw_end, end_event
     from pagedrun.cli.report.report import failures
-    from pagedrun.cli.report.weight_lines import warn_of_weights
+    from pagedrun.cli.report.report_figures import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.cli.terminal.json_lines import use_json_lines
     from pagedrun.paged.job.job import run_job

@@ -19,11 +19,10 @@ from pagedrun.cli.doctor import doctor
 from pagedrun.cli.evaluate import HELP as EVALUATE_HELP
 from pagedrun.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from pagedrun.cli.evaluate import evaluate
-from pagedrun.cli.foreign.command_group import CommandGroup
 from pagedrun.cli.generate import HELP, GenerateCommand, generate
-from pagedrun.cli.help.command_line import CommandLine
-from pagedrun.cli.inspect.inspect_cache import HELP as INSPECT_CACHE_HELP
-from pagedrun.cli.inspect.inspect_cache import inspect_cache
+from pagedrun.cli.help import CommandGroup, CommandLine
+from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
+from pagedrun.cli.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.recipes import app as recipes_app

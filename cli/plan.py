@@ -9,8 +9,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import Display
+from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag, Panel
 
 if TYPE_CHECKING:
@@ -110,11 +109,10 @@ plan = FLAGS.command(_plan)
 
 def _run(settings: "Settings") -> None:
     # Imported here, because `--help` must not wait for them.
-    from pagedrun.cli.options.job_flags import job_config
-    from pagedrun.cli.options.show_command import show_command
+    from pagedrun.cli.options.job_flags import job_config, show_command
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.plan_report import draw_forecast
-    from pagedrun.cli.report.weight_lines import warn_of_weights
+    from pagedrun.cli.report.report_figures import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.inputs.reader import STDIN

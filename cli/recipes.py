@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.help.command_line import CommandLine
+from pagedrun.cli.help import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import Display
+from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
@@ -75,8 +74,8 @@ class InitOptions:
 def list_recipes(json_result: Json = False) -> None:
     """Say what the bundled recipes do."""
     with exits.boundary():
-        from pagedrun.cli.recipe_text import draw_recipes, facts
-        from pagedrun.recipes.library import bundled_names
+        from pagedrun.cli.report.recipe_text import draw_recipes, facts
+        from pagedrun.recipes.recipe import bundled_names
 
         recipes = {name: _bundled(name) for name in bundled_names()}
         if json_result:
@@ -89,7 +88,7 @@ def list_recipes(json_result: Json = False) -> None:
 def show(name: RecipeName, json_result: Json = False) -> None:
     """Print a bundled recipe."""
     with exits.boundary():
-        from pagedrun.cli.recipe_text import draw_text, facts
+        from pagedrun.cli.report.recipe_text import draw_text, facts
 
         recipe = _bundled(name)
         if json_result:
@@ -102,9 +101,9 @@ def _init(context: typer.Context, given: Given) -> None:
     """Copy a bundled recipe and its sample to edit."""
     with exits.boundary():
         from pagedrun.cli.options.reading import read
-        from pagedrun.cli.recipe_text import next_command
+        from pagedrun.cli.report.recipe_text import next_command
         from pagedrun.cli.terminal.console import note, stderr_console
-        from pagedrun.recipes.copy import copy_recipe
+        from pagedrun.recipes.recipe import copy_recipe
 
         options = read(InitOptions, given)
         copies = copy_recipe(_bundled(options.name), options.folder)
@@ -126,8 +125,7 @@ app.command(name="init", help=INIT_HELP)(
 
 def _bundled(name: str) -> "Recipe":
     from pagedrun.cli.options.settings import recipe_settings
-    from pagedrun.recipes.library import bundled_path
-    from pagedrun.recipes.recipe import Recipe
+    from pagedrun.recipes.recipe import Recipe, bundled_path
 
     path = bundled_path(name)
     return Recipe.read(path, recipe_settings(), path.name)

@@ -8,8 +8,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Given
-from pagedrun.cli.options.run_options import Display
-from pagedrun.cli.options.show_flags import SHOW, ShowOptions
+from pagedrun.cli.options.generate_flags import SHOW, Display, ShowOptions
 from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:

@@ -57,10 +57,10 @@ def _run(settings: "Settings") -> None:
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()  # before numba and torch are imported
+    from pagedrun.cli.options.generate_flags import Display, RunOptions
     from pagedrun.cli.options.reading import values_of
-    from pagedrun.cli.options.run_options import Display, RunOptions
     from pagedrun.cli.progress.progress import show_progress
-    from pagedrun.cli.report.weight_lines import warn_of_weights
+    from pagedrun.cli.report.report_figures import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.machine.warm_up import warm_up
     from pagedrun.paged.models.hub import DEMO, resolve_model
@@ -88,7 +88,7 @@ def _run(settings: "Settings") -> None:
 
 def _told(done: "WarmUp") -> list[str]:
     from pagedrun.cli.report.report_figures import shown_seconds
-    from pagedrun.cli.terminal.sizes import show_size
+    from pagedrun.cli.terminal.units import show_size
 
     what = f"{', '.join(done['dtypes'])} on {done['device']}: {done['model']}"
     files, took = done["new_files"], shown_seconds(done["compile_s"])

@@ -1,11 +1,11 @@
 """Engines with what no flag sets: a device or a policy of a test's own."""
 
 from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.models.model_config import describe_model
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 

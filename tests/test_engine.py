@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request

@@ -24,7 +24,7 @@ def describe_machine(gpu: str, device: str) -> dict[str, Any]:
     """Return the machine and the versions that matter here."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from pagedrun.paged.report.record.hardware import describe_hardware
+    from pagedrun.paged.metrics.run_statistics import describe_hardware
 
     def installed(package: str) -> str | None:
         try:

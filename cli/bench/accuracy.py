@@ -10,8 +10,7 @@ from pagedrun.cli.bench.options.accuracy_options import AccuracyOptions
 from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.bench.sheets.accuracy_sheets import accuracy_sheets, describe_text, describe_ways
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError

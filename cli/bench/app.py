@@ -9,7 +9,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
 from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.help.command_line import CommandLine
+from pagedrun.cli.help import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
 

@@ -117,7 +117,7 @@ def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBenc
     from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
     from pagedrun.paged.bench.kernels.kernels import KernelsBench
     from pagedrun.paged.bench.model_shapes import Shape
-    from pagedrun.paged.execution.devices.device_choice import choose_device
+    from pagedrun.paged.execution.device import choose_device
 
     name = options.shape or DEFAULT_SHAPE
     config = Shape.named(name).config

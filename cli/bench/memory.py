@@ -9,8 +9,7 @@ from pagedrun.cli.bench.options.memory_options import MemoryOptions
 from pagedrun.cli.bench.options.result_options import PageOptions, ResultOptions
 from pagedrun.cli.bench.sheets.memory_sheets import describe_requests, describe_token, memory_sheets
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
@@ -59,7 +58,7 @@ memory = FLAGS.command(_memory)
 def _run(given: Given) -> None:
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read
-    from pagedrun.cli.page.target import check_target
+    from pagedrun.cli.page.page_file import check_target
 
     html, result_options = read(PageOptions, given).html, read(ResultOptions, given)
     if html is not None:

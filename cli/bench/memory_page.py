@@ -8,8 +8,7 @@ from pagedrun.cli.bench.sheets.memory_sheets import WAYS, memory_tables
 from pagedrun.cli.bench.sheets.spread_text import show_number, show_ratio
 
 if TYPE_CHECKING:
-    from pagedrun.cli.page.document import Document
-    from pagedrun.cli.page.headline import Headline
+    from pagedrun.cli.page.document import Document, Headline
     from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
 
 _HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
@@ -51,7 +50,7 @@ def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -
 
 
 def _headlines(result: "MemoryBenchFigures") -> "list[Headline]":
-    from pagedrun.cli.page.headline import Headline
+    from pagedrun.cli.page.document import Headline
 
     most = result["at_once"][-1]
     contiguous, paged = (most[way] for way in WAYS)

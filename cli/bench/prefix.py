@@ -11,8 +11,7 @@ from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.bench.sheets.prefix_sheets import describe_sweep, prefix_sheets
 from pagedrun.cli.bench.sheets.spread_text import describe_model
 from pagedrun.cli.options.flags import Flags, Given
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.cli.options.run_options import RunOptions
+from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.paged.values.engine_config import EngineConfig
 
 if TYPE_CHECKING:

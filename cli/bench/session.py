@@ -14,9 +14,8 @@ from rich.console import Console
 
 from pagedrun.cli.bench.options.result_options import ResultOptions
 from pagedrun.cli.bench.sheets.sheet import Sheet
-from pagedrun.cli.terminal.console import note, stderr_console
-from pagedrun.cli.terminal.safe_text import safe
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.console import note, safe, stderr_console
+from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.bench.result import Figures, Frame, Measured, MeasuredDevice, Result
 from pagedrun.paged.values.errors import UsageError
 

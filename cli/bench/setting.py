@@ -6,7 +6,7 @@ import typer
 
 from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE, ModelOptions
 from pagedrun.cli.options.flags import plain_type
-from pagedrun.cli.terminal.sizes import parse_size
+from pagedrun.cli.terminal.units import parse_size
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.flags import FlagField, Form, flag_fields

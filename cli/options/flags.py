@@ -8,8 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from pagedrun.cli.terminal.sizes import parse_size, show_size
-from pagedrun.cli.terminal.spans import parse_span
+from pagedrun.cli.terminal.units import parse_size, parse_span, show_size
 from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 

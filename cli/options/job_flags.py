@@ -1,21 +1,23 @@
-"""From settings as given to a `JobConfig`; one that is not given keeps its default."""
+"""Conversion of settings to a `JobConfig`, and to the `show` command of the same prompts.
 
+A setting that is not given keeps its default. Imported when a command runs.
+"""
+
+import shlex
 import sys
 from pathlib import Path
 
-from pagedrun.cli.options.choices import GenerationDefaults
-from pagedrun.cli.options.defaults import VARIABLES
-from pagedrun.cli.options.file_names import inputs_of, output_of
+from pagedrun.cli.options.generate_flags import SHOW, Display, GenerationDefaults, RunOptions
 from pagedrun.cli.options.reading import values_of
-from pagedrun.cli.options.run_options import Display, RunOptions
-from pagedrun.cli.options.settings import Settings
+from pagedrun.cli.options.settings import VARIABLES, Settings, inputs_of, output_of
 from pagedrun.paged.job.config import STDOUT, JobConfig, RecipeFile
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.models.generation_config import GenerationConfig
 from pagedrun.paged.models.hub import DEMO, cached_models, resolve_model
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
-from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.errors import UsageError, as_flag, option
+from pagedrun.paged.values.flags import FlagField, Panel
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 
@@ -137,3 +139,22 @@ def _replicas(settings: Settings) -> ReplicaConfig:
 
 def _sampling(settings: Settings, by_model: GenerationConfig) -> SamplingParams:
     return SamplingParams(**{**by_model.values, **values_of(SamplingParams, settings.given)})
+
+
+def show_command(settings: Settings) -> str:
+    """Return it as a shell takes it, with those flags that were typed and decide the prompt."""
+    typed = settings.given["input_name"]
+    inputs = typed if isinstance(typed, list) else [typed]
+    words = ["pagedrun", "show", *(str(each) for each in inputs), "--row", "0"]
+    for each in SHOW:
+        is_typed = settings.origins.get(each.name) == "flag" and not each.flag.is_argument
+        if is_typed and each.flag.panel is not Panel.DISPLAY:
+            words += _typed(each, settings.given[each.name])
+    return shlex.join(words)
+
+
+def _typed(field: FlagField, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [as_flag(field.name if value else f"{field.name}=False")]
+    values = value if isinstance(value, list) else [value]
+    return [word for each in values for word in (as_flag(field.name), str(each))]

@@ -1,28 +1,128 @@
-"""Settings: what decides a run, from flags, recipe and defaults, and where each came from."""
+"""Settings of a run, from flags, recipe and the user's defaults, each with its origin.
 
-from collections.abc import Callable, Collection, Iterator
+A flag takes precedence over the recipe, the recipe over the environment (`PAGEDRUN_MODEL`), and
+that over the configuration file. Imported when a command runs, not at start-up.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import typer
 
-from pagedrun.cli.options.defaults import NO_DEFAULTS, Defaults, Layer
-from pagedrun.cli.options.file_names import output_of
 from pagedrun.cli.options.flags import PARSERS, Given, plain_type, words_of
-from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.options.reading import read
-from pagedrun.cli.options.run_options import RunOptions
-from pagedrun.paged.job.config import MANIFEST_SUFFIX, STDOUT, UserDefaults
+from pagedrun.paged.job.config import MANIFEST_SUFFIX, SIDE_SUFFIXES, STDOUT, UserDefaults
+from pagedrun.paged.job.inputs.input_names import expand
+from pagedrun.paged.job.inputs.reader import InputFormat, Reading, inputs_stem
 from pagedrun.paged.job.output.manifest import read_defaults
-from pagedrun.paged.values.errors import UsageError, as_flag
+from pagedrun.paged.job.output.output_file import OutputFormat
+from pagedrun.paged.values.errors import UsageError, as_flag, option
 from pagedrun.paged.values.flags import FlagField, Form
+from pagedrun.paged.values.json_value import plain
 from pagedrun.paged.values.structure import STRUCTURES
-from pagedrun.recipes.library import find_recipe
-from pagedrun.recipes.recipe import Recipe
-from pagedrun.recipes.setting import Kind, Setting
+from pagedrun.recipes.recipe import ConfigFile, Kind, Recipe, Setting, config_path, find_recipe
+
+ENVIRONMENT = "environment"
+CONFIG_FILE = "config file"
+# The settings that variables of the environment set.
+VARIABLES = {"model": "PAGEDRUN_MODEL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one place: `origin` is what manifests call it, `place` how messages name a
+    setting of it.
+    """
+
+    origin: str
+    values: Mapping[str, Any]
+    place: Callable[[str], str]
+
+
+class DefaultFacts(TypedDict):
+    """What `doctor` says of them: the file's path, whether it is there, and what is set."""
+
+    path: str | None
+    there: bool
+    values: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The configuration file, None without one, and the variables that are set, by their names."""
+
+    file: ConfigFile | None
+    environment: Mapping[str, str]
+
+    @classmethod
+    def now(cls, settings: Mapping[str, Setting]) -> "Defaults":
+        """Read them; `settings` are those that the file may hold.
+
+        Raises `UsageError` with file, line and key for what it may not hold.
+        """
+        path, found = config_path(), _environment()
+        if path is None or not os.path.lexists(path):
+            return cls(None, found)
+        return cls(ConfigFile.read(path, settings), found)
+
+    @classmethod
+    def of_run(cls, saved: UserDefaults, settings: Mapping[str, Setting]) -> "Defaults":
+        """Return those that a run had; raises as `now` does."""
+        if saved.config_path is None:
+            return cls(None, saved.environment)
+        file = ConfigFile.of_text(Path(saved.config_path), saved.config_text, settings)
+        return cls(file, saved.environment)
+
+    @property
+    def saved(self) -> UserDefaults:
+        """What a manifest keeps of them."""
+        if self.file is None:
+            return UserDefaults(environment=self.environment)
+        return UserDefaults(str(self.file.path), self.file.text, self.environment)
+
+    def layers(self) -> list[Layer]:
+        """Return their settings, what counts for less first."""
+        values = {
+            name: self.environment[variable]
+            for name, variable in VARIABLES.items()
+            if variable in self.environment
+        }
+        environment = Layer(ENVIRONMENT, values, VARIABLES.__getitem__)
+        if self.file is None:
+            return [environment]
+        return [Layer(CONFIG_FILE, self.file.values, self.file.place), environment]
+
+
+NO_DEFAULTS = Defaults(None, {})
+
+
+def default_facts(settings: Mapping[str, Setting]) -> tuple[DefaultFacts, str | None]:
+    """Return what `doctor` says of the defaults, and what is broken about them."""
+    path = config_path()
+    found: DefaultFacts = {
+        "path": None if path is None else str(path),
+        "there": path is not None and os.path.lexists(path),
+        "values": {},
+        "environment": _environment(),
+    }
+    try:
+        file = Defaults.now(settings).file
+    except UsageError as error:
+        return found, f"{error.shown(as_flag)}: until it is corrected, runs are refused"
+    values = {} if file is None else {name: plain(each) for name, each in file.values.items()}
+    return {**found, "values": values}, None
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in VARIABLES.values() if os.environ.get(name)}
+
 
 T = TypeVar("T")
 _ONE_SCREEN = "as it depends on the machine and the user; pass it as a flag"
@@ -209,3 +309,41 @@ def _parsed(parse: Callable[[str], float], text: str) -> float:
         return parse(text)
     except typer.BadParameter as error:
         raise ValueError(error.message) from error
+
+
+OUTPUT_SUFFIX = ".out.jsonl"
+
+
+def default_output(inputs: Sequence[str]) -> str:
+    """Return where answers go if the user does not say: the inputs' stem, in this folder."""
+    return f"{inputs_stem(inputs)}{OUTPUT_SUFFIX}"
+
+
+def inputs_of(given: Given) -> tuple[str, ...]:
+    """Return the inputs, patterns and folders of files expanded."""
+    format = InputFormat(str(given.get("input_format", InputFormat.AUTO)))
+    return expand(_typed_inputs(given), Reading(format=format), SIDE_SUFFIXES)
+
+
+def _typed_inputs(given: Given) -> list[str]:
+    typed = given["input_name"]
+    return [str(each) for each in typed] if isinstance(typed, list) else [str(typed)]
+
+
+def output_of(given: Given) -> str:
+    """Return where answers go; `UsageError` for an ending that no format has."""
+    typed = _typed_inputs(given)
+    is_folder = len(typed) == 1 and Path(typed[0]).is_dir()
+    output = str(given.get("output") or default_output(typed if is_folder else inputs_of(given)))
+    folder = given.get("out_dir")
+    if output != STDOUT:
+        OutputFormat.of(output)
+    if folder is None:
+        return output
+    if output == STDOUT or Path(output).name != output:
+        raise UsageError(
+            f"{option('out_dir')} names the folder of all files: with it, -o takes a name without "
+            f"one, not {output}",
+            field="out_dir",
+        )
+    return str(Path(str(folder), output))

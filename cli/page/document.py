@@ -1,8 +1,9 @@
-"""Document: a page of one file. What is ours runs, what is somebody else's stays text.
+"""Document: an HTML page in one file, complete in itself.
 
-The policy in the page's head allows the scripts that it was made with, by their digests, and
-nothing else: no other script, no request to anywhere. Text from files and models goes into the page
-as text only, through `safe` and then escaped; figures for the charts as JSON that no tag can end.
+A content security policy in the page's head allows its own scripts, by their digests, and
+nothing else: no other script, no request to anywhere. Text from files and models goes into the
+page as text only, through `safe` and then escaped; figures for the charts as JSON that no tag
+can end.
 """
 
 import base64
@@ -13,13 +14,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pagedrun._version import __version__
-from pagedrun.cli.terminal.safe_text import safe
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.files.atomic import replace_file
 from pagedrun.paged.job.output.output_file import OutputError
 
@@ -114,3 +116,11 @@ def _environment() -> Environment:
 def _shown(value: object) -> object:
     """Return what the template prints for a value: text without anything invisible in it."""
     return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+class Headline(NamedTuple):
+    """What the figure is (`label`), the figure as text, and what to compare it with."""
+
+    label: str
+    value: str
+    note: str = ""

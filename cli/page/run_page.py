@@ -5,18 +5,21 @@ from pathlib import Path
 
 import numpy as np
 
-from pagedrun.cli.page.document import Document
-from pagedrun.cli.page.headline import Headline
-from pagedrun.cli.page.report_reading import LedgerPart, ReportReading
-from pagedrun.cli.page.run_data import MAX_PREFIXES, kept_moments, run_data
-from pagedrun.cli.report.group_figures import group_name
+from pagedrun.cli.page.document import Document, Headline
+from pagedrun.cli.page.run_data import (
+    MAX_PREFIXES,
+    LedgerPart,
+    ReportReading,
+    kept_moments,
+    run_data,
+)
 from pagedrun.cli.report.replica_table import replica_table
-from pagedrun.cli.report.report_figures import shown_seconds
-from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.report.inspect.groups import inspected_groups
-from pagedrun.paged.report.inspect.inspection_sections import InspectedGroup
-from pagedrun.paged.report.record.report_sections import GroupFigures
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.cli.report.report_figures import group_name, shown_seconds
+from pagedrun.cli.terminal.units import show_size
+from pagedrun.paged.metrics.inspection_sections import InspectedGroup
+from pagedrun.paged.metrics.pool_moments import inspected_groups
+from pagedrun.paged.metrics.report_sections import GroupFigures
+from pagedrun.paged.metrics.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
 SCRIPTS = ("block_map.js", "map_controls.js", "prefix_tree.js", "run.js")

@@ -4,7 +4,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import safe
 from pagedrun.paged.job.progress import ShownAnswer
 
 MAX_ID_WIDTH = 20

@@ -1,8 +1,10 @@
-"""The live display on a terminal: one small block that redraws itself while the job runs."""
+"""Live display on a terminal: one small block, redrawn while the job runs."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -11,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.progress.answer_lines import answer_line
-from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
-from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
-from pagedrun.cli.terminal.console import tell
+from pagedrun.cli.terminal.console import safe, tell
+from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer
+from pagedrun.paged.metrics.timeline import ReplicaState
 from pagedrun.paged.text.prompt_renderer import PromptModes
 
 REDRAWS_PER_SECOND = 4
@@ -58,6 +60,9 @@ class _LiveFigures:
         most = max(min(self._console.height - OTHER_LINES, MOST_SHOWN), 1)
         figures = self._watch.figures()
         return draw_figures(figures, self._spinner, self._watch.latest, most)
+
+
+MOST_SHOWN = 12
 
 
 def draw_figures(
@@ -125,3 +130,47 @@ def draw_figures(
         facts.add_row(Text("latest"), answer_line(latest))
     replicas = [draw_replicas(figures.replicas, most_replicas)] if figures.replicas else []
     return Group(head, bars, facts, *replicas)
+
+
+TITLE = "replicas"
+
+
+def draw_replicas(replicas: Sequence[ReplicaState], most: int = MOST_SHOWN) -> RenderableType:
+    """Return a line for each of up to `most` replicas, and one that counts the others."""
+    shown = _chosen(replicas, most)
+    has_nodes = len({each.node for each in replicas if each.node}) > 1
+    cells = [
+        [
+            str(each.number),
+            safe(each.node) if has_nodes else "",
+            f"{each.rows:,} rows",
+            f"{each.tokens_per_s:,.0f} tokens/s" if each.is_running else "",
+        ]
+        for each in shown
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for each, line in zip(shown, cells, strict=True):
+        title = TITLE if each is shown[0] else ""
+        told = [f"{title:<{len(TITLE)}}"]
+        told += [
+            " " * (width - cell_len(cell)) + cell for cell, width in zip(line, widths, strict=True)
+        ]
+        text = Text(" ".join(cell for cell in told if cell), no_wrap=True, overflow="ellipsis")
+        lines.append(text.append(f" {safe(each.at)}", "" if each.is_well else "yellow"))
+    numbers = {each.number for each in shown}
+    others = [each for each in replicas if each.number not in numbers]
+    if others:
+        stages = Counter(each.stage for each in others).most_common()
+        counts = ", ".join(f"{count:,} {stage}" for stage, count in stages)
+        told_more = f"{'':<{len(TITLE)}} and {len(others):,} more: {counts}"
+        lines.append(Text(told_more, no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
+
+
+def _chosen(replicas: Sequence[ReplicaState], most: int) -> list[ReplicaState]:
+    """Return up to `most` by their numbers: those that are not well come before the others."""
+    if len(replicas) <= most:
+        return list(replicas)
+    urgent = sorted(replicas, key=lambda each: (each.is_well, each.number))[: max(most - 1, 1)]
+    return sorted(urgent, key=lambda each: each.number)

@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from pagedrun.cli.options.choices import ProgressMode
-from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
+from pagedrun.cli.options.generate_flags import ProgressMode
 from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
+from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
 from pagedrun.paged.text.prompt_renderer import PromptModes
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.compare import Change, Comparison, OutputFigures, Side

@@ -1,15 +1,31 @@
-"""What is on the screen when a run has ended: first the answers, last where to look."""
+"""Screen at the end of a run: first the answers, then the report, last the paths of the files.
 
+The short view of the report fits on one screen; `--report-view full` draws all of it.
+"""
+
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from pagedrun.cli.options.choices import ReportView
+from pagedrun.cli.options.generate_flags import ReportView
 from pagedrun.cli.progress.answer_lines import draw_answers
-from pagedrun.cli.report.report import WIDTH, draw_advice, draw_report, heading, summary
-from pagedrun.cli.report.short_report import draw_short_report
+from pagedrun.cli.report.report import (
+    MIN_NOTE_WIDTH,
+    NOTE_BEGINS,
+    WIDTH,
+    draw_advice,
+    draw_report,
+    figure_lines,
+    heading,
+    summary,
+)
+from pagedrun.cli.report.report_figures import Figure, failed_rows, shown_seconds, states_owner
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.json_lines import json_line
+from pagedrun.cli.terminal.units import show_rate, show_size
+from pagedrun.paged.metrics.report_sections import JobReport, endings
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
@@ -41,3 +57,74 @@ def draw_end(result: "JobResult", output: str, view: ReportView, console: Consol
     draw_advice(result.report, console)
     for line in summary(result, output):
         note(console, line, "bold yellow" if result.num_failed else "bold")
+
+
+MAX_MEMORY_LINES = 8
+_MAX_CODES = 3  # of errors
+
+
+def draw_short_report(report: JobReport, console: Console) -> None:
+    """Print what a user looks for first in the report, each figure on one line."""
+    width = min(console.width, WIDTH)
+    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    for title, figures in _sections(report):
+        console.print(heading(title, console, width))
+        for figure in figures:
+            note = textwrap.shorten(figure.note, note_width, placeholder="…")
+            for line in figure_lines(figure._replace(note=note), note_width):
+                console.print(line, soft_wrap=True)
+
+
+def _sections(report: JobReport) -> Iterator[tuple[str, list[Figure]]]:
+    yield "Rows", list(_rows(report))
+    if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
+        yield "Memory (all of it: --report-view full)", list(_memory(report))[:MAX_MEMORY_LINES]
+
+
+def _rows(report: JobReport) -> Iterator[Figure]:
+    rows, accuracy, times = report["rows"], report.get("accuracy"), report["time"]
+    before = rows["skipped"] - rows.get("skipped_failed", 0)
+    note = f", {before:,} of them before" if before else ""
+    yield Figure("ok", f"{rows['ok'] + before:,}", f"of {rows['total']:,}{note}")
+    yield from failed_rows(report)[: _MAX_CODES + 1]
+    ended = endings(report["finish_reasons"])
+    if cut := ended.get("length", 0):
+        share = f"{cut / sum(ended.values()):.1%} of the answers"
+        yield Figure("cut at max_tokens", f"{cut:,}", share, "bold yellow")
+    if accuracy:
+        share = f"{accuracy['correct'] / accuracy['expected']:.1%}"
+        note = f"{accuracy['correct']:,} of {accuracy['expected']:,} as expected"
+        yield Figure("accuracy", share, note)
+    if replicas := report.get("replicas"):
+        died = sum("died" in each for each in replicas)
+        note = f"{died:,} of them died" if died else "details: --report-view full"
+        yield Figure("replicas", f"{len(replicas):,}", note, "bold red" if died else "bold")
+    if report["tokens"]["generated"]:
+        rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
+        speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s, {rows_per_s} rows/s"
+        yield Figure("time", shown_seconds(times["run_s"]), speed)
+
+
+def _memory(report: JobReport) -> Iterator[Figure]:
+    """Yield the figures, what may be left out last."""
+    memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
+    yield Figure("weights", show_size(memory["weights"]))
+    used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"
+    yield Figure("KV pool", show_size(memory["kv_pool"]), used)
+    if "states" in memory:
+        yield Figure("states", show_size(memory["states"]), states_owner(report.get("library")))
+    rest = memory["activations_peak"] + memory["other"]
+    yield Figure("everything else", show_size(rest), "at peak: activations, Python, torch")
+    yield Figure("memory of the machine", show_size(memory["device_total"]))
+    achievable = f"of prompt tokens; {prefix['achievable_hit_rate']:.1%} was achievable"
+    yield Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)
+    swap, recompute = report["preemptions"]["swap"], report["preemptions"]["recompute"]
+    if swap + recompute:
+        how = f"{swap:,} by swap, {recompute:,} by recompute"
+        yield Figure("preemptions", f"{swap + recompute:,}", how)
+    yield Figure("utilization at peak", f"{kv['utilization_at_peak']:.1%}", "of slots in use")
+    contiguous = f"that the pool can hold; {kv['contiguous_max_requests']:,} contiguous"
+    yield Figure("requests at once", f"{kv['paged_max_requests']:,}", contiguous)
+    read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
+    if read != alone:
+        yield Figure("KV read by attention", show_size(read), f"instead of {show_size(alone)}")

@@ -1,4 +1,7 @@
-"""The forecast on stderr: tables, the tree of shared prefixes, and the pool over time."""
+"""Screen of `plan`: the forecast of a run, and the tree of shared prefixes.
+
+`inspect-cache` draws its tree with the same lines.
+"""
 
 import textwrap
 from collections.abc import Sequence
@@ -8,26 +11,29 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
-from pagedrun.cli.progress.durations import show_span
-from pagedrun.cli.report.figure import Figure
-from pagedrun.cli.report.group_figures import group_figures
-from pagedrun.cli.report.prefix_lines import draw_prefixes
-from pagedrun.cli.report.replica_lines import replica_lines
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.report.report_figures import sparkline
-from pagedrun.cli.report.state_figures import has_blocks, state_figures, states_title
-from pagedrun.cli.report.weight_lines import describe_weights
-from pagedrun.cli.terminal.safe_text import safe
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.report.report_figures import (
+    Figure,
+    describe_weights,
+    group_figures,
+    has_blocks,
+    sparkline,
+    state_figures,
+    states_title,
+)
+from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import show_size, show_span
+from pagedrun.paged.metrics.inspection_sections import HeldPrefix
+from pagedrun.paged.metrics.report_sections import StateFigures, TemplateAdvice, WeightFigures
 from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
     PlanReport,
+    ReplicaFigures,
+    SharedPrefix,
 )
-from pagedrun.paged.report.record.report_sections import TemplateAdvice
-from pagedrun.paged.report.record.state_figures import StateFigures
-from pagedrun.paged.report.record.weight_figures import WeightFigures
 
 Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
@@ -286,3 +292,46 @@ def _wrapped(console: Console, sentence: str) -> None:
 
 def _count(number: int) -> str:
     return f"{number:,}"
+
+
+def replica_lines(replicas: ReplicaFigures) -> list[tuple[str, str, str]]:
+    """Return label, value and note of each figure."""
+    again, most = replicas["split_prefix_tokens"], replicas["computed_at_most"]
+    efficiency = f"{replicas['expected_efficiency']:.1%}"
+    return [
+        ("units", f"{replicas['units']:,}", "rows assigned to a replica together"),
+        ("computed again", f"{again:,}", "at most: prefixes with rows in several units"),
+        ("to compute in all", f"{most:,}", "prompt tokens, at most, if no row runs twice"),
+        ("expected efficiency", efficiency, "of equally fast replicas, without loading the model"),
+    ]
+
+
+TEXT_CHARS = 60
+
+
+def draw_prefixes(console: Console, prefixes: Sequence[SharedPrefix | HeldPrefix]) -> None:
+    """Print the prefixes below each other's `parent`, which is a place in `prefixes` or None.
+
+    Each has `tokens`, `rows` and `tokens_saved`; it may have `bytes_saved` and a `text`.
+    """
+    tree = Tree(Text("  largest savings"), guide_style="dim")
+    nodes: dict[int | None, Tree] = {None: tree}
+    # A prefix may come before the shorter one that it continues.
+    left = dict(enumerate(prefixes))
+    while left:
+        for place, prefix in list(left.items()):
+            if prefix["parent"] in nodes:
+                nodes[place] = nodes[prefix["parent"]].add(_line(prefix))
+                del left[place]
+    console.print(tree)
+
+
+def _line(prefix: SharedPrefix | HeldPrefix) -> Text:
+    shown = Text(no_wrap=True, overflow="ellipsis")
+    shown.append(f"{prefix['tokens']:,} {'token' if prefix['tokens'] == 1 else 'tokens'}", "bold")
+    shown.append(f" × {prefix['rows']:,} rows, saves {prefix['tokens_saved']:,}")
+    if "bytes_saved" in prefix:
+        shown.append(f" ({show_size(prefix['bytes_saved'])})")
+    if text := prefix.get("text"):
+        shown.append(f"  {safe(' '.join(text.split()), TEXT_CHARS)}", "dim")
+    return shown

@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pagedrun.cli.terminal.safe_text import safe
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import show_size
 
 MOST_SHOWN = 16  # on a screen
 _MOST_DEATHS = 3  # whose causes are told on a screen

@@ -1,4 +1,7 @@
-"""The memory report on stderr: what was computed, where the bytes went, what sharing saved."""
+"""Memory report on stderr: the full view, the advice and the summary, and the form of all screens.
+
+Off a terminal the same words come without rules and without blanks at line ends.
+"""
 
 import textwrap
 from collections.abc import Iterator
@@ -7,14 +10,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.replica_table import draw_replicas
-from pagedrun.cli.report.report_figures import sections, shown_seconds
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.report.report_figures import Figure, sections, shown_seconds
+from pagedrun.cli.terminal.console import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
-    from pagedrun.paged.report.record.report_sections import JobReport, RowCounts
+    from pagedrun.paged.metrics.report_sections import JobReport, RowCounts
 
 WIDTH = 80
 LABEL_WIDTH = 25

@@ -1,21 +1,30 @@
-"""The memory report in words: sections of figures, each a label, a value and what it means."""
+"""Lines of the memory report, section by section.
+
+Groups of layers, states and weights have the same lines in reports, plans and inspections.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pagedrun.cli.progress.durations import show_seconds
-from pagedrun.cli.report.figure import Figure
-from pagedrun.cli.report.group_figures import group_figures
-from pagedrun.cli.report.state_figures import state_figures, states_title
-from pagedrun.cli.report.weight_lines import describe_weights
-from pagedrun.cli.terminal.sizes import show_size
-from pagedrun.paged.report.record.endings import endings
-from pagedrun.paged.report.record.report_sections import (
+from pagedrun.cli.terminal.units import show_seconds, show_size
+from pagedrun.paged.metrics.inspection_sections import InspectedGroup
+from pagedrun.paged.metrics.report_sections import (
+    GroupFigures,
     JobReport,
     PrefixFigures,
+    StateFigures,
     TimeFigures,
+    WeightFigures,
+    endings,
 )
-from pagedrun.paged.values.report_parts import LibraryFigures, StoreFigures
+from pagedrun.paged.values.errors import option
+from pagedrun.paged.values.report_parts import LibraryFigures, LibraryPath, StoreFigures
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.planned.planned_weights import Unpacking
+    from pagedrun.paged.job.progress import JobListener
+    from pagedrun.paged.values.engine_config import EngineConfig
 
 _ENDINGS = {
     "stop": "at their end or a stop string",
@@ -42,6 +51,15 @@ _MEMORY: dict[_MemoryPart, tuple[str, str]] = {
     "device_total": ("memory of the machine", "or of the container in it"),
 }
 _BARS = "▁▂▃▄▅▆▇█"
+
+
+class Figure(NamedTuple):
+    """A label, a value and what it means. `style` is Rich's, for the value."""
+
+    label: str
+    value: str
+    note: str = ""
+    style: str = "bold"
 
 
 def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
@@ -288,3 +306,86 @@ def _plural(number: int, noun: str) -> str:
 def shown_seconds(seconds: float) -> str:
     """Return a duration, those below a minute with hundredths."""
     return f"{seconds:.2f} s" if seconds < 60 else show_seconds(seconds)
+
+
+def group_figures(groups: Sequence[GroupFigures | InspectedGroup]) -> list[Figure]:
+    """Return what each pool is, and how much of it was held when most of it was."""
+    return [
+        Figure(
+            group_name(each["num_layers"], each["window"]),
+            f"{each['num_blocks']:,}",
+            f"blocks, {show_size(each['pool_bytes'])}; at peak {each['peak_blocks']:,} in use, "
+            f"{show_size(each['peak_bytes'])}",
+        )
+        for each in groups
+    ]
+
+
+def group_name(num_layers: int, window: int | None) -> str:
+    """Return what a group of layers is called.
+
+    One without layers only names the blocks of a model whose layers all have windows.
+    """
+    if not num_layers:
+        return "no layers, only names"
+    seen = "full attention" if window is None else f"window {window:,}"
+    return f"{seen}, {num_layers:,} {'layer' if num_layers == 1 else 'layers'}"
+
+
+def has_blocks(library: LibraryPath | None) -> bool:
+    """Whether blocks hold keys and values; `library`: who computes the model, None for pagedrun
+    itself."""
+    return library is None or library["path"] == "paged"
+
+
+def states_title(library: LibraryPath | None) -> str:
+    """Return what the states are."""
+    return "States of recurrent layers" if has_blocks(library) else "Caches of Transformers"
+
+
+def states_owner(library: LibraryPath | None) -> str:
+    """Return whose they are, for a note."""
+    return "of recurrent layers" if has_blocks(library) else "caches of Transformers"
+
+
+def state_figures(states: StateFigures) -> list[Figure]:
+    """Return the lines about what recurrent layers keep of each sequence."""
+    each, peak = show_size(states["bytes_per_slot"]), show_size(states["peak_bytes"])
+    return [
+        Figure("slots", f"{states['num_slots']:,}", f"of {each}, one for each sequence"),
+        Figure("in use at peak", f"{states['peak_slots']:,}", peak),
+        Figure("kept", f"{states['kept_states']:,}", "where rows diverge, for later rows"),
+        Figure("found", f"{states['found_states']:,}", "sequences started from a kept state"),
+    ]
+
+
+def describe_weights(weights: WeightFigures) -> str:
+    """Return the bits of a weight in memory and in its file, where that is another number."""
+    held, stored = weights["held_bits"], weights["stored_bits"]
+    told = f"{held:.3g} bits a weight"
+    if weights["stored_bytes"] is None or stored is None:
+        return told
+    return f"{told}; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
+
+
+def unpacking_warning(model: Path, found: "Unpacking") -> str:
+    """Return the sentence about weights that take more memory than their file."""
+    times = found.held_bytes / found.stored_bytes
+    told = (
+        f"{model.name}: its weights take {show_size(found.stored_bytes)} on disk and "
+        f"{show_size(found.held_bytes)} in memory, {times:.1f} times as much: they are unpacked to "
+        f"{found.dtype}, as no kernels of this run compute with fewer bits"
+    )
+    if not found.settings:
+        return f"{told}; no setting holds them in less on this machine"
+    flags = " ".join(f"{option(name)} {value}" for name, value in found.settings)
+    return f"{told}; {flags} holds them in {show_size(found.least_bytes)}"
+
+
+def warn_of_weights(engine: "EngineConfig", listener: "JobListener") -> None:
+    """Tell of a quantised model that is unpacked to a multiple of its size, before it is loaded."""
+    from pagedrun.paged.job.planned.planned_weights import Unpacking
+
+    found = Unpacking.of(engine)
+    if found is not None:
+        listener.on_warning(unpacking_warning(engine.model, found))

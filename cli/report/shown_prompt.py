@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.report.figure import Figure
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
-from pagedrun.cli.terminal.safe_text import safe_lines
+from pagedrun.cli.report.report_figures import Figure
+from pagedrun.cli.terminal.console import safe_lines
 from pagedrun.paged.text.prompt_renderer import PromptMode
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pagedrun.paged.bench.result import MeasuredDevice
 
 if TYPE_CHECKING:
-    from pagedrun.paged.execution.devices.device import Device
+    from pagedrun.paged.execution.device import Device
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.
 SHARE_OF_FREE = 0.8

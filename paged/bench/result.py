@@ -8,10 +8,10 @@ from typing import Generic, NotRequired, Self, TypedDict, TypeVar, cast
 
 from pagedrun._version import __version__
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.execution.devices.gpu_description import GpuDescription
+from pagedrun.paged.execution.device import GpuDescription
+from pagedrun.paged.metrics.report_sections import Hardware
+from pagedrun.paged.metrics.run_statistics import describe_hardware
 from pagedrun.paged.planning.memory import HostMemory
-from pagedrun.paged.report.record.hardware import describe_hardware
-from pagedrun.paged.report.record.report_sections import Hardware
 
 
 class Machine(Hardware):

@@ -1,24 +1,106 @@
-"""HarnessModel: pagedrun under `--model pagedrun` of lm-evaluation-harness."""
+"""HarnessModel: pagedrun as `--model pagedrun` of lm-evaluation-harness.
+
+Requests of the harness become prompts of `LLM`: generation with the harness's `gen_kwargs`, and
+scoring of token windows, many of which share one prompt.
+"""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.models.utils import has_bos_prefix
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    has_bos_prefix,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from pagedrun.paged.evaluation.generation import Generation
 from pagedrun.paged.evaluation.model_args import ModelArgs
-from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.text.prompt import present
 from pagedrun.paged.text.prompt_reader import template_variables
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.prompt_input import TokensPrompt
 from pagedrun.paged.values.request import Completion
-from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.rules import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from pagedrun.paged.values.sampling_params import FIELD_NAMES, MAX_N, SamplingParams
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens to score behind others: `context` and `continuation` have at least one each."""
+
+    context: Ids
+    continuation: Ids
+    num_cut: int = 0
+
+    @classmethod
+    def of(cls, context: Sequence[int], continuation: Sequence[int], max_length: int) -> "Window":
+        """Return the window, its context cut from the left to what the model can read.
+
+        That is `max_length` tokens: all but the last, which is scored and not read. Raises
+        `RowError` if nothing is to score, nothing comes before it, or it does not fit by itself.
+        """
+        if not context or not continuation:
+            empty = "continuation" if context else "context"
+            raise RowError("empty_prompt", f"a request's {empty} has no tokens", param=empty)
+        if len(continuation) > max_length:
+            raise RowError(
+                "prompt_too_long",
+                f"a continuation has {len(continuation)} tokens, but max_length is {max_length}",
+                param="continuation",
+            )
+        num_kept = max_length + 1 - len(continuation)
+        return cls(tuple(context[-num_kept:]), tuple(continuation), max(len(context) - num_kept, 0))
+
+    def as_prompt(self) -> TokensPrompt:
+        """Return it as a prompt with one token behind it.
+
+        Asked for its own log-probabilities, a prompt is read in large chunks, which a long
+        continuation is not.
+        """
+        *read, last = (*self.context, *self.continuation)
+        return {"prompt_token_ids": read, "continuations": [[last]]}
+
+    def logprob(self, completion: Completion) -> float:
+        """Return that of the continuation, from the answer to `as_prompt`."""
+        read = (completion.prompt_logprobs or ())[len(self.context) :]
+        (last,) = completion.scores
+        return sum(token.logprob for token in read if token is not None) + last.logprob
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPrompt:
+    """A context, and the windows that have it, by their places in the list they came in."""
+
+    context: Ids
+    places: tuple[int, ...]
+    continuations: tuple[Ids, ...]
+
+    def as_prompt(self) -> TokensPrompt:
+        """Return it as `LLM.generate` takes it."""
+        return {"prompt_token_ids": self.context, "continuations": self.continuations}
+
+
+def scoring_prompts(windows: Iterable[Window]) -> list[ScoringPrompt]:
+    """Return the prompts of these windows: of those with one context it is computed once."""
+    by_context: dict[Ids, list[tuple[int, Ids]]] = {}
+    for place, window in enumerate(windows):
+        by_context.setdefault(window.context, []).append((place, window.continuation))
+    prompts = []
+    for context, asked in by_context.items():
+        for first in range(0, len(asked), MAX_N):
+            some = asked[first : first + MAX_N]
+            places, continuations = zip(*some, strict=True)
+            prompts.append(ScoringPrompt(context, places, continuations))
+    return prompts
+
 
 NAME = "pagedrun"
 
@@ -247,3 +329,66 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             return token
         text: str = self.tokenizer.decode([token], skip_special_tokens=False)
         return text
+
+
+# A task wants one answer, cut by its stops, and its text is the harness's to say.
+_TAKEN = FIELD_NAMES - {
+    *("n", "vote", "stop", "stop_token_ids", "logprobs", "prompt_logprobs"),
+    *("beam_width", "length_penalty", "early_stopping", "skip_special_tokens"),
+    *("include_stop_str_in_output", "reasoning_tags", "thinking_budget"),
+}
+# What Transformers takes, with the values that say what is done here anyway.
+_WITHOUT_MEANING = {"use_cache": (True, False), "num_beams": (1,), "early_stopping": (False,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How an answer is drawn, and what its text is cut at: texts of `until`, a thought's end."""
+
+    params: SamplingParams
+    until: tuple[str, ...]
+    think_end: str | None
+
+    @classmethod
+    def of(
+        cls, gen_kwargs: Mapping[str, Any], max_gen_toks: int, eos: str, think_end: str | None
+    ) -> "Generation":
+        """Return what `gen_kwargs` says.
+
+        `max_gen_toks` is for those that say nothing of it; `eos` is the text of the
+        end-of-sequence token. `do_sample` without a temperature draws at 1. With `think_end`, a
+        thought is not stopped by what stops an answer. Raises `RowError` for an argument that is
+        unknown or has a bad value.
+        """
+        asked: dict[str, Any] = dict(normalize_gen_kwargs(dict(gen_kwargs), max_gen_toks))
+        until = tuple(text for text in handle_stop_sequences(asked.pop("until"), eos) if text)
+        max_tokens = asked.pop("max_gen_toks")
+        if asked.pop("do_sample") and gen_kwargs.get("temperature") is None:
+            asked["temperature"] = 1.0
+        named = {
+            name: value
+            for name, value in asked.items()
+            if value not in _WITHOUT_MEANING.get(name, ())
+        }
+        unknown = sorted(named.keys() - _TAKEN)
+        if unknown:
+            raise RowError(
+                "invalid_param",
+                f"{unknown[0]} is not supported in a task; pagedrun supports "
+                f"{', '.join(sorted(_TAKEN))}",
+                param=unknown[0],
+            )
+        # The others are cut off the text all the same.
+        stops = [text for text in until if len(text) <= MAX_STOP_LENGTH][:MAX_STOP_STRINGS]
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            stop=() if think_end else tuple(stops),
+            skip_special_tokens=think_end is None,
+            reasoning_tags="none",
+        )
+        return cls(params.override(named), until, think_end)
+
+    def cut(self, text: str) -> str:
+        """Return the answer in a text: behind the thought, up to the first of `until`."""
+        answer: str = postprocess_generated_text(text, list(self.until), self.think_end)
+        return answer

@@ -1,4 +1,4 @@
-"""ModelArgs: what `--model_args` of lm-evaluation-harness says, under the names it uses."""
+"""Arguments of the harness model (`--model_args`), under the harness's names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

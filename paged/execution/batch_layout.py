@@ -1,4 +1,9 @@
-"""BatchLayout: a step laid out as tensors, in the host's memory."""
+"""Layout of a step's tokens as tensors, first in host memory, then on the device.
+
+Prompt tokens come first and generated tokens after them, because the prefill and the decode
+kernels take contiguous ranges. Tensors go to the device in one packed transfer. Input tokens
+that only the device knows, sampled by the step before, are filled in there.
+"""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -14,11 +19,11 @@ from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.attention.prefix_groups import PrefixGroups
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.known_tokens import KnownTokens
-from pagedrun.paged.execution.parcel import Place, placed_together
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.execution.device import Device, Place, transferred
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch
+from pagedrun.paged.execution.step_result import KnownTokens
+from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch, Model
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, Int32s, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
 
@@ -66,7 +71,7 @@ class BatchLayout:
         if known is not None:
             (unknown,) = torch.nonzero(self.input_ids == UNKNOWN_TOKEN, as_tuple=True)
             sources = torch.from_numpy(known.sources)
-        there, unknown, sources = placed_together(
+        there, unknown, sources = transferred(
             device, lambda place: (self._placed(place), place(unknown), place(sources))
         )
         input_ids = there.input_ids
@@ -213,3 +218,11 @@ def _prefix_groups(
 
 def _int32(numbers: Int64s) -> torch.Tensor:
     return torch.from_numpy(numbers.astype(np.int32))
+
+
+def attention_shapes(model: Model, cache: KVCache) -> tuple[AttentionShape, ...]:
+    """Return heads, dtypes and block size of each group of layers."""
+    return tuple(
+        replace(model.attention_shape(group, dtype), block_size=cache.block_size)
+        for group, dtype in enumerate(cache.dtypes)
+    )

@@ -1,4 +1,8 @@
-"""ModelRunner: carries out a step on a model and its cache."""
+"""Execution of one step on a model and its KV cache.
+
+Decode graphs replay the part of a step for which they have a graph; the rest is launched kernel
+by kernel. After an out-of-memory error a step is computed in pieces of half the size.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -11,16 +15,13 @@ from torch import Tensor
 from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.token_logprobs import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.attention_shapes import attention_shapes
-from pagedrun.paged.execution.batch_layout import BatchLayout
-from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.in_flight import InFlight
-from pagedrun.paged.execution.known_tokens import KnownTokens
+from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
+from pagedrun.paged.execution.decode_buffers import GraphShape
+from pagedrun.paged.execution.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.execution.step_result import StepResult, joined
+from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError, option

@@ -1,18 +1,29 @@
-"""PoolMemory: the tensors behind a run's pool, and the graphs that were captured over them."""
+"""Device memory of a run: allocation of the pools, measurement of the budget, and the ledger.
+
+On a GPU the pool fills the device and graphs hold its addresses, so that there is one pool at a
+time and the next run of the same sizes takes it over. The largest step is measured before the
+pool is sized. On a CPU each run allocates what it needs.
+"""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import torch
+
+from pagedrun.kernels.attention.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
-from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.gpu_memory import gpu_budget
+from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout, attention_shapes
+from pagedrun.paged.execution.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.metrics.report_sections import LedgerFigures, WeightFigures, weight_figures
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.pool_sizing import SlotSizes
+from pagedrun.paged.scheduling.sequence_table import NO_STATE
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -122,3 +133,134 @@ class PoolMemory:
             return StateObjects(slots.num_slots, slots.bytes_per_slot)
         specs = self._model.state_specs()
         return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)
+
+
+CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist
+
+
+def gpu_budget(
+    model: Model,
+    device: Device,
+    *,
+    specs: Seq[KVCacheSpec],
+    num_tokens: int,
+    num_logits: int,
+    utilization: float,
+) -> MemoryBudget:
+    """Measure the largest step and return what it leaves, in bytes.
+
+    specs: of the pools. num_tokens, num_logits: of that step. utilization: the share of the
+    device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
+    """
+    activations = _measure_step(model, device, specs, num_tokens, num_logits)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device.torch_device)
+    return MemoryBudget.of_device(
+        total=total, free=free, activations=activations, utilization=utilization
+    )
+
+
+@torch.inference_mode()
+def _measure_step(
+    model: Model, device: Device, specs: Seq[KVCacheSpec], num_tokens: int, num_logits: int
+) -> int:
+    """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
+    block_size = 16
+    width = -(-CHUNK_TOKENS // block_size)
+    state_specs = model.state_specs()
+    states: StateCache | StateObjects | None = None
+    if any(spec.is_opaque for spec in state_specs):
+        states = StateObjects(1, 0)
+    elif state_specs:
+        states = StateCache(state_specs, 1, 0, device)
+    cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs], states)
+    starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
+    num_chunks = len(starts) - 1
+    nowhere = torch.full((num_chunks,), NO_STATE, dtype=torch.int32)
+    passed = torch.arange(num_tokens, dtype=torch.int32)
+    positions = torch.arange(num_tokens) % CHUNK_TOKENS
+    attention = AttentionInputs(
+        block_tables=torch.arange(width, dtype=torch.int32).repeat(num_chunks, 1),
+        num_prefill_tokens=num_tokens,
+        prefill=PrefillInputs(
+            chunk_starts=starts,
+            table_rows=torch.arange(num_chunks, dtype=torch.int32),
+            first_positions=torch.zeros(num_chunks, dtype=torch.int32),
+        ),
+    )
+    batch = BatchLayout(
+        input_ids=torch.zeros(num_tokens, dtype=torch.int64),
+        positions=positions,
+        num_prefill_tokens=num_tokens,
+        # All chunks write to the same blocks: what they hold does not matter.
+        groups=(GroupLayout(positions, attention),) * len(specs),
+        logits_rows=torch.arange(min(num_logits, num_tokens)),
+        states=StateInputs(passed, starts, nowhere, nowhere) if state_specs else None,
+    ).forward(device, attention_shapes(model, cache), None)
+    torch.cuda.synchronize(device.torch_device)
+    torch.cuda.reset_peak_memory_stats(device.torch_device)
+    before = torch.cuda.memory_allocated(device.torch_device)
+    hidden = model.hidden(batch, cache)
+    logits = model.head(hidden).float()  # the sampler's copy, where it makes one
+    torch.cuda.synchronize(device.torch_device)
+    del hidden, logits
+    return int(torch.cuda.max_memory_allocated(device.torch_device) - before)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """Adds up what a run holds; `budget` is what its pool was sized by.
+
+    `stored_weight_bytes` is what the weights take in their files, None where they are from none.
+    `graphs` are the run's, if there are any.
+    """
+
+    model: Model
+    cache: KVCache
+    device: Device
+    budget: MemoryBudget
+    stored_weight_bytes: int | None = None
+    graphs: DecodeGraphs | None = None
+
+    @property
+    def weights(self) -> WeightFigures:
+        """The report's `weights` object."""
+        count, held = self.model.network.num_weights, self.model.num_bytes
+        return weight_figures(count, self.stored_weight_bytes, held)
+
+    def report(
+        self, peak_blocks: Seq[int], peak_slots: int, step_tokens: int, step_logits: int
+    ) -> LedgerFigures:
+        """Return the report's `memory` object, in bytes.
+
+        peak_blocks: the most blocks of each group's pool that were held. peak_slots: the most of
+        recurrent layers' states. step_tokens, step_logits: of the largest step. What the process
+        had in use at its peak beyond weights, activations, pool and states is `other`. On the host
+        only the part of a pool that was touched has been in use.
+        """
+        weights = self.model.num_bytes
+        activations = self.budget.activations  # measured, or reckoned from the largest step
+        if activations is None:
+            activations = self.model.activation_bytes(step_tokens, step_logits)
+        pools = zip(self.cache.groups, peak_blocks, strict=True)
+        touched = sum(memory.bytes_per_block * count for memory, count in pools)
+        held = self.device.bytes_held(self.cache.num_bytes, touched)
+        states = self.cache.states
+        if states is not None:
+            touched = states.bytes_per_slot * peak_slots
+            held += self.device.bytes_held(states.num_bytes, touched)
+        in_graphs = 0 if self.graphs is None else self.graphs.num_bytes
+        in_use = self.device.bytes_in_use()
+        figures: LedgerFigures = {
+            "weights": weights,
+            "kv_pool": self.cache.num_bytes,
+            "activations_peak": activations,
+            "other": max(in_use - weights - activations - held - in_graphs, 0),
+            "device_total": self.budget.total,
+        }
+        if states is not None:
+            figures["states"] = states.num_bytes
+        if self.budget.is_filled:
+            figures["graphs"] = in_graphs
+            figures["decoding_room"] = self.budget.decode_states + self.budget.graphs
+        return figures

@@ -1,8 +1,9 @@
-"""Which decoding rows read which shared partitions together, told from their block tables.
+"""Groups of decoding rows that read the same shared partitions, found from their block tables.
 
-How many leading partitions of a row take the shared path is a matter of the whole file (see
-`Sequence.num_read_once_tokens`), so that a row's bytes do not depend on who runs beside it. Which
-rows then share a read is a matter of the moment: those whose tables name the same blocks.
+The number of leading partitions that a row reads on the shared path depends on the plan of the
+whole file (see `Sequence.num_read_once_tokens`), so that a row's bytes do not depend on the
+other rows of its batch. The rows of one shared read change from step to step: those whose block
+tables name the same blocks.
 """
 
 from collections.abc import Iterator

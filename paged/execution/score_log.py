@@ -1,4 +1,4 @@
-"""ScoreLog: the log-probabilities of requests that ask for them, kept until these are answered."""
+"""Log-probabilities of requests that ask for them, kept until the request is answered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.execution.host_logprobs import FoundLogprob
-from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.step_result import FoundLogprob, InFlight
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.values.logprobs import IMPOSSIBLE, Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import Completion, Request, SampleOutput

@@ -1,13 +1,23 @@
-"""StepResult: what a step has computed, on the device."""
+"""Results of a step: token ids and log-probabilities on the device, and their way to the host.
 
+A `StepResult` becomes `InFlight` when its tokens have been appended to their sequences and the
+copies to the host have begun. `KnownTokens` gives the next step those tokens on the device,
+before the host has them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.token_logprobs import TokenLogprobs
-from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.execution.device import Device, HostCopy
+from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.step_input import StepInput
 
 
 class StepResult(NamedTuple):
@@ -41,3 +51,172 @@ def joined(parts: list[TokenLogprobs | None]) -> TokenLogprobs | None:
     if len(found) < 2:
         return found[0] if found else None
     return TokenLogprobs(*map(torch.cat, zip(*found, strict=True)))
+
+
+class FoundLogprob(NamedTuple):
+    """How likely a token is, and the likeliest ones at its place with theirs."""
+
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its logits were a distribution."""
+        return self.logprob == self.logprob
+
+
+@dataclass(frozen=True, slots=True)
+class HostLogprobs:
+    """The parts of a `TokenLogprobs`."""
+
+    parts: tuple[HostCopy, ...]
+
+    @classmethod
+    def of(cls, found: TokenLogprobs | None, device: Device) -> "HostLogprobs | None":
+        """Begin to copy; None stays None."""
+        return None if found is None else cls(tuple(map(device.to_host, found)))
+
+    def top(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the likeliest tokens and their log-probabilities, [num_tokens, num_top] each."""
+        _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
+        return top_ids, top_logprobs
+
+    def wait(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[FoundLogprob]:
+        """Yield them in order when they are there, each number as its shortest decimal has it.
+
+        chosen: [num_tokens], of which ones; None means all.
+        """
+        parts = [part.wait().numpy() for part in self.parts]
+        if chosen is not None:
+            parts = [part[chosen] for part in parts]
+        logprobs, ranks, top_ids, top_logprobs = parts
+        found = zip(
+            _shortest(logprobs), ranks.tolist(), top_ids.tolist(), top_logprobs, strict=True
+        )
+        for logprob, rank, ids, values in found:
+            yield FoundLogprob(logprob, rank, list(zip(ids, _shortest(values), strict=True)))
+
+
+def _shortest(values: NDArray[np.float32]) -> list[float]:
+    """Return the float64 with fewest digits that each of these is the nearest float32 of."""
+    return [float(str(value)) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The tokens that a step samples, and whose they are.
+
+    ids: int64 on the device, `NO_TOKEN` where the logits hold no choice. copy: the same on their
+    way to the host. places, uids: [num_sampled] int64, the sequence that each token is of.
+    positions: [num_sampled] int64, where it goes among the sequence's generated tokens. step: what
+    was computed. logprobs: of those of its draws that want them. scores: of its targets. order:
+    [num_sampled] int64, which of `ids` each token is, None: they are in order.
+    """
+
+    ids: Tensor
+    copy: HostCopy
+    places: Int64s
+    uids: Int64s
+    positions: Int64s
+    step: StepInput
+    logprobs: HostLogprobs | None
+    scores: HostLogprobs | None
+    order: Int64s | None = None
+
+    @classmethod
+    def launched(
+        cls,
+        result: StepResult,
+        step: StepInput,
+        table: SequenceTable,
+        grown: Int64s,
+        device: Device,
+    ) -> "InFlight":
+        """Return a step whose tokens have just been appended to the sequences at `grown`."""
+        return cls(
+            ids=result.ids,
+            copy=device.to_host(result.ids),
+            places=grown,
+            uids=table.uid[grown],
+            positions=step.draws.position - table.num_prompt_tokens[grown],
+            step=step,
+            logprobs=HostLogprobs.of(result.logprobs, device),
+            scores=HostLogprobs.of(result.scores, device),
+            order=result.order,
+        )
+
+    def places_of(self, draws: Int64s) -> Int64s:
+        """Return where in `ids` the tokens of some draws are."""
+        return draws if self.order is None else self.order[draws]
+
+    def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
+        """Yield row, sample and token of each target, and how likely it is, when that is there."""
+        if self.scores is None:
+            return
+        counts = self.step.num_scored
+        rows, samples = (np.repeat(each, counts) for each in (self.step.rows, self.step.sample))
+        yield from zip(
+            rows.tolist(),
+            samples.tolist(),
+            self.step.targets.tolist(),
+            self.scores.wait(),
+            strict=True,
+        )
+
+    def drawn(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, FoundLogprob]]:
+        """Yield which draw it is and how likely its token, when it is there: of the chosen draws,
+        those whose log-probabilities are asked for.
+
+        chosen: [num_draws].
+        """
+        if self.logprobs is not None:
+            wants = self.step.draws.wants_logprobs
+            draws = np.flatnonzero(wants & chosen).tolist()
+            yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
+
+    def top_of(self, chosen: NDArray[np.bool_]) -> tuple[Int64s, NDArray[np.float32]]:
+        """Return the likeliest tokens of the chosen draws and their log-probabilities, when they
+        are there, [num_chosen, num_top] each.
+
+        chosen: [num_draws], of those whose log-probabilities are asked for.
+        """
+        assert self.logprobs is not None, "no draw wants log-probabilities"
+        rows = chosen[self.step.draws.wants_logprobs]
+        top_ids, top_logprobs = self.logprobs.top()
+        return top_ids[rows], top_logprobs[rows]
+
+    def wait(self) -> Int64s:
+        """Return the tokens, [num_sampled] int64, when they are there."""
+        ids: Int64s = self.copy.wait().numpy()
+        return ids if self.order is None else ids[self.order]
+
+    def is_live(self, table: SequenceTable) -> NDArray[np.bool_]:
+        """Return of which tokens the sequence is still there, and not ended by one before."""
+        same = table.uid[self.places] == self.uids
+        live: NDArray[np.bool_] = same & (self.positions < table.num_output_tokens[self.places])
+        return live
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """ids: int64 on the device, the tokens of the step before. sources: [num_unknown] int64, which
+    of them the unknown tokens of this step are, in its order."""
+
+    ids: Tensor
+    sources: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, step: StepInput, before: InFlight | None) -> "KnownTokens | None":
+        """Return those of the step `before` that a step goes on from, None if there are none."""
+        if not len(step.sources):
+            return None
+        assert before is not None, "a token is unknown that no step is computing"
+        return cls(before.ids, before.places_of(step.sources))
+
+    def chosen(self, sources: Tensor) -> Tensor:
+        """Return the unknown tokens, [num_unknown] int64; any token where there was no choice.
+
+        sources: those of this object, on the device.
+        """
+        return self.ids.index_select(0, sources).clamp(min=0)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 from typing import Protocol
 
+from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan import EarlierAnswers
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.text.prompt import TextEncoder
 from pagedrun.paged.text.prompt_renderer import ChatRenderer
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig

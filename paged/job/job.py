@@ -46,9 +46,9 @@ from pagedrun.paged.job.progress import (
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.resume import ResumedRun
 from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted, SignalGuard
-from pagedrun.paged.report.record.report_sections import EngineReport, JobReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.report_sections import EngineReport, JobReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.values.engine_config import Deadline
 from pagedrun.paged.values.errors import (
     EngineError,

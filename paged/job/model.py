@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.models.model_config import describe_model
-from pagedrun.paged.replicas.cluster.start_replicas import start_replicas
-from pagedrun.paged.replicas.replica_engine import ReplicaEngine
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.replicas.replica_engine import ReplicaEngine, start_replicas
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig

@@ -9,14 +9,14 @@ from enum import StrEnum
 from typing import Protocol
 
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.report.record.report_sections import (
+from pagedrun.paged.metrics.report_sections import (
     Accuracy,
     ReasoningCounts,
     RowCounts,
     ScoredPromptFigures,
     VoteCounts,
 )
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.text.prompt_renderer import PromptModes
 from pagedrun.paged.values.errors import EngineError, RowError, as_flag
 from pagedrun.paged.values.logprobs import TokenLogprob

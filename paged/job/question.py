@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from pagedrun.paged.execution.run import Run
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.row import Columns, InputDigest, InputFacts, Row, default_id
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
 from pagedrun.paged.job.progress import JobListener, Phase
-from pagedrun.paged.run import Run
 from pagedrun.paged.text.answer_text import AnswerText, StreamedAnswer
 from pagedrun.paged.values.errors import RowError, as_flag, spelled
 from pagedrun.paged.values.request import Completion, Request

@@ -1,4 +1,4 @@
-"""Warm-up: the kernels that runs of a model use, compiled ahead of them."""
+"""Compilation of a model's kernels ahead of its runs, for `pagedrun warmup`."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.progress import JobListener, Phase
-from pagedrun.paged.machine.code_caches import CacheFacts, code_caches
+from pagedrun.paged.machine.examination import CacheFacts, code_caches
 from pagedrun.paged.values.engine_config import EngineConfig
 
 

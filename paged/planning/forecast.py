@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.metrics.report_sections import groups_part
+from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
@@ -29,9 +32,6 @@ from pagedrun.paged.planning.forecast_sections import (
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_tree import PrefixTree
 from pagedrun.paged.planning.simulation import Simulation, common_with_previous
-from pagedrun.paged.report.record.report_sections import groups_part
-from pagedrun.paged.report.record.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.request import Request
 

@@ -5,15 +5,15 @@ Keys that have a counterpart in the memory report of a run have its names.
 
 from typing import NotRequired, TypedDict, final
 
-from pagedrun.paged.report.record.report_sections import (
+from pagedrun.paged.metrics.report_sections import (
     GroupsPart,
     PlainValue,
     PoolFigures,
     PreemptionCounts,
+    StateFigures,
     TemplateAdvice,
+    WeightFigures,
 )
-from pagedrun.paged.report.record.state_figures import StateFigures
-from pagedrun.paged.report.record.weight_figures import WeightFigures
 from pagedrun.paged.values.report_parts import LibraryPath
 
 

@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.block_pool import SwapSpace
+from pagedrun.paged.metrics.report_sections import GroupFigures, PoolFigures, StateFigures
+from pagedrun.paged.metrics.run_statistics import RunStatistics
+from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts, StepRecord
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import PlannedPools, SlotSizes
-from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.report_sections import GroupFigures, PoolFigures
-from pagedrun.paged.report.record.run_statistics import RunStatistics
-from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
-from pagedrun.paged.report.record.state_figures import StateFigures
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence

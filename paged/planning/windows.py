@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from threading import Semaphore, Thread, current_thread
 from typing import Generic, Protocol, TypeVar
 
+from pagedrun.paged.metrics.snapshot import PrefixNodes
 from pagedrun.paged.planning.duplicates import Duplicates
-from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.planned_request import PlannedRequest, PlannedSharing
 from pagedrun.paged.values.request import Completion, Request

@@ -1,22 +1,93 @@
-"""Crew: the replicas of a job by their stages: asked for, loading, ready, running, gone."""
+"""Replicas of a job by stage: requested, loading, ready, running, gone.
+
+Keeps as many replicas as are wanted, refuses those whose fingerprint differs from the first
+one's, and ends those that are silent or take no steps.
+"""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 
 from pagedrun._version import __version__
-from pagedrun.paged.replicas.member import Member, Stage
-from pagedrun.paged.replicas.replica_events import (
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.replicas.replica_messages import (
     Answered,
     Died,
+    Ended,
     Failed,
+    Heard,
     Offered,
     Placed,
     ReplicaEvent,
+    ReplicaOffer,
+    ReplicaPool,
     Tick,
 )
-from pagedrun.paged.replicas.replica_offer import ReplicaOffer
-from pagedrun.paged.replicas.replica_pool import Heard, ReplicaPool
 from pagedrun.paged.values.errors import EngineError, UsageError, option
+
+RATE_SECONDS = 10.0  # over which a replica's speed is taken
+MARK_SECONDS = 0.5  # from one of the records that it is taken from to the next
+
+
+class Stage(Enum):
+    """How far a replica is."""
+
+    ASKED = "waiting for room"
+    LOADING = "loading the model"
+    READY = "ready"
+    RUNNING = "running"
+    GONE = "dead"
+
+
+@dataclass(slots=True)
+class Member:
+    """`silent_s` is how long the driver has waited without hearing of it, `stuck_s` without a step.
+
+    `ended` is its last word, None for one that died, `cause` then says of what. `joined_s` and
+    `left_s` are when it began to run and ended, in seconds of the run.
+    """
+
+    number: int
+    stage: Stage = Stage.ASKED
+    node: str = ""
+    offer: ReplicaOffer | None = None
+    record: StepRecord | None = None
+    ended: Ended | None = None
+    cause: str | None = None
+    silent_s: float = 0.0
+    stuck_s: float = 0.0
+    num_rows: int = 0
+    joined_s: float = 0.0
+    left_s: float = 0.0
+    marks: deque[tuple[float, int]] = field(default_factory=deque)  # seconds, tokens generated
+
+    def note_record(self, record: StepRecord | None) -> None:
+        """Take its state after a step."""
+        if record is not None and (not self.marks or record.t - self.marks[-1][0] >= MARK_SECONDS):
+            self.marks.append((record.t, record.generated_tokens))
+            while len(self.marks) > 2 and record.t - self.marks[0][0] > RATE_SECONDS:
+                self.marks.popleft()
+        if record is not None and (self.record is None or record.step != self.record.step):
+            self.stuck_s = 0.0
+        self.record = record or self.record
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The tokens that it generated in a second, of its last ones."""
+        if not self.marks:
+            return 0.0
+        (begin_s, begin), (end_s, end) = self.marks[0], self.marks[-1]
+        if end_s == begin_s:
+            begin_s, begin = 0.0, 0  # since its run began
+        return (end - begin) / max(end_s - begin_s, 1e-9)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has a process."""
+        return self.stage in (Stage.LOADING, Stage.READY, Stage.RUNNING)
+
 
 MOST_LOST = 3  # replicas that die while they load: no chance any more
 POLL_SECONDS = 0.25  # so that a signal's handler is run in time

@@ -1,13 +1,12 @@
-"""The report of a run that replicas computed: their sums, and each of them."""
+"""Report and step records of a run, merged from those of its replicas."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pagedrun.paged.replicas.member import Member
-from pagedrun.paged.replicas.replica_counts import ReplicaCounts
-from pagedrun.paged.report.record.replica_figures import ReplicaFigures
-from pagedrun.paged.report.record.report_sections import (
+from pagedrun.paged.metrics.report_sections import (
     CopyCounts,
     EngineReport,
     KVFigures,
@@ -15,18 +14,63 @@ from pagedrun.paged.report.record.report_sections import (
     MemoryFigures,
     PreemptionCounts,
     PrefixFigures,
+    ReplicaFigures,
     TimeFigures,
     TokenFigures,
+    WeightFigures,
     section_of,
 )
-from pagedrun.paged.report.record.weight_figures import WeightFigures
+from pagedrun.paged.metrics.timeline import TIMELINE_RECORDS, Decimated, ReplicaState, StepRecord
+from pagedrun.paged.replicas.crew import Member, Stage
 from pagedrun.paged.values.engine_config import FITTED
+from pagedrun.paged.values.planned_request import PlannedSharing
+from pagedrun.paged.values.request import Completion
 
 _SUMMED_KV = ("num_blocks", "pool_bytes", "peak_blocks")
 _SUMMED_REQUESTS = ("contiguous_max_requests", "paged_max_requests")
 _SHARES_OF_PEAK = ("utilization_at_peak", "tail_waste", "tail_waste_expected")
 _MEANS = ("contiguous_utilization", "mean_use_when_short", "short_of_blocks")
 _GROUP_SUMS = ("num_blocks", "pool_bytes", "peak_blocks", "peak_bytes")
+
+
+@dataclass(slots=True)
+class ReplicaCounts:
+    """Tokens of `copied` answers are those of rows that ask the same as another; `num_twice` are
+    rows that two replicas have answered."""
+
+    num_total: int = 0
+    num_finished: int = 0
+    num_twice: int = 0
+    num_given_up: int = 0
+    num_deaths: int = 0
+    plan_s: float = 0.0
+    run_s: float = 0.0
+    prompt_tokens: int = 0  # of all rows, each counted once
+    achievable_hit_tokens: int = 0
+    block_hit_tokens: int = 0
+    common_tokens: int = 0
+    duplicate_rows: int = 0
+    copied_prompt_tokens: int = 0
+    copied_tokens: int = 0
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
+
+    def note_sharing(self, planned: PlannedSharing) -> None:
+        """Count what a window has in common."""
+        self.achievable_hit_tokens += planned.achievable_hit_tokens
+        self.block_hit_tokens += planned.block_hit_tokens
+        self.common_tokens += planned.common_tokens
+        self.duplicate_rows += planned.num_duplicates
+
+    def note_completion(self, completion: Completion) -> None:
+        """Count a row that is answered now."""
+        self.num_finished += 1
+        if completion.is_copied:
+            return
+        self.finish_reasons.update(completion.finish_reasons)
+        self.copied_tokens += completion.num_copied_tokens
+        if completion.is_duplicate and completion.error is None:
+            self.copied_prompt_tokens += completion.num_cached_tokens
 
 
 def merged_report(
@@ -214,3 +258,78 @@ def _mean(sections: Seq[Mapping[str, Any]], name: str, weight: Callable[[Any], f
 
 def _plain(value: object) -> str | int | float | bool | None:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecord:
+    """Return the sums over all replicas; of those that are gone only what they did."""
+    records = [(each.record, each.is_there) for each in members if each.record is not None]
+
+    def total(name: str) -> int:
+        return sum(getattr(record, name) for record, _ in records)
+
+    def held(name: str) -> int:
+        return sum(getattr(record, name) for record, is_there in records if is_there)
+
+    running = held("running")
+    return StepRecord(
+        t=counts.run_s,
+        step=total("step"),
+        running=running,
+        waiting=max(counts.num_total - counts.num_finished - running, 0),
+        blocks_total=held("blocks_total"),
+        blocks_used=held("blocks_used"),
+        blocks_shared=held("blocks_shared"),
+        blocks_cached=held("blocks_cached"),
+        tokens=held("tokens"),
+        finished=counts.num_finished,
+        total=counts.num_total,
+        prompt_tokens=total("prompt_tokens") + counts.copied_prompt_tokens,
+        cached_tokens=total("cached_tokens") + counts.copied_prompt_tokens,
+        generated_tokens=total("generated_tokens") + counts.copied_tokens,
+        preemptions=total("preemptions"),
+        prompt_tokens_left=held("prompt_tokens_left"),
+        all_prompt_tokens=counts.prompt_tokens,
+    )
+
+
+QUIET_SECONDS = 5.0  # after which it is said that nothing is heard of a replica that runs
+
+
+def replica_states(
+    members: Iterable[Member], num_open: Callable[[int], int]
+) -> tuple[ReplicaState, ...]:
+    """Return the states; num_open: how many rows without an answer a replica that runs has."""
+    return tuple(_state(each, num_open) for each in members)
+
+
+def _state(member: Member, num_open: Callable[[int], int]) -> ReplicaState:
+    is_running = member.stage is Stage.RUNNING
+    is_quiet = is_running and max(member.silent_s, member.stuck_s) > QUIET_SECONDS
+    return ReplicaState(
+        number=member.number,
+        node=member.node,
+        stage=member.stage.value,
+        at=_at(member, num_open),
+        rows=member.num_rows,
+        tokens_per_s=member.tokens_per_s if is_running else 0.0,
+        is_running=is_running,
+        is_well=member.ended is not None or (is_running and not is_quiet),
+    )
+
+
+def _at(member: Member, num_open: Callable[[int], int]) -> str:
+    if member.ended is not None:
+        return "done"
+    if member.cause is not None:
+        return f"died: {member.cause}"
+    if member.stage is not Stage.RUNNING:
+        return str(member.stage.value)
+    if member.silent_s > QUIET_SECONDS:
+        return f"no message for {member.silent_s:.0f} s"
+    left = num_open(member.number)
+    if left and member.stuck_s > QUIET_SECONDS:
+        return f"no step for {member.stuck_s:.0f} s"
+    if not left:
+        return "idle"
+    running = 0 if member.record is None else member.record.running
+    return f"{running:,} running, {left:,} rows left"

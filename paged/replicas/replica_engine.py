@@ -1,21 +1,32 @@
-"""ReplicaEngine: an engine whose runs several others compute, in other processes."""
+"""Engines whose runs are computed by replicas in other processes.
+
+`start_replicas` starts or joins a Ray cluster and asks it for the replicas; the `ReplicaEngine`
+it returns plans in this process and starts one run. `ReplicatedEngine` is the same for the
+Python API, where each call starts replicas of its own.
+"""
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from pathlib import Path
 
+from pagedrun.kernels.environment.threads import cpu_quota
+from pagedrun.paged.execution.run import RunHooks
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.plan import EarlierAnswers
 from pagedrun.paged.planning.pool_sizing import PoolDemand
 from pagedrun.paged.planning.sizing import PlanBasis
 from pagedrun.paged.planning.windows import Ahead
 from pagedrun.paged.replicas.crew import Crew
-from pagedrun.paged.replicas.replica_offer import ReplicaOffer
+from pagedrun.paged.replicas.ray_actor import PushedFolder, ReplicaModel
+from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_pool import RayPool
+from pagedrun.paged.replicas.replica_messages import ReplicaOffer, RunTerms
 from pagedrun.paged.replicas.replica_run import ReplicaRun
-from pagedrun.paged.replicas.run_terms import RunTerms
-from pagedrun.paged.report.record.timeline import StepRecord
-from pagedrun.paged.run_hooks import RunHooks
-from pagedrun.paged.values.engine_config import Deadline, EngineConfig
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig, ReplicaConfig
+from pagedrun.paged.values.errors import EngineError, option
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -105,3 +116,87 @@ class ReplicaEngine:
         known = [each for each in widths if each is not None]
         limits = replace(bases[0].limits, max_beam_width=min(known) if known else None)
         return replace(bases[0], limits=limits, max_blocks=min(each.max_blocks for each in bases))
+
+
+class ReplicatedEngine:
+    """Loads nothing in this process. Replicas are started by each `start`, and end with the run."""
+
+    def __init__(
+        self, config: EngineConfig, shape: RunnableConfig, tokenizer: Path, replicas: ReplicaConfig
+    ) -> None:
+        """tokenizer: its folder. Raises `ModelError` where the model cannot be held as asked."""
+        self._config = shape.held_as(config.quantization, config.model).settings(config)
+        self._limit = shape.max_position_embeddings
+        self._tokenizer = tokenizer
+        self._replicas = replicas
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens a prompt and its answer may have together."""
+        return min(self._limit, self._config.max_model_len or self._limit)
+
+    def start(
+        self,
+        requests: Seq[Request | Completion],
+        *,
+        more: Iterable[Seq[Request | Completion]] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> ReplicaRun:
+        """Start the replicas, plan the requests and return their run; see `Engine.start`."""
+        engine = start_replicas(self._config, self._tokenizer, self._replicas, 0.0)
+        return engine.start(requests, more=more, warn=warn)
+
+
+def start_replicas(
+    config: EngineConfig, tokenizer: Path, replicas: ReplicaConfig, stall_timeout_s: float
+) -> ReplicaEngine:
+    """Start or join a cluster, and ask it for the replicas.
+
+    tokenizer: its folder. stall_timeout_s: the most seconds that a step of a replica may take, 0
+    for any. Raises `UsageError` if Ray is not installed or the cluster cannot be joined.
+    """
+    num_wanted = replicas.replicas or 1
+    threads = replicas.cpus_per_replica or max(1, cpu_quota() // num_wanted)
+    cluster = RayCluster(replicas, num_cpus=num_wanted * threads)
+    if replicas.cpus_per_replica is None and not cluster.is_local:
+        threads = _share_of_a_node(cluster, num_wanted)
+    num_gpus = replicas.gpus_per_replica
+    if num_gpus is None:
+        num_gpus = float(_is_on_gpu(config))
+    pushed: dict[Path, PushedFolder] = {}
+    if replicas.push_model:
+        pushed = _pushed(cluster, {config.model, tokenizer})
+    model = ReplicaModel(config, tokenizer, threads, pushed)
+    return ReplicaEngine(
+        config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
+    )
+
+
+def _pushed(cluster: RayCluster, folders: Iterable[Path]) -> dict[Path, PushedFolder]:
+    """Put folders into the object store."""
+    try:
+        return {each: PushedFolder.of(each, cluster.ray.put) for each in folders}
+    except cluster.ray.exceptions.RayError as error:
+        cluster.close()
+        told = str(error).strip().partition("\n")[0]
+        raise EngineError(
+            f"{option('push_model')}: the model does not fit into the cluster's object store "
+            f"({told}); put it on every node, in the same folder"
+        ) from error
+
+
+def _share_of_a_node(cluster: RayCluster, num_wanted: int) -> int:
+    """Return the CPUs of the smallest node, divided by the replicas that each is to have."""
+    cpus = [int(node["CPU"]) for node in cluster.nodes() if node.get("CPU", 0) >= 1]
+    if not cpus:
+        return 1
+    return max(1, min(cpus) // -(-num_wanted // len(cpus)))
+
+
+def _is_on_gpu(config: EngineConfig) -> bool:
+    """Return whether the model would run on a GPU, as far as this machine tells."""
+    if config.device != "auto":
+        return config.device == "cuda"
+    import torch
+
+    return torch.cuda.is_available()

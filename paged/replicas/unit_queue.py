@@ -1,22 +1,22 @@
-"""UnitQueue: which rows each replica gets, until every row is answered or given up.
+"""Assignment of units to replicas, and their reassignment after a replica's death.
 
-No clock, no threads, no engine: whoever drives replicas says what happened, and asks what is next.
-The first answer to a row counts. Answers do not depend on who computes them, so two replicas may
+A unit is a set of rows of one window that a replica computes together. The queue has no clock,
+no threads and no engine: the driver reports events and asks for the next unit. The first answer
+to a row counts. Answers do not depend on the replica that computes them, so two replicas may
 have the same rows.
 
-A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES` units
-that run apart, so that a row which kills its replica is found in a few deaths: among 4,096 rows it
-takes 5, where halves would take 13. A single suspect row runs alone. If its replica dies too, that
-may still be the fault of a machine; after `MOST_ALONE` such deaths the row is given up.
+A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES`
+units that run apart, so that a row which kills its replica is found in a few deaths: among
+4,096 rows it takes 5, where halves would take 13. A single suspect row runs alone. If its
+replica dies too, that may still be the fault of a machine; after `MOST_ALONE` such deaths the
+row is given up.
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import count, islice
-
-from pagedrun.paged.replicas.held_unit import HeldUnit
-from pagedrun.paged.replicas.unit import Unit
 
 # Units that a replica has beside those that it has begun, so that it never waits for the next one.
 UNITS_AHEAD = 2
@@ -33,6 +33,46 @@ FEW_ROWS = 16
 MANY_ROWS, MOST_SEARCHED = 64, 8
 # Without a single answer a job ends after so many deaths, or as many as it has replicas.
 LEAST_FRUITLESS_DEATHS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Rows of one window, in its run order.
+
+    number: rises in the order in which units are made. window: the window's number. rows: by their
+    indices in the input. places: where each is in the window's run order. is_suspect: whether a
+    replica died that had these rows; such a unit with a single row runs alone. is_copy: whether
+    another replica has the rows as well.
+    """
+
+    number: int
+    window: int
+    rows: Seq[int]
+    places: Seq[int]
+    is_suspect: bool = False
+    is_copy: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether nothing may run beside it, so that it is known what a death was due to."""
+        return self.is_suspect and len(self.rows) == 1
+
+
+class HeldUnit:
+    """A unit in the hands of a replica. `running` are the rows that the replica itself has not
+    answered, `open` those of which there is no answer at all: their places, by index, in run order.
+    `litter` names the units that were made of the same rows after a death."""
+
+    def __init__(self, unit: Unit, replica: int, litter: int | None) -> None:
+        self.unit = unit
+        self.replica = replica
+        self.litter = litter
+        self.is_begun = False
+        self.open = dict(zip(unit.rows, unit.places, strict=True))
+        self.running = set(unit.rows)
 
 
 class UnitQueue:

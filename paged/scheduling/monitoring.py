@@ -11,8 +11,8 @@ import numpy as np
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.cache_spec import PoolShape
-from pagedrun.paged.report.record.group_samples import HeldBlocks
-from pagedrun.paged.report.record.recorder import Recorder
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.snapshot import HeldBlocks
 from pagedrun.paged.scheduling.kv_groups import KVGroup
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence

@@ -1,7 +1,7 @@
 """Preemption: takes the blocks of a sequence that has to wait, and keeps its prefix."""
 
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
-from pagedrun.paged.report.record.residency import Shortage
+from pagedrun.paged.metrics.recorder import Shortage
 from pagedrun.paged.scheduling.scheduler_state import Books
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_input import StepBuilder

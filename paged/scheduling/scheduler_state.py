@@ -10,9 +10,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
-from pagedrun.paged.report.record.decimated import Decimated
-from pagedrun.paged.report.record.residency import Branching, Preemption, Residency, Shortage
-from pagedrun.paged.report.record.scheduler_counts import SchedulerCounts
+from pagedrun.paged.metrics.recorder import Branching, Preemption, Residency, Shortage
+from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts
 from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup, WrittenBlocks
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
-from pagedrun.paged.report.record.kept_states import KeptStates
-from pagedrun.paged.report.record.state_figures import StateFigures
+from pagedrun.paged.metrics.report_sections import StateFigures
+from pagedrun.paged.metrics.timeline import KeptStates
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder

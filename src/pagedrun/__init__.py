@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from pagedrun._version import __version__
 
 if TYPE_CHECKING:
-    from pagedrun.paged.completion_iterator import CompletionIterator
     from pagedrun.paged.evaluation.harness_model import HarnessModel as HarnessModel
-    from pagedrun.paged.llm import LLM
+    from pagedrun.paged.llm import LLM, CompletionIterator
     from pagedrun.paged.values.engine_config import WindowSize
     from pagedrun.paged.values.errors import (
         EngineError,
@@ -53,9 +52,8 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "paged.completion_iterator": ("CompletionIterator",),
     "paged.evaluation.harness_model": ("HarnessModel",),  # not in __all__: it needs an extra
-    "paged.llm": ("LLM",),
+    "paged.llm": ("LLM", "CompletionIterator"),
     "paged.values.errors": (
         "EngineError",
         "ModelError",
@@ -76,7 +74,8 @@ def __getattr__(name: str) -> object:
     """Import what is asked for when it is (PEP 562): `import pagedrun` stays light."""
     for module, names in _NAMES_OF.items():
         if name in names:
-            if name in ("LLM", "HarnessModel"):  # importing torch and numba, which read it once
+            # Their modules import torch and Numba, which read the environment once.
+            if name in ("LLM", "CompletionIterator", "HarnessModel"):
                 from pagedrun.kernels.environment.threads import prepare_environment
 
                 prepare_environment()

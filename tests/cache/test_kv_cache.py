@@ -6,7 +6,7 @@ from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 
 FULL = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=6, dtype="float32")
 SLIDING = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=4, dtype="float32", window=8)

@@ -17,7 +17,7 @@ from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVMemory
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 from tests.without_float8 import refuse_float8
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN

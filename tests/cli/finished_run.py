@@ -10,8 +10,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Preemptions, PrefixNodes
+from pagedrun.paged.metrics.snapshot import Preemptions, PrefixNodes, Snapshot
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
 from tests.report.small_runs import play

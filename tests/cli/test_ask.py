@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pagedrun.cli.options.question_text import question_text
-from pagedrun.cli.terminal.answer_writer import AnswerWriter
+from pagedrun.cli.options.reading import question_text
+from pagedrun.cli.report.answer_screen import AnswerWriter
 from pagedrun.paged.values.errors import UsageError
 from tests.command import Command
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.recipes.library import bundled_names, bundled_path
+from pagedrun.recipes.recipe import bundled_names, bundled_path
 from tests.command import Command
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.evaluation.generation import Generation
+from pagedrun.paged.evaluation.harness_model import Generation
 from pagedrun.paged.values.errors import RowError
 
 EOS = "<|im_end|>"

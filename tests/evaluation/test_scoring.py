@@ -1,6 +1,6 @@
 """Windows that have one context are scored behind one prompt, as many as a prompt takes."""
 
-from pagedrun.paged.evaluation.scoring import Window, scoring_prompts
+from pagedrun.paged.evaluation.harness_model import Window, scoring_prompts
 from pagedrun.paged.values.sampling_params import MAX_N
 
 

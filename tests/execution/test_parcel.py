@@ -6,9 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.parcel import ALIGNMENT, Place, place_all, placed_together
+from pagedrun.paged.execution.device import (
+    ALIGNMENT,
+    Device,
+    Place,
+    choose_device,
+    transfer_packed,
+    transferred,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def tensors() -> list[Tensor]:
 
 
 def test_they_arrive_by_one_copy_each_where_vectors_may_be_loaded(device: Counting) -> None:
-    there = place_all(device, tensors())
+    there = transfer_packed(device, tensors())
     assert len(device.copied) == 1
     first = there[0].data_ptr()
     for given, got in zip(tensors(), there, strict=True):
@@ -52,7 +57,7 @@ def test_they_arrive_by_one_copy_each_where_vectors_may_be_loaded(device: Counti
 
 
 def test_nothing_to_copy_is_no_copy_of_something(device: Counting) -> None:
-    (there,) = place_all(device, [torch.zeros(0, 3)])
+    (there,) = transfer_packed(device, [torch.zeros(0, 3)])
     assert there.shape == (0, 3)
 
 
@@ -61,6 +66,6 @@ def test_what_is_made_of_them_has_each_in_its_place(device: Counting) -> None:
         return {str(index): place(each) for index, each in enumerate(tensors())}
 
     for where in (device, replace(choose_device("cpu"), async_scheduling=True)):
-        there = placed_together(where, placed)
+        there = transferred(where, placed)
         assert all(torch.equal(there[str(i)], each) for i, each in enumerate(tensors()))
     assert len(device.copied) == 1

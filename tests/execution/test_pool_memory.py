@@ -9,8 +9,7 @@ import torch
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.execution.devices.cuda_device import CudaDevice
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import CudaDevice, Device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
-from pagedrun.cli.report.short_report import draw_short_report
+from pagedrun.cli.report.end_of_run import draw_short_report
 from pagedrun.recipes.demo import demo_model_folder
 from tests.house.pages import DOCS, NAMES, PAGES, ROOT, code_spans, fenced, shown_commands
 

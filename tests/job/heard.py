@@ -7,7 +7,7 @@ from typing import Any
 
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.progress import Phase, SilentListener, Tally
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 from tests.job.scripted_model import Answer, ScriptedModel, config_for, echo
 
 

@@ -10,11 +10,11 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.output.side_files import empty_engine_report
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan import EarlierAnswers
-from pagedrun.paged.report.record.recorder import Recorder
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
-from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory, probe_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress import SilentListener
-from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from pagedrun.cli.report.weight_lines import unpacking_warning
+from pagedrun.cli.report.report_figures import unpacking_warning
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file

@@ -9,10 +9,10 @@ import pytest
 
 from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, note_run
+from pagedrun.paged.metrics.report_sections import JobReport
+from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.planning.forecast import MARGIN, run_time
 from pagedrun.paged.planning.forecast_sections import ForecastFigures, RunTime
-from pagedrun.paged.report.record.report_sections import JobReport
-from pagedrun.paged.report.record.step_costs import StepCosts
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
 

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
-from pagedrun.paged.machine.code_caches import cache_facts
-from pagedrun.paged.machine.findings import Findings
-from pagedrun.paged.machine.gpu_facts import gpu_facts
-from pagedrun.paged.machine.hub_facts import hub_facts
-from pagedrun.paged.machine.limits import limit_facts
-from pagedrun.paged.machine.processor_facts import processor_facts
-from pagedrun.paged.machine.versions import versions
+from pagedrun.paged.machine.examination import (
+    Findings,
+    cache_facts,
+    gpu_facts,
+    hub_facts,
+    limit_facts,
+    processor_facts,
+    versions,
+)
 
 
 def test_a_missing_package_is_a_problem_and_an_optional_one_is_not() -> None:

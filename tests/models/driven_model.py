@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pagedrun.kernels.state_inputs import StateInputs
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
-from pagedrun.paged.execution.attention_shapes import attention_shapes
-from pagedrun.paged.execution.batch_layout import BatchLayout
+from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import EngineConfig

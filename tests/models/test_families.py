@@ -11,7 +11,7 @@ import transformers
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from tests.engines import load_engine

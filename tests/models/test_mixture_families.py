@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.moe import MixtureSpec
-from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.errors import ModelError
 from tests.models.families import save_tiny
 from tests.models.mixture_families import MIXTURES

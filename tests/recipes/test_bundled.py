@@ -11,8 +11,7 @@ import pytest
 from jinja2 import Environment, meta
 
 from pagedrun.cli.options.settings import recipe_settings
-from pagedrun.recipes.library import bundled_names, bundled_path
-from pagedrun.recipes.recipe import Recipe
+from pagedrun.recipes.recipe import Recipe, bundled_names, bundled_path
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.paged.values.errors import UsageError
-from pagedrun.recipes.library import bundled_names, bundled_path, find_recipe
-from pagedrun.recipes.recipe import Recipe
+from pagedrun.recipes.recipe import Recipe, bundled_names, bundled_path, find_recipe
 from pagedrun.recipes.yaml_file import MAX_BYTES
 
 ReadRecipe = Callable[[str | bytes], Recipe]

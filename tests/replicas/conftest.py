@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.engine_config import ReplicaConfig
 
 NUM_CPUS = 3  # of the cluster, whatever the machine has

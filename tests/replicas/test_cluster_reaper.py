@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagedrun.paged.replicas.cluster.cluster_reaper import processes_of, reap
+from pagedrun.paged.replicas.cluster_reaper import processes_of, reap
 
 SLEEP = "import sys, time; print(1, flush=True); time.sleep(600)"
 

@@ -14,8 +14,8 @@ from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import PartPlanner
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
-from pagedrun.paged.replicas.cluster.ray_pool import RayPool
+from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_pool import RayPool
 from pagedrun.paged.replicas.unit_queue import UnitQueue
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 from pagedrun.paged.values.sampling_params import SamplingParams

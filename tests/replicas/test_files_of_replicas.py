@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
 from tests.whole.comparable import comparable_bytes, comparable_rows

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.planning.planner import PartPlanner
 from pagedrun.paged.planning.pool_sizing import PoolDemand
 from pagedrun.paged.planning.sizing import LEAST_SEATS, MOST_SEATS
 from pagedrun.paged.planning.windows import PlannedFeed
-from pagedrun.paged.replicas.run_terms import RunTerms
-from pagedrun.paged.replicas.worker.part_engine import LoadedPartEngine
+from pagedrun.paged.replicas.part_engine import LoadedPartEngine
+from pagedrun.paged.replicas.replica_messages import RunTerms
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

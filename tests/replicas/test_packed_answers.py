@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.replicas.replica_events import Answered
+from pagedrun.paged.replicas.replica_messages import Answered
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from pagedrun.paged.replicas.cluster.pieces import (
+from pagedrun.paged.replicas.ray_actor import (
     CALL_PIECES,
-    PIECE_BYTES,
+    MESSAGE_BYTES,
     in_calls,
     in_pieces,
     whole,
@@ -17,7 +17,7 @@ INLINED, INLINED_A_CALL = 100 * 1024, 10 * 2**20  # what Ray takes into a messag
 
 @pytest.mark.parametrize("num_pieces", [0, 1, 3, 2 * CALL_PIECES])
 def test_values_are_whole_again_however_large(num_pieces: int) -> None:
-    size = num_pieces * PIECE_BYTES
+    size = num_pieces * MESSAGE_BYTES
     value = {"rows": random.Random(size).randbytes(size), "size": size}
     assert whole(in_pieces(value)) == value
     calls = list(in_calls(value))

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.replicas.cluster import pushed_folder
-from pagedrun.paged.replicas.cluster.pushed_folder import PushedFolder
+from pagedrun.paged.replicas import ray_actor as pushed_folder
+from pagedrun.paged.replicas.ray_actor import PushedFolder
 from pagedrun.paged.values.errors import ModelError
 
 CONTENTS = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 3, "empty.json": b""}

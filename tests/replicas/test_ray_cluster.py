@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.engine_config import ReplicaConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.recipes.demo import demo_prompts_path
@@ -16,7 +16,7 @@ def test_without_ray_the_line_that_installs_it_is_told_and_nothing_is_left(
 ) -> None:
     before = dict(os.environ)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("pagedrun.paged.replicas.cluster.ray_cluster.MOST_PATH", 1000)
+    monkeypatch.setattr("pagedrun.paged.replicas.ray_cluster.MOST_PATH", 1000)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'ray>=2\.59'"):
         RayCluster(ReplicaConfig(replicas=2), 2)
@@ -37,7 +37,7 @@ def test_what_says_something_of_replicas_only_is_refused_without_them(
 def test_an_address_at_which_nothing_answers_is_refused_at_once() -> None:
     """Ray would try for minutes. In another process: where there is a cluster, that is used."""
     code = (
-        "from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster as C\n"
+        "from pagedrun.paged.replicas.ray_cluster import RayCluster as C\n"
         "from pagedrun.paged.values.engine_config import ReplicaConfig as R\n"
         "C(R(replicas=1, ray_address='127.0.0.1:9'), 1)"
     )

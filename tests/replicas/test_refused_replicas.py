@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.replicas.cluster import ray_pool
-from pagedrun.paged.replicas.cluster.ray_actor import RayActor
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
-from pagedrun.paged.replicas.cluster.ray_pool import RayPool
-from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
+from pagedrun.paged.replicas import ray_pool
+from pagedrun.paged.replicas.ray_actor import RayActor, ReplicaModel
+from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_pool import RayPool
 from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import demo_job, write_rows

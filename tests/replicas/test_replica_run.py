@@ -9,12 +9,11 @@ from threading import Event, Lock
 
 import pytest
 
+from pagedrun.paged.metrics.timeline import ReplicatedStep, StepRecord
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
-from pagedrun.paged.replicas.replica_offer import VERSION
-from pagedrun.paged.report.record.replica_state import ReplicatedStep
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.replicas.replica_messages import VERSION
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
@@ -289,7 +288,7 @@ def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None
 
 def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr("pagedrun.paged.replicas.worker.outbox.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("pagedrun.paged.replicas.replica_worker.TICK_SECONDS", 0.01)
     warnings: list[str] = []
     pool = ThreadPool(3, has_room=lambda number: number == 0)
     run = engine(pool).start(requests(200), warn=warnings.append)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.replicas.cluster.ray_cluster import RayCluster
+from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import Watcher, demo_job, write_rows

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.paged.replicas.unit import Unit
-from pagedrun.paged.replicas.unit_queue import FEW_ROWS, PIECES, UNITS_AHEAD, UnitQueue
+from pagedrun.paged.replicas.unit_queue import FEW_ROWS, PIECES, UNITS_AHEAD, Unit, UnitQueue
 
 
 def queue_of(sizes: list[int], num_replicas: int = 2) -> UnitQueue:

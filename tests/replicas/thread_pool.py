@@ -10,19 +10,23 @@ from threading import Event, Thread
 from pagedrun.kernels.attention.read_once import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.side_files import empty_engine_report
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.planning.sizing import PlanBasis
 from pagedrun.paged.planning.windows import PlannedFeed
-from pagedrun.paged.replicas.replica_events import Died, Placed, ReplicaEvent
-from pagedrun.paged.replicas.replica_offer import ReplicaOffer
-from pagedrun.paged.replicas.replica_pool import Heard
-from pagedrun.paged.replicas.run_terms import RunTerms
-from pagedrun.paged.replicas.worker.replica_worker import PartEngine, ReplicaWorker
-from pagedrun.paged.report.record.recorder import Recorder
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.replicas.replica_messages import (
+    Died,
+    Heard,
+    Placed,
+    ReplicaEvent,
+    ReplicaOffer,
+    RunTerms,
+)
+from pagedrun.paged.replicas.replica_worker import PartEngine, ReplicaWorker
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, FinishReason, SampleOutput

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.cache_spec import PoolShape
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.scheduling.monitoring import recorder_of
 from tests.scheduling.drive import Drive, request
 

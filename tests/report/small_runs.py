@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pagedrun.paged.report.record.snapshot import PoolSamples, Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Holdings, Lengths, Preemptions, PrefixNodes
+from pagedrun.paged.metrics.snapshot import (
+    Holdings,
+    Lengths,
+    PoolSamples,
+    Preemptions,
+    PrefixNodes,
+    Snapshot,
+)
 
 BLOCK_SIZE = 4
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence as Seq
 import pytest
 
 from pagedrun.paged.cache.block_pool import SwapSpace, TransferKind
+from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.report.inspect.inspection import Question, inspect_run
-from pagedrun.paged.report.record.recorder import Recorder
-from pagedrun.paged.report.record.snapshot import Snapshot
 from pagedrun.paged.scheduling.beam_search import NextBeam
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pagedrun import SamplingParams
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.scheduling.monitoring import MIN_STEPS, StepWatch
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled

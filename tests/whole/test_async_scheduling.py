@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.run import Run
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.run import Run, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -51,7 +51,7 @@ def hold():
 # `when` is an expression; `batch` is the step's.
 HOLD_STEP = """
 import os
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 Engine.warm_up = lambda engine, on_compile: None
 from pagedrun.paged.models.decoder import Decoder
 compute = Decoder.hidden

@@ -20,11 +20,10 @@ if not torch.cuda.is_available():
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.devices.device_dtypes import CpuDtypes
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.device_options import CpuDtypes
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.execution.devices.kernel_choice import choose_kernel_set
+from pagedrun.paged.execution.device_options import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress import SilentListener

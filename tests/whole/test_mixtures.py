@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request

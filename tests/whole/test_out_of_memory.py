@@ -13,8 +13,8 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.model import ForwardBatch

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.run import Run
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import PartPlanner, Planner, RequestLimits
 from pagedrun.paged.planning.windows import PlannedWindow, WindowPlan
-from pagedrun.paged.run import Run
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
-from pagedrun.paged.run_policy import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress import SilentListener
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import NOTHING
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.units import show_size
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures

@@ -12,7 +12,7 @@ from pagedrun.cli.bench.sheets.spread_text import (
     show_ratio,
     show_spread,
 )
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.units import show_size
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.kernels.kernel_point import (

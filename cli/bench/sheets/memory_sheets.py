@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pagedrun.cli.bench.sheets.sheet import Sheet
 from pagedrun.cli.bench.sheets.spread_text import NOTHING, show_number, show_ratio
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.units import show_size
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures, SavedBlocks, Sharing

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import safe
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pagedrun.cli.bench.sheets.spread_text import (
     show_spread,
     show_tokens,
 )
-from pagedrun.cli.terminal.sizes import show_size
+from pagedrun.cli.terminal.units import show_size
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.runs.figures import RunRecord

@@ -13,7 +13,7 @@ from pagedrun.paged.bench.accuracy.accuracy_figures import WayFigures
 from pagedrun.paged.bench.accuracy.token_windows import TokenWindow
 from pagedrun.paged.bench.accuracy.way import Way
 from pagedrun.paged.bench.result import plain_config
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.logprobs import TokenLogprob
 from pagedrun.paged.values.request import Completion, Request

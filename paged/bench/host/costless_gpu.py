@@ -9,9 +9,7 @@ from torch import Tensor
 from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
 from pagedrun.paged.bench.host.costless_backend import CostlessBackend
 from pagedrun.paged.bench.host.step_counts import StepCounts
-from pagedrun.paged.execution.devices.captured_step import CapturedStep
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.host_copy import HostCopy
+from pagedrun.paged.execution.device import CapturedStep, Device, HostCopy
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from pagedrun.paged.bench.runs.lengths import Lengths
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.errors import UsageError, option
 
 ROWS_PER_SEAT = 8  # if nobody says

@@ -23,7 +23,7 @@ from pagedrun.paged.bench.kernels.roofline import Roofline, RooflineFigures
 from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
 from pagedrun.paged.bench.neighbours import Neighbours
 from pagedrun.paged.bench.result import Measured
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 
 
 class SkipReason(TypedDict):

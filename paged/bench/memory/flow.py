@@ -14,10 +14,10 @@ from statistics import fmean
 
 from pagedrun.paged.bench.memory.memory_figures import FlowFigures, FlowOverTime, FlowPoint
 from pagedrun.paged.cache.cache_spec import PoolShape
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import PlannedPools
 from pagedrun.paged.planning.simulation import Simulation, Simulator
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -8,7 +8,7 @@ have nothing to share. What reading once is worth must be measured against that 
 from dataclasses import replace
 
 from pagedrun.kernels.attention.read_once import NEVER
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 
 
 def reading_alone(engine: Engine) -> Engine:

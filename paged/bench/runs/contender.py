@@ -18,7 +18,7 @@ from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.request import Request
 
 Tokens = list[tuple[int, ...]]

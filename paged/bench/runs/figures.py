@@ -11,7 +11,7 @@ from pagedrun.paged.bench.result import plain_spread
 from pagedrun.paged.bench.runs.op_timer import OpSeconds, OpTimer, attention_seconds
 from pagedrun.paged.bench.runs.step_log import StepLog
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request

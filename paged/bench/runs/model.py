@@ -9,10 +9,9 @@ import torch
 
 from pagedrun.kernels.backend import Backend
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer

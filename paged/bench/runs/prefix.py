@@ -17,7 +17,7 @@ from pagedrun.paged.bench.runs.model import BenchModel, ModelDescription
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.workload import Workload
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError, option
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from pagedrun.paged.bench.runs.op_timer import OpSeconds, OpTimer
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 
 PREFILL = "prefill_attention"
 

@@ -21,8 +21,8 @@ from pagedrun.paged.bench.runs.model import BenchModel, ModelDescription
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.workload import Workload, WorkloadFigures
 from pagedrun.paged.bench.spread import Spread, SpreadFigures
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 

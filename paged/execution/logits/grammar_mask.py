@@ -1,4 +1,4 @@
-"""GrammarMask: the processor of logits that keeps answers to their structures."""
+"""Logits processor for structured output: schemas, regular expressions and grammars."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText

@@ -1,4 +1,7 @@
-"""Sampler: logits in, token ids out, by each request's own parameters."""
+"""Sampler: logits in, token ids out, by each request's own parameters.
+
+The random stream of a token is keyed by (seed, row, sample, position), never by the batch.
+"""
 
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
@@ -8,13 +11,20 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.token_logprobs import TokenLogprobs
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
-from pagedrun.paged.execution.logits.processors import processors_of
-from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
+from pagedrun.paged.execution.logits.penalties import Penalties
+from pagedrun.paged.execution.logits.token_processors import (
+    AllowedTokens,
+    BadWordsFilter,
+    LogitBias,
+    MinTokens,
+)
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws, StepInput
+from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
 
 NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
 
@@ -168,3 +178,25 @@ class Sampler:
 def _applies(processor: LogitsProcessor, draws: Draws | None) -> bool:
     """Return whether to call a processor; a captured step has no draws, and calls what it can."""
     return processor.can_be_captured if draws is None else processor.applies(draws)
+
+
+def processors_of(device: Device) -> tuple[LogitsProcessor, ...]:
+    """Return new processors for a sampler on this device."""
+    return (
+        AllowedTokens(device),
+        BadWordsFilter(device),
+        MinTokens(),
+        LogitBias(device),
+        Penalties(device),
+    )
+
+
+def no_choice(params: SamplingParams) -> RowError:
+    """Return the error of a row of whose tokens none can be chosen."""
+    why = "the model's output contains NaN or infinity"
+    if params.allowed_token_ids is not None or params.bad_words or params.min_tokens:
+        names = [option(name) for name in ("allowed_token_ids", "bad_words", "min_tokens")]
+        why += f", or {', '.join(names[:-1])} and {names[-1]} forbid every token"
+    return RowError(
+        "nan_logits", f"{why}, so no token can be chosen; try {option('dtype')} float32"
+    )

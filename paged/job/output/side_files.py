@@ -13,8 +13,8 @@ from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_S
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest, read_status
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.progress import JobListener, Tally
-from pagedrun.paged.report.record.advice import Advice, advise
-from pagedrun.paged.report.record.report_sections import (
+from pagedrun.paged.metrics.advice import Advice, advise
+from pagedrun.paged.metrics.report_sections import (
     AdviceEntry,
     AnswersPart,
     CopyCounts,
@@ -29,11 +29,11 @@ from pagedrun.paged.report.record.report_sections import (
     TemplateAdvice,
     TimeFigures,
     TokenFigures,
+    WeightFigures,
     groups_part,
     section_of,
 )
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.weight_figures import WeightFigures
+from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.values.errors import UsageError, as_flag, option, spelled
 
 

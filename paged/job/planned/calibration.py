@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.timed_run import TimedRun
 from pagedrun.paged.job.progress import JobListener, Phase
-from pagedrun.paged.report.record.step_costs import StepFit
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.step_costs import StepFit
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

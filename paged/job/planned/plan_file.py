@@ -8,8 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts
-from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.open_model import PlanModel
@@ -19,6 +18,7 @@ from pagedrun.paged.job.planned.timed_run import TimedRun
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
+from pagedrun.paged.metrics.report_sections import PlainValue
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.forecast import Forecast, run_time
@@ -35,7 +35,6 @@ from pagedrun.paged.planning.pool_sizing import PlannedPools, PoolSizer, SlotSiz
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.planning.sizing import fitted_to_device, fitted_to_plan, leave_for_decoding
 from pagedrun.paged.planning.units import ReplicaForecast
-from pagedrun.paged.report.record.report_sections import PlainValue
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.request import Request

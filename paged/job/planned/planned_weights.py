@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts
-from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
+from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
     CheckpointHeader,
     StoredNetwork,
@@ -13,7 +13,6 @@ from pagedrun.paged.models.checkpoint.header import (
 from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
-from pagedrun.paged.report.record.weight_figures import WeightFigures, weight_figures
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 

@@ -21,7 +21,7 @@ from pagedrun.paged.job.inputs.row import Columns, RowSource
 from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder, TemplateColumns
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
-from pagedrun.paged.report.record.report_sections import EngineReport, MovableParts, TemplateAdvice
+from pagedrun.paged.metrics.report_sections import EngineReport, MovableParts, TemplateAdvice
 from pagedrun.paged.text.chat_messages import parse_messages
 from pagedrun.paged.text.prompt import CONTINUATIONS
 from pagedrun.paged.text.prompt_renderer import RAW

@@ -10,9 +10,9 @@ from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.files.atomic import replace_json
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.output.manifest import config_digest
-from pagedrun.paged.report.record.hardware import describe_hardware
-from pagedrun.paged.report.record.report_sections import JobReport
-from pagedrun.paged.report.record.step_costs import StepCosts
+from pagedrun.paged.metrics.report_sections import JobReport
+from pagedrun.paged.metrics.run_statistics import describe_hardware
+from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 

@@ -29,8 +29,7 @@ from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
 from pagedrun.paged.bench.kernels.roofline import Roofline, Work
 from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.execution.devices.cpu_caches import largest_cpu_cache
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device, largest_cpu_cache
 from pagedrun.paged.values.errors import UsageError
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)

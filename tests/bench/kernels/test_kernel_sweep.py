@@ -16,8 +16,7 @@ from pagedrun.paged.bench.kernels.kernels import KernelsBench
 from pagedrun.paged.bench.kernels.op_point import op_points
 from pagedrun.paged.bench.kernels.roofline import Roofline
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.values.errors import UsageError
 
 TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)

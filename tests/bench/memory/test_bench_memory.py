@@ -14,9 +14,9 @@ from pagedrun.paged.bench.memory.model_shape import ModelShape
 from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
 from pagedrun.paged.bench.memory.sample_fork import SampleFork
 from pagedrun.paged.bench.model_shapes import Shape
+from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.planning.simulation import Simulator
-from pagedrun.paged.report.record.timeline import StepRecord
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.errors import UsageError

@@ -19,7 +19,7 @@ from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.step_log import Step
 from pagedrun.paged.bench.runs.throughput import ThroughputBench
 from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 from tests.bench.runs.tiny import FLOAT32, TINY, silent
 
 

@@ -15,8 +15,8 @@ from pagedrun.paged.bench.runs.contender import EngineContender
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
 from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.values.errors import UsageError
 from tests.bench.runs.tiny import FLOAT32, TINY, silent

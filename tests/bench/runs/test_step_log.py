@@ -3,7 +3,7 @@
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.op_timer import OpTimer
 from pagedrun.paged.bench.runs.step_log import StepLog
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 
 
 def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None:

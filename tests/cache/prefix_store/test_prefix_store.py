@@ -26,7 +26,7 @@ from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, StoreIdentity,
 from pagedrun.paged.cache.prefix_store.folder import MEMORY, StoreFolder, stamps, weights_digest
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
 from pagedrun.paged.cache.prefix_store.store_files import PrefixIndex, is_finite
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_reuse import StoreRoom, tokens_to_store
 from pagedrun.paged.values.errors import UsageError

@@ -5,8 +5,7 @@ import re
 import pytest
 from typer.main import get_command
 
-from pagedrun.cli.foreign.command_group import CommandGroup
-from pagedrun.cli.foreign.commands import COMMANDS
+from pagedrun.cli.help import COMMANDS, CommandGroup
 from pagedrun.cli.main import app
 from pagedrun.paged.values.foreign_flags import MISSING, RENAMED, explain
 from tests.command import run_command

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pagedrun.cli.inspect.block_map import MAX_LINES, map_lines
+from pagedrun.cli.report.block_tables import MAX_LINES, map_lines
 
 
 def expected(blocks: str, per_cell: int) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pagedrun.cli.report.group_figures import group_name
 from pagedrun.cli.report.report import draw_report
+from pagedrun.cli.report.report_figures import group_name
 from tests.cli.finished_run import REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.report.full_report import REPORT as WHOLE_REPORT

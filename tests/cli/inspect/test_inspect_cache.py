@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from pagedrun.paged.report.record.snapshot_tables import Branchings
+from pagedrun.paged.metrics.snapshot import Branchings
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from tests.cli.finished_run import HOSTILE, REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.light_command import light_command
@@ -271,8 +271,8 @@ class TestScreen:
 
         from rich.console import Console
 
-        from pagedrun.cli.inspect.inspect_cache_report import draw_inspection
-        from pagedrun.paged.report.inspect.inspection import Question, inspect_run
+        from pagedrun.cli.report.inspection import draw_inspection
+        from pagedrun.paged.metrics.inspection import Question, inspect_run
 
         found = inspect_run(read_snapshot(beside(output, ".snapshot.npz")), None, Question())
 

@@ -18,8 +18,8 @@ from pagedrun.cli.options.settings import (
     config_settings,
 )
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.recipes.config_file import config_path
 from pagedrun.recipes.demo import demo_model_folder
+from pagedrun.recipes.recipe import config_path
 from tests.command import Command
 from tests.jsonl import read_jsonl
 

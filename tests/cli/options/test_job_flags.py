@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.options.file_names import default_output
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.reading import text_or_file
-from pagedrun.cli.options.settings import Settings
+from pagedrun.cli.options.settings import Settings, default_output
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -18,7 +18,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
-from pagedrun.recipes.setting import Kind, Setting
+from pagedrun.recipes.recipe import Kind, Setting
 from tests.command import Command
 
 ALLOWED = [setting for setting in recipe_settings().values() if setting.refusal is None]

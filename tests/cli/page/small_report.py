@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_tables import (
+from pagedrun.paged.metrics.snapshot import (
     Branchings,
     Lengths,
     Preemptions,
     PrefixNodes,
+    Snapshot,
 )
 from tests.report.small_runs import SmallRun, play
 

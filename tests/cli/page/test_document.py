@@ -16,12 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.cli.page.document import embed
-from pagedrun.cli.page.packed import pack
-from pagedrun.cli.page.report_reading import ReportReading
-from pagedrun.cli.page.run_data import MAX_BARS, histogram, kept_moments, run_data
+from pagedrun.cli.page.run_data import (
+    MAX_BARS,
+    ReportReading,
+    histogram,
+    kept_moments,
+    pack,
+    run_data,
+)
 from pagedrun.cli.page.run_page import run_document, write_run_page
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
+from pagedrun.paged.metrics.snapshot import PrefixNodes
 from tests.cli.page.small_report import small_report, small_run, with_tables
 
 SNAPSHOT = with_tables(small_run().snapshot())

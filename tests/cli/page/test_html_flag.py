@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.recipes.demo import demo_model_folder
 from tests.cli.finished_run import beside, leave_run, snapshot
 from tests.command import Command, run_command

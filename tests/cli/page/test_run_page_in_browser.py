@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.page.run_page import run_document, write_run_page
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import safe
 from pagedrun.paged.job.output.side_files import empty_engine_report
-from pagedrun.paged.report.inspect.block_states import BlockState, block_states, state_counts
-from pagedrun.paged.report.record.snapshot import Snapshot
+from pagedrun.paged.metrics.pool_moments import BlockState, block_states, state_counts
+from pagedrun.paged.metrics.snapshot import Snapshot
 from tests.cli.page.conftest import DESKTOP, OpenPage, Watched, wait_until
 from tests.cli.page.small_report import BRANCHINGS, small_report, small_run, with_tables
 

@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pagedrun.cli.progress.durations import show_guess, show_rate, show_seconds, show_span
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
+from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer, Tally
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 
 HOSTILE = "id \x1b[2J [/red] \u202e :smile:"
 

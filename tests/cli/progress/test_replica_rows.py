@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from pagedrun.cli.progress.live import draw_figures
+from pagedrun.cli.progress.live import MOST_SHOWN, draw_figures, draw_replicas
 from pagedrun.cli.progress.progress import line
-from pagedrun.cli.progress.replica_rows import MOST_SHOWN, draw_replicas
-from pagedrun.paged.report.record.replica_state import ReplicaState, ReplicatedStep
+from pagedrun.paged.metrics.timeline import ReplicaState, ReplicatedStep
 from tests.cli.progress.test_progress import play, record, watch_at
 
 WELL = ReplicaState(0, "", "running", "32 running, 480 rows left", 12_345, 9_812.4, True, True)

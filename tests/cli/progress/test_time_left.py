@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pagedrun.cli.progress.durations import show_span
-from pagedrun.cli.progress.speed import SpeedLog
-from pagedrun.cli.progress.time_left import TimeLeft
+from pagedrun.cli.progress.run_figures import SpeedLog, TimeLeft
+from pagedrun.cli.terminal.units import show_span
 from pagedrun.paged.job.progress import AnswerLengths
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
 
 STEP_S = 0.1
 MAX_TOKENS = 128

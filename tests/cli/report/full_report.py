@@ -1,6 +1,6 @@
 """A report with something in every section."""
 
-from pagedrun.paged.report.record.report_sections import JobReport, TimelinePoint
+from pagedrun.paged.metrics.report_sections import JobReport, TimelinePoint
 
 
 def point(blocks_used: int) -> TimelinePoint:

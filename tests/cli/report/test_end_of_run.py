@@ -9,14 +9,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pagedrun.cli.options.choices import ReportView
+from pagedrun.cli.options.generate_flags import ReportView
 from pagedrun.cli.progress.answer_lines import MAX_LINES
 from pagedrun.cli.report.end_of_run import draw_end
 from pagedrun.cli.report.report import draw_report, summary
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.progress import FirstAnswers, ShownAnswer
-from pagedrun.paged.report.record.advice import advise
-from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.metrics.advice import advise
+from pagedrun.paged.metrics.report_sections import JobReport
 from tests.cli.report.full_report import REPORT
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07[/red]\u202e\u200b\r\n\n<a>"

@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 
 from pagedrun.cli.page.run_page import run_document
+from pagedrun.cli.report.end_of_run import draw_short_report
 from pagedrun.cli.report.replica_table import MOST_SHOWN, draw_replicas, replica_table
 from pagedrun.cli.report.report import draw_report
-from pagedrun.cli.report.short_report import draw_short_report
-from pagedrun.paged.report.record.replica_figures import ReplicaFigures
-from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.metrics.report_sections import JobReport, ReplicaFigures
 from tests.cli.report.full_report import REPORT
 
 

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.choices import ProgressMode
+from pagedrun.cli.options.generate_flags import ProgressMode
 from pagedrun.cli.progress.progress import show_progress
-from pagedrun.cli.progress.waiting import show_waiting
+from pagedrun.cli.report.answer_screen import show_waiting
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError, option, turned_off

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pagedrun.cli.terminal.console import note, stderr_console
-from pagedrun.cli.terminal.safe_text import safe
+from pagedrun.cli.terminal.console import note, safe, stderr_console
 
 HOSTILE = [
     "\x1b[2J\x1b]52;c;aGk=\x07",

@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from pagedrun.cli.terminal.sizes import parse_size, show_size
+from pagedrun.cli.terminal.units import parse_size, show_size
 
 
 @pytest.mark.parametrize(

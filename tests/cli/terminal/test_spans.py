@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from pagedrun.cli.terminal.spans import parse_span
+from pagedrun.cli.terminal.units import parse_span
 
 
 @pytest.mark.parametrize(

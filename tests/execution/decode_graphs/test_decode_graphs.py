@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
-from pagedrun.paged.execution.decode_graphs.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.in_flight import InFlight
+from pagedrun.paged.execution.decode_buffers import GraphShape
+from pagedrun.paged.execution.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.step_result import InFlight
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 from tests.scheduling.made_step import MadeChunk, made_step

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pagedrun.paged.execution.decode_graphs.decode_buffers import DecodeBuffers
-from pagedrun.paged.execution.decode_graphs.graph_shape import GraphShape
-from pagedrun.paged.execution.decode_graphs.seated_rows import SeatedRows
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape
+from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
@@ -28,7 +26,7 @@ class Decoding:
     table: SequenceTable = field(default_factory=SequenceTable)
     running: list[Sequence] = field(default_factory=list)
     num_blocks: int = 0
-    seats: SeatedRows = field(default_factory=lambda: SeatedRows(SHAPE, 1, SIZE))
+    seats: GraphRows = field(default_factory=lambda: GraphRows(SHAPE, 1, SIZE))
 
     def __post_init__(self) -> None:
         self.buffers = self.fresh()
@@ -79,7 +77,7 @@ class Decoding:
 
 def assert_same(step: StepInput, rows: Int64s, kept: DecodeBuffers, fresh: Decoding) -> None:
     """The rows hold what those of a device hold that knew nothing; others are empty."""
-    other = SeatedRows(SHAPE, 1, SIZE)
+    other = GraphRows(SHAPE, 1, SIZE)
     others, update = other.seat(step, EOS, reads_together=True)
     loaded = fresh.fresh()
     loaded.update(update, torch.arange(100, 100 + step.num_chunks))

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.logits.early_stops import EarlyStops
-from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
-from pagedrun.paged.execution.logits.min_tokens import MinTokens
-from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.logits.logits_processor import (
+    EarlyStops,
+    LogitsProcessor,
+    SamplingBatch,
+)
+from pagedrun.paged.execution.logits.token_processors import MinTokens
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.engine_config import EngineConfig

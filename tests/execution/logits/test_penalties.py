@@ -14,13 +14,11 @@ from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.execution.logits.processors import processors_of
-from pagedrun.paged.execution.logits.sampler import Sampler
-from pagedrun.paged.execution.logits.sampling_batch import SamplingBatch
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
+from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.execution.logits.asker import Asker, expected

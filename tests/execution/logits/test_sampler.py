@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pagedrun.kernels import reference
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.execution.devices.device import Device
+from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder

@@ -5,8 +5,8 @@ import pytest
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.side_files import RunFiles, SideFiles
 from pagedrun.paged.job.progress import SilentListener
-from pagedrun.paged.report.record.recorder import Recorder
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.errors import UsageError
 from tests.job.scripted_model import config_for

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.run import RunPolicy
 from tests.models.library.library_models import LIBRARY, save_library_model
 from tests.models.test_families import NUM_TOKENS, Oracle, ask, check
 from tests.scheduling.admit_all import AdmitAll

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.transformers_backend.checks import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.models.transformers_backend.specs import PlainSpec
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request, SampleOutput

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.models.transformers_backend.hooks import RowOps
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -14,10 +14,10 @@ from pagedrun.kernels.attention.read_once import ON_GPU
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
+from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
-from pagedrun.paged.loaded_model import LoadedModel
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.text.tokenizer import Tokenizer

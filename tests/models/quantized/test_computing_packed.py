@@ -12,7 +12,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.attention.read_once import NEVER
 from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.execution.devices.device_facts import DeviceFacts
+from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.execution.devices.device_probe import probe_device
+from pagedrun.paged.execution.device_facts import probe_device
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint

@@ -17,9 +17,8 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
-from pagedrun.paged.replicas.cluster.ray_pool import RayPool
-from pagedrun.paged.replicas.replica_events import Placed
-from pagedrun.paged.replicas.replica_pool import Heard
+from pagedrun.paged.replicas.ray_pool import RayPool
+from pagedrun.paged.replicas.replica_messages import Heard, Placed
 from pagedrun.paged.replicas.unit_queue import UnitQueue
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 from pagedrun.paged.values.errors import PagedrunError

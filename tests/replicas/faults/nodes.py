@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pagedrun.paged.replicas.cluster.cluster_reaper import reap
+from pagedrun.paged.replicas.cluster_reaper import reap
 from tests.replicas.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,10 +4,9 @@ import os
 import time
 from collections.abc import Collection
 
-from pagedrun.paged.replicas.cluster import ray_pool
-from pagedrun.paged.replicas.cluster.ray_actor import RayActor
-from pagedrun.paged.replicas.worker.replica_model import ReplicaModel
-from pagedrun.paged.report.record.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.replicas import ray_pool
+from pagedrun.paged.replicas.ray_actor import RayActor, ReplicaModel
 from pagedrun.paged.values.request import Completion
 
 

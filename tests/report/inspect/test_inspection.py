@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.report.inspect.inspection import Question, inspect_run
-from pagedrun.paged.report.inspect.saved_report import SavedReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_tables import Branchings, Preemptions, PrefixNodes
+from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.saved_report import SavedReport
+from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import BLOCK_SIZE, SmallRun, play
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.report.inspect.reported_states import reported_states
-from pagedrun.paged.report.inspect.saved_report import SavedReport
+from pagedrun.paged.metrics.inspection import reported_states
+from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.values.errors import UsageError
 
 GOOD: dict[str, Any] = {

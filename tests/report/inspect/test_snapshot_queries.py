@@ -5,17 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pagedrun.paged.report.inspect.block_lives import BlockLives, lifetimes
-from pagedrun.paged.report.inspect.block_states import (
+from pagedrun.paged.metrics.block_tables import BlockLives, block_tables, lifetimes, residencies
+from pagedrun.paged.metrics.inspection import top_prefixes
+from pagedrun.paged.metrics.pool_moments import (
     BlockState,
+    Moment,
     block_states,
     num_tokens_held,
     state_counts,
 )
-from pagedrun.paged.report.inspect.block_table import block_tables, residencies
-from pagedrun.paged.report.inspect.moment import Moment
-from pagedrun.paged.report.inspect.shown_prefixes import top_prefixes
-from pagedrun.paged.report.record.snapshot_tables import Holdings, PrefixNodes
+from pagedrun.paged.metrics.snapshot import Holdings, PrefixNodes
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import BLOCK_SIZE, SmallRun, play
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from pagedrun.paged.report.record.advice import MAX_ADVICE, advise
-from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.metrics.advice import MAX_ADVICE, advise
+from pagedrun.paged.metrics.report_sections import JobReport
 from pagedrun.paged.values.errors import as_flag, spelled
 
 HEALTHY: dict[str, Any] = {

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.report.inspect.groups import group_tables, inspected_groups
-from pagedrun.paged.report.inspect.inspection import Question, inspect_run
-from pagedrun.paged.report.inspect.moment import Moment
-from pagedrun.paged.report.inspect.saved_report import SavedReport
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.pool_moments import Moment, group_tables, inspected_groups
+from pagedrun.paged.metrics.saved_report import SavedReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.errors import UsageError
 from tests.report.grouped_run import SHAPES, SIZE, WINDOW, GroupedRun
 from tests.report.small_runs import play

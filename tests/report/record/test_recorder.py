@@ -8,17 +8,14 @@ import pytest
 
 from pagedrun.paged.bench.runs.model import BenchModel
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
+from pagedrun.paged.metrics.block_tables import BlockLives
+from pagedrun.paged.metrics.recorder import Recorder
+from pagedrun.paged.metrics.snapshot import PrefixNodes, Snapshot
+from pagedrun.paged.metrics.snapshot_file import MAX_COUNT, read_snapshot
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planner import prefix_nodes
-from pagedrun.paged.report.inspect.block_lives import BlockLives
-from pagedrun.paged.report.record.recorder import Recorder
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_checks import MAX_COUNT
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from pagedrun.paged.report.record.snapshot_tables import PrefixNodes
-from pagedrun.paged.run import Run
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -4,7 +4,7 @@ import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.cache_spec import PoolShape
-from pagedrun.paged.report.record.run_statistics import RunStatistics
+from pagedrun.paged.metrics.run_statistics import RunStatistics
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams

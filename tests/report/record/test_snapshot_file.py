@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.report.record.snapshot import Snapshot
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
-from pagedrun.paged.report.record.snapshot_tables import (
+from pagedrun.paged.metrics.snapshot import (
     Branchings,
     Lengths,
     Preemptions,
     PrefixNodes,
+    Snapshot,
 )
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.errors import UsageError
 from tests.report.small_runs import play
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pagedrun.paged.report.record.step_costs import MIN_STEPS, StepFit
+from pagedrun.paged.metrics.step_costs import MIN_STEPS, StepFit
 
 
 def test_three_costs_are_told_apart() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pagedrun.paged.report.record.step_times import StepTimes
+from pagedrun.paged.metrics.step_costs import StepTimes
 
 
 def test_both_costs_are_told_apart() -> None:

@@ -9,7 +9,7 @@ from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.progress import SilentListener
-from pagedrun.paged.report.record.report_sections import JobReport
+from pagedrun.paged.metrics.report_sections import JobReport
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from tests.jsonl import write_jsonl
 from tests.whole.comparable import comparable_rows

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.values.errors import UsageError
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.cache.prefix_store.entry import find_entries
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import WindowSize
 from tests.conftest import MakeModel
 from tests.scheduling.admit_all import AdmitAll

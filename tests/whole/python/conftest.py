@@ -6,8 +6,7 @@ from weakref import WeakSet
 
 import pytest
 
-from pagedrun.paged.completion_iterator import CompletionIterator
-from pagedrun.paged.llm import LLM
+from pagedrun.paged.llm import LLM, CompletionIterator
 from tests.conftest import MakeModel
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import ModelError, PagedrunError

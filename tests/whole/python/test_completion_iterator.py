@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import atexit
-from pagedrun.paged.completion_iterator import CompletionIterator
+from pagedrun.paged.llm import CompletionIterator
 
 atexit.register(print, "Python ends")
 

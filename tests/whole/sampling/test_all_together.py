@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.report.record.snapshot_file import read_snapshot
+from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel

@@ -9,9 +9,8 @@ import pytest
 import torch
 import transformers
 
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.run import Run
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.run import Run, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams

@@ -11,13 +11,12 @@ import torch
 import transformers
 from torch import Tensor
 
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
+from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.model_runner import ModelRunner
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.llm import LLM
+from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.models.decoder import Decoder
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import IMPOSSIBLE, TokenLogprob
 from pagedrun.paged.values.request import Completion, Request

@@ -11,10 +11,10 @@ import torch
 import transformers
 from torch import Tensor
 
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.text.prompt_encoder import BadWords
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

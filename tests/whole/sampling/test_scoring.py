@@ -9,10 +9,9 @@ import pytest
 import torch
 import transformers
 
-from pagedrun.paged.execution.devices.device import Device
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.report.record.report_sections import EngineReport
-from pagedrun.paged.run_policy import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, Request

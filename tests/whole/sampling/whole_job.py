@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.run_policy import RunPolicy
 from tests.engines import ANY_PREFIX
 from tests.scheduling.admit_all import AdmitAll
 from tests.whole.comparable import comparable_bytes

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.paged.engine import Engine
-from pagedrun.paged.loaded_model import LoadedModel
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer

@@ -11,9 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pagedrun.paged.execution.devices.device_choice import choose_device
-from pagedrun.paged.run import Run
-from pagedrun.paged.run_policy import RunPolicy
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.run import Run, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import SamplingParams

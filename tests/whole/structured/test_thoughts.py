@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.engine import Engine
+from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import FinishReason, Request, SampleOutput

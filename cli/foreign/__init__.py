@@ -1,1 +1,0 @@
-"""What users of other programs type, and what it is called here."""

@@ -1,1 +1,0 @@
-"""What `-h` and `--help` print."""

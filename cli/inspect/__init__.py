@@ -1,1 +1,0 @@
-"""`pagedrun inspect-cache`: a run's pool, drawn; a prefix store, listed."""

@@ -1,0 +1,380 @@
+"""Screen of `inspect-cache`: counts, block map, tables, prefix tree, lifetimes and preemptions."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pagedrun.cli.report.block_tables import (
+    NAMES,
+    STYLES,
+    block_origins,
+    group_sentence,
+    map_lines,
+    row_lines,
+    sample_word,
+    table_lines,
+    table_sentence,
+)
+from pagedrun.cli.report.plan_report import draw_prefixes
+from pagedrun.cli.report.replica_table import draw_replicas
+from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.report_figures import Figure, group_figures, sparkline, state_figures
+from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import show_size
+from pagedrun.paged.job.output.manifest import JobStatus
+from pagedrun.paged.job.output.side_files import RunFiles
+from pagedrun.paged.metrics.inspection_sections import (
+    BlockLife,
+    HeldPrefixes,
+    InspectedBeams,
+    InspectedGroup,
+    Inspection,
+    Lifetimes,
+    PoolMoment,
+    PreemptionEvents,
+    RunCounts,
+)
+from pagedrun.paged.metrics.saved_report import SavedReport
+from pagedrun.paged.metrics.snapshot import Snapshot
+
+MAX_WIDTH = 140
+TEXT_WIDTH = 100
+
+
+class ShownInspection(Inspection):
+    """The inspection of a run with the paths of its files, and what cannot be shown of it.
+
+    `replicas` are the report's, of a run with several, None of others.
+    """
+
+    files: dict[str, str | None]
+    notes: list[str]
+    replicas: list[Mapping[str, object]] | None
+
+
+def draw_inspection(found: ShownInspection, console: Console) -> None:
+    """Print what `inspect_run` found, with the command's `notes`, on `console`."""
+    note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    bar = "#" if console.options.ascii_only else "█"
+    bars = 0 if console.options.ascii_only else note_width
+    _draw(console, "KV pool", pool_figures(found, bars))
+    if states := found.get("states"):
+        _draw(console, "States (of recurrent layers, or a library's caches)", state_figures(states))
+    _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
+    if found["replicas"]:
+        width = _width(console, TEXT_WIDTH)
+        console.print(heading("Replicas", console, width))
+        draw_replicas(found, console, width)
+    _draw_map(console, found)
+    if found["rows"]:
+        _draw_rows(console, found)
+    if found["prefixes"] is not None:
+        _draw_prefixes(console, found["prefixes"])
+    if found["lifetimes"] is not None:
+        _draw(console, "Block lifetimes", lifetime_figures(found["lifetimes"], note_width, bar))
+    if found["most_shared"]:
+        _draw_most_shared(console, found["most_shared"])
+    if found["preemptions"] is not None:
+        _draw_preemptions(console, found["preemptions"])
+    for note in found["notes"]:
+        _wrapped(console, note, "yellow", indent="")
+
+
+def _draw(console: Console, title: str, figures: Sequence[Figure]) -> None:
+    if not figures:
+        return
+    console.print(heading(title, console, _width(console, TEXT_WIDTH)))
+    note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    for figure in figures:
+        for line in figure_lines(figure, note_width):
+            console.print(line, soft_wrap=True)
+
+
+def _draw_map(console: Console, found: Inspection) -> None:
+    moment, block_map, held = found["moment"], found["block_map"], found["rows_held"]
+    if moment is None or block_map is None or held is None:
+        return  # there is no snapshot, or no sample in it
+    width = _width(console, MAX_WIDTH)
+    title = f"Block map, step {moment['step']:,} of {found['pool']['num_steps']:,}"
+    console.print(heading(title, console, _width(console, TEXT_WIDTH)))
+    asked = moment["asked"]
+    if asked.isdecimal() and int(asked) != moment["step"]:
+        _wrapped(console, f"step {asked} was not sampled; this is the nearest sampled step")
+    if found.get("groups"):
+        _wrapped(console, "the first group of layers, which keeps whole sequences")
+    lines, per_cell = map_lines(block_map["blocks"], width)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    legend = Text("  ")
+    for letter, name in NAMES.items():
+        legend.append(letter, STYLES[letter])
+        legend.append(f" {name} {moment[name]:,}   ")
+    legend.rstrip()
+    console.print(legend, soft_wrap=True)
+    if per_cell > 1:
+        _wrapped(
+            console,
+            f"one character is {per_cell} blocks: a capital letter if all are in that state, "
+            "a small letter for the most common state of those that are not free",
+        )
+    if held["count"] and not found["rows"]:
+        rows = ", ".join(f"{row}" for row in held["first"])
+        more = ", …" if held["count"] > len(held["first"]) else ""
+        _wrapped(
+            console,
+            f"held by {_plural(held['count'], 'row')}: {rows}{more} (--row N shows a block table)",
+        )
+
+
+def _draw_rows(console: Console, found: Inspection) -> None:
+    console.print(heading("Block tables", console, _width(console, TEXT_WIDTH)))
+    block_size = found["pool"]["block_size"]
+    _wrapped(
+        console,
+        "block of the row → block of the pool, holders, tokens in it; found with its content, "
+        "copied to be written to, or taken empty and filled",
+    )
+    for row in found["rows"]:
+        for sentence in row_lines(row, found["moment"], found["row_stride"]):
+            _wrapped(console, sentence)
+        if (text := row.get("text")) is not None:
+            _wrapped(console, f"prompt: {' '.join(text.split())}", "dim")
+        for table in row["tables"]:
+            _wrapped(console, table_sentence(table, block_size, sample_word(row)))
+            blocks, width = table["blocks"], _width(console, MAX_WIDTH)
+            for line in table_lines(blocks, block_size, width, block_origins(blocks)):
+                console.print(line, soft_wrap=True)
+        for other in row.get("group_tables", []):
+            _wrapped(console, group_sentence(other, sample_word(row)))
+            for line in table_lines(other["blocks"], block_size, _width(console, MAX_WIDTH)):
+                console.print(line, soft_wrap=True)
+
+
+def _draw_prefixes(console: Console, prefixes: HeldPrefixes) -> None:
+    console.print(heading("Shared prefixes", console, _width(console, TEXT_WIDTH)))
+    if prefixes["top"]:
+        draw_prefixes(console, prefixes["top"])
+    else:
+        _wrapped(console, "no two rows have a whole block in common")
+
+
+def _draw_most_shared(console: Console, lives: Sequence[BlockLife]) -> None:
+    console.print(heading("Most shared blocks", console, _width(console, TEXT_WIDTH)))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    for name in ("   block", "in the row", "holders", "rows", "found", "from step", "to step"):
+        table.add_column(name, justify="right")
+    for life in lives:
+        last = max(life["end"] - 1, life["begin"])
+        numbers = [life["block"], life["position"], life["peak_refs"], life["rows"], life["hits"]]
+        numbers += [life["begin"], last]
+        table.add_row(*(f"{number:,}" for number in numbers))
+    console.print(table)
+
+
+def _draw_preemptions(console: Console, preemptions: PreemptionEvents) -> None:
+    if not preemptions["count"]:
+        return
+    console.print(heading("Preemptions", console, _width(console, TEXT_WIDTH)))
+    for event in preemptions["events"]:
+        _wrapped(console, event["cause"], hang="  ")
+    more = preemptions["count"] - len(preemptions["events"])
+    if more:
+        _wrapped(console, f"… and {more:,} more (--top {preemptions['count']} lists all)")
+
+
+def _wrapped(
+    console: Console, sentence: str, style: str = "", indent: str = "  ", hang: str = ""
+) -> None:
+    width = max(_width(console, TEXT_WIDTH) - len(indent), MIN_NOTE_WIDTH)
+    for line in textwrap.wrap(safe(sentence), width, subsequent_indent=hang):
+        console.print(Text(f"{indent}{line}", style=style), soft_wrap=True)
+
+
+def _width(console: Console, most: int) -> int:
+    return min(console.width, most)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
+    """Return what the pool is, and what of it was taken at the moment shown and at the peak.
+
+    Its use over time takes `num_bars` characters, which may be none.
+    """
+    pool, shown, peak = found["pool"], found["moment"], found["peak"]
+    if not pool["num_blocks"]:
+        return [Figure("blocks", "0", "no row reached the engine")]
+    groups, total = found.get("groups", []), show_size(pool["pool_bytes"])
+    each = f"{show_size(pool['block_size'] * pool['bytes_per_token'])} each; {total}"
+    if groups:
+        each = f"{total} in {len(groups)} groups of layers; the first:"
+    figures = _groups(groups, shown)
+    figures.append(
+        Figure("blocks", _count(pool["num_blocks"]), f"of {pool['block_size']} tokens, {each}")
+    )
+    if shown is not None:
+        figures += _moment(f"at step {shown['step']:,}", shown, pool["num_blocks"])
+    if peak is not None and (shown is None or shown["step"] != peak["step"]):
+        figures += _moment(f"at its peak, step {peak['step']:,}", peak, pool["num_blocks"])
+    statistics = found["statistics"]
+    most = statistics["peak_blocks"]
+    if most is not None and (peak is None or most > peak["allocated"]):
+        figures.append(Figure("most allocated at once", _count(most), "as the run counted it"))
+    if statistics["shared_blocks_peak"] is not None:
+        figures.append(Figure("most shared at once", _count(statistics["shared_blocks_peak"])))
+    if num_bars and len(found["use_over_time"]) > 1:
+        line = sparkline(found["use_over_time"], num_bars)
+        figures.append(Figure("allocated over time", "", line))
+    return figures
+
+
+def _groups(groups: Sequence[InspectedGroup], shown: PoolMoment | None) -> list[Figure]:
+    """Return a line for the pool of each group, and one for what was in it at the moment shown."""
+    figures = []
+    for group, of_pool in zip(groups, group_figures(groups), strict=True):
+        figures.append(of_pool)
+        counts = group["moment"]
+        if counts is not None and shown is not None:
+            what = f"at step {shown['step']:,}; shared {counts['shared']:,}, cached "
+            figures.append(
+                Figure("  allocated", _count(counts["allocated"]), f"{what}{counts['cached']:,}")
+            )
+    return figures
+
+
+def _moment(title: str, counts: PoolMoment, num_blocks: int) -> list[Figure]:
+    free = counts["free"] + counts["cached"]
+    use = f"{counts['utilization']:.1%} of their slots hold a token"
+    return [
+        Figure(title, "", f"{counts['time_s']:.2f} s into the run"),
+        Figure(
+            "  allocated",
+            _count(counts["allocated"]),
+            f"{counts['allocated'] / num_blocks:.1%} of the pool; {use}",
+        ),
+        Figure("    of these shared", _count(counts["shared"]), f"private {counts['private']:,}"),
+        Figure("  free", _count(free), f"of these {counts['cached']:,} cached"),
+    ]
+
+
+def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figure]:
+    """Return hits, misses and what came of them; what nobody counted is left out."""
+    lines = (
+        ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
+        ("misses", counted["misses"], "whole blocks of prompts that were not"),
+    )
+    figures = [Figure(label, _count(n), note) for label, n, note in lines if n is not None]
+    if counted["hit_rate"] is not None:
+        figures.append(Figure("hit rate", f"{counted['hit_rate']:.1%}", "of blocks"))
+    if counted["token_hit_rate"] is not None:
+        achievable = counted["achievable_hit_rate"]
+        note = "of prompt tokens" + (
+            "" if achievable is None else f"; {achievable:.1%} was achievable"
+        )
+        figures.append(Figure("  in tokens", f"{counted['token_hit_rate']:.1%}", note))
+    if counted["bytes_saved"] is not None:
+        figures.append(Figure("KV not computed again", show_size(counted["bytes_saved"])))
+    events = (
+        ("evictions", counted["evictions"], "cached blocks lost before their last use"),
+        ("copy on write", counted["block_copies"], "blocks copied"),
+        ("forks", counted["forks"], "samples and beams that started from another one's blocks"),
+    )
+    figures += [Figure(label, _count(n), note) for label, n, note in events if n is not None]
+    if beams is not None:
+        what = (
+            f"{beams['freed']:,} of their blocks were held by no other beam and freed immediately"
+        )
+        figures.append(Figure("beams dropped", _count(beams["died"]), what))
+    if counted["swap"] is not None and counted["recompute"] is not None:
+        how = f"{_count(counted['swap'])} by swap, {_count(counted['recompute'])} by recompute"
+        total = counted["swap"] + counted["recompute"]
+        figures.append(Figure("preemptions", _count(total), how if total else ""))
+    return figures
+
+
+def lifetime_figures(lifetimes: Lifetimes, note_width: int, bar: str) -> list[Figure]:
+    """Return how long blocks were kept from filling to last release, with a bar for each class."""
+    if not lifetimes["num_lives"]:
+        return []
+    figures = [
+        Figure("blocks filled", _count(lifetimes["num_lives"]), "each until its last release"),
+        Figure("median", _steps(lifetimes["median"])),
+        Figure("90 % at most", _steps(lifetimes["p90"])),
+        Figure("longest", _steps(lifetimes["longest"])),
+    ]
+    most = max(lifetimes["counts"])
+    classes = zip(lifetimes["least"], lifetimes["most"], lifetimes["counts"], strict=True)
+    for least, last, count in classes:
+        if count:
+            label = _steps(least) if last == least else f"{least:,} to {_steps(last)}"
+            length = max(round(count / most * min(note_width, 40)), 1)
+            figures.append(Figure(f"  {label}", _count(count), bar * length))
+    return figures
+
+
+def _steps(number: int) -> str:
+    return f"{number:,} {'step' if number == 1 else 'steps'}"
+
+
+def _count(number: float) -> str:
+    return f"{number:,}"
+
+
+def run_notes(
+    files: RunFiles,
+    snapshot: Snapshot | None,
+    report: SavedReport | None,
+    *,
+    has_rows: bool,
+    of_replica: bool = False,
+) -> list[str]:
+    """Return one sentence for each. of_replica: whether the snapshot is that of one of several."""
+    notes = []
+    if snapshot is None and report is not None and report.replicas:
+        notes.append(
+            "Each replica has its own pool: --replica K shows its blocks, lifetimes and "
+            "preemptions, and with --row the block table of a row that it answered"
+        )
+    elif snapshot is None:
+        notes.append(
+            "There is no snapshot beside the report, so there is no block map, no block "
+            "table, no lifetime and no cause of a preemption: runs of earlier versions, and "
+            "runs without rows for the engine, write none"
+        )
+        if has_rows:
+            notes.append("--row needs the snapshot")
+    if report is None and of_replica:
+        notes.append(
+            "Hits and misses are counted for all replicas together; leave out --replica to see them"
+        )
+    elif report is None:
+        notes.append(
+            "There is no report beside the snapshot, so hits and misses are unknown: an "
+            "unfinished run writes none"
+        )
+    if snapshot is not None and snapshot.row_stride > 1:
+        notes.append(
+            "To bound its size, the snapshot of this run has one row in "
+            f"{snapshot.row_stride}: block tables, lifetimes and rows of shared blocks refer "
+            "to these rows; the map and the counts of holders refer to all"
+        )
+    if snapshot is not None and report is not None and not _is_same_pool(snapshot, report):
+        notes.append("Warning: the report and the snapshot describe pools of different shapes")
+    status = files.status()
+    if status not in (None, JobStatus.FINISHED):
+        notes.append(
+            f"Warning: according to its manifest the last run of this output is {status}: "
+            "the files beside it may belong to an earlier run"
+        )
+    return notes
+
+
+def _is_same_pool(snapshot: Snapshot, report: SavedReport) -> bool:
+    names = ("block_size", "num_blocks", "bytes_per_token")
+    return all(report.get(name) == getattr(snapshot, name) for name in names)

@@ -1,1 +1,0 @@
-"""Steps that only decode, captured once and replayed."""

@@ -1,0 +1,109 @@
+"""Facts about the device of a run, determined without torch where there can be no GPU.
+
+`plan` chooses number formats and kernels and sizes pools by these facts, and starts without
+torch: it is imported only where a driver file exists or a GPU is asked for.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.paged.execution.device_options import (
+    CpuDtypes,
+    DeviceDtypes,
+    GpuDtypes,
+    choose_kernel_set,
+)
+from pagedrun.paged.planning.memory import MemoryBudget
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A device's own memory: bytes in all, and those that nothing takes."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """`memory` is the device's own, None for a processor, which has the host's.
+
+    `read_once` says when its kernels read a shared prefix for all rows together,
+    `async_scheduling` whether the host is a step ahead of it, as `Device` says. `code_kernels`:
+    which kernels it has for weights of few bits.
+    """
+
+    read_once: ReadOnce
+    async_scheduling: bool = False
+    memory: DeviceMemory | None = None
+    code_kernels: CodeKernels = CodeKernels.NONE
+
+    @property
+    def dtypes(self) -> DeviceDtypes:
+        """Which number formats suit the device."""
+        return CpuDtypes() if self.memory is None else GpuDtypes()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """All bytes of its own memory, None where that is the host's."""
+        return None if self.memory is None else self.memory.total
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether its kernels hold weights in a layout of their own."""
+        return self.memory is None
+
+    def budget(self, *, weights: int, activations: int, utilization: float) -> MemoryBudget:
+        """Return what a pool may take once the weights are loaded, in bytes.
+
+        activations: what the largest step is reckoned to take; a run on a GPU measures it.
+        utilization: the share of a GPU's memory, 0 to 1, that may be filled.
+        """
+        if self.memory is None:
+            return MemoryBudget.of_host(taken=weights)
+        return MemoryBudget.of_device(
+            total=self.memory.total,
+            free=max(self.memory.free - weights, 0),
+            activations=activations,
+            utilization=utilization,
+        )
+
+
+# A driver that torch could find a GPU with: NVIDIA's, on Windows' Linux, and AMD's.
+DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
+
+
+def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
+    """Return the facts of the device that `choose_device` chooses; imports torch."""
+    import torch
+
+    from pagedrun.paged.execution.device import choose_device
+
+    device = choose_device(asked, kernel_set)
+    memory = None
+    if device.has_own_memory:
+        free, total = torch.cuda.mem_get_info(device.torch_device)
+        memory = DeviceMemory(total, free)
+    codes = device.kernels.code_kernels
+    return DeviceFacts(device.read_once, device.async_scheduling, memory, codes)
+
+
+def probe_device(
+    asked: str,
+    kernel_set: str,
+    *,
+    driver_files: Iterable[Path] = DRIVER_FILES,
+    choose: Callable[[str, str], DeviceFacts] = chosen_device,
+) -> DeviceFacts:
+    """Return the facts of the device that a run with `--device asked` takes.
+
+    `choose` is asked, and torch imported, only where a driver is there or a GPU is asked for.
+    Raises `UsageError` where `choose_device` does.
+    """
+    if asked == "cuda" or (asked == "auto" and any(path.exists() for path in driver_files)):
+        return choose(asked, kernel_set)
+    chosen = choose_kernel_set(kernel_set)
+    return DeviceFacts(chosen.read_once, code_kernels=chosen.code_kernels)

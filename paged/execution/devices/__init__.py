@@ -1,1 +1,0 @@
-"""Where a model computes: what the machine has, and what runs on it."""

@@ -1,0 +1,296 @@
+"""Engine: a loaded model, ready to start runs.
+
+`Engine.start` is the one path from requests to a `Run`: it plans the first window, sizes the
+pools for that plan within the memory there is, and allocates them. Replicas call the same parts
+separately (`sizing`, `basis`, `run`), because another process makes their plans.
+"""
+
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Any
+
+from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.run import DEFAULT_POLICY, NO_HOOKS, Run, RunHooks, RunPolicy
+from pagedrun.paged.metrics.report_sections import LoadTimes
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.models.runnable_config import model_identity
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.plan import EarlierAnswers
+from pagedrun.paged.planning.planner import RequestLimits
+from pagedrun.paged.planning.pool_sizing import longest_row
+from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
+from pagedrun.paged.planning.sizing import (
+    PlanBasis,
+    RunSizes,
+    RunSizing,
+    fitted_to_device,
+    fitted_to_plan,
+    leave_for_decoding,
+)
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
+from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+
+# Settings that are part of the weights as they are held, and of what was opened before they were
+# read.
+FIXED = frozenset(
+    {
+        *("model", "model_impl", "device", "dtype", "quantization", "reproducible", "kernel_set"),
+        *("prefix_store", "prefix_store_bytes", "jump_ahead"),
+    }
+)
+
+
+class Engine:
+    """Plans requests, sizes a pool for them and starts their run; as often as one likes.
+
+    `loaded` was loaded for `config`, or for one that differs in nothing that is `FIXED`. `config`
+    is then what of it holds for the model, what is fitted as it suits the device.
+    """
+
+    def __init__(
+        self, config: EngineConfig, loaded: LoadedModel, policy: RunPolicy = DEFAULT_POLICY
+    ) -> None:
+        self.config = fitted_to_device(loaded.config.settings(config), loaded.device.memory_bytes)
+        self.loaded = loaded
+        self.policy = policy
+        self._times: LoadTimes = {"load_s": loaded.load_s}
+
+    def reconfigured(self, **changes: Any) -> "Engine":
+        """Return an engine with other settings and the same weights, not loaded again.
+
+        `changes` are fields of `EngineConfig`; raises `UsageError` for a value out of range.
+        What is `FIXED` cannot change.
+        """
+        assert not changes.keys() & FIXED, "the weights would have to be loaded again"
+        fitted = tuple(name for name in self.config.fitted if name not in changes)
+        return Engine(replace(self.config, fitted=fitted, **changes), self.loaded, self.policy)
+
+    def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
+        """Compile the kernels that runs will use, by samples enough to read their prompt together.
+
+        The first use on a machine takes tens of seconds; the machine code is kept on disk.
+        `on_compile` is called when a kernel is compiled, once or twice.
+        """
+        began = time.perf_counter()
+        self.loaded.finish_compiling(on_compile)
+        rule = replace(self._read_once, min_work=0)
+        num_samples = rule.min_rows if rule.row_counts else 1
+        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=num_samples)
+        prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
+        eager = Engine(
+            self.config,
+            replace(self.loaded, prefix_store=None),
+            replace(self.policy, read_once=rule),
+        )
+        with self.loaded.device.compiling_told(on_compile):
+            for _ in eager.start([Request(0, prompt, params)]):
+                pass
+        self._times["compile_s"] = time.perf_counter() - began
+
+    def start(
+        self,
+        requests: Seq[Request | Completion],
+        on_step: Callable[[StepRecord], None] | None = None,
+        more: Iterable[Seq[Request | Completion]] | None = None,
+        done: Container[int] = frozenset(),
+        warn: Callable[[str], None] | None = None,
+        on_window: Callable[[], None] | None = None,
+        earlier: EarlierAnswers | None = None,
+        deadline: Deadline | None = None,
+    ) -> Run:
+        """Plan the requests and return their run: iterate it for one completion per request.
+
+        A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
+        gets a completion with an error; the others are not affected. A completion in place of a
+        request is one that cannot be asked, and comes back as it is. `more` are further windows
+        of requests; indices rise through all of them. Each is asked for and planned in a thread of
+        its own while the one before it runs, and `on_window` is called in the caller's when it is
+        taken. A run with `more` that does not come to its end must be closed. `done` are indices of
+        requests that are answered already: they get no completion, but what rows share is decided
+        with them. Of requests that `earlier` answers wholly the completions are copies, and others
+        go on from what it has. With a `deadline` rows run in an order that is drawn, and those that
+        would not be finished by then are not begun: the run is then `is_cut`. `warn` takes what the
+        user should know and that stops nothing.
+        Raises `UsageError` if the kernels fail their self-check.
+        """
+        config, loaded = self.config, self.loaded
+        loaded.finish_compiling()
+        loaded.device.check(loaded.dtype)
+        if warn is not None:
+            for notice in self.notices():
+                warn(notice)
+        longest = self.max_model_len
+        if more is None:
+            longest = longest_row(requests, longest)
+        sizing = self.sizing(longest)
+        planner = self.basis(sizing).planner(config, done, earlier, deadline)
+        first = planner.window(requests, has_next=more is not None)
+        windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
+        sizes = sizing.sizes(first.plan, is_whole=more is None)
+        fitted = fitted_to_plan(config, loaded.device.memory_bytes, first.plan, sizes[0][0])
+        if fitted != config:
+            sizing = self.sizing(longest, fitted)
+            sizes = sizing.sizes(first.plan, is_whole=more is None)
+        return self.run(
+            windows,
+            sizes,
+            sizing.budget,
+            reserved_len=planner.reserved_len(requests),
+            hooks=RunHooks(on_step, on_window, warn),
+            ends_at=None if deadline is None else deadline.at,
+            config=fitted,
+        )
+
+    def run(
+        self,
+        windows: Iterator[PlannedWindow[WindowPlan]],
+        sizes: RunSizes,
+        budget: MemoryBudget,
+        *,
+        reserved_len: int,
+        hooks: RunHooks = NO_HOOKS,
+        ends_at: float | None = None,
+        config: EngineConfig | None = None,
+    ) -> Run:
+        """Return the run of windows that are planned already, here or elsewhere.
+
+        sizes: those of the pools, from a `RunSizing` with this budget. reserved_len: the tokens
+        that one length for all rows would reserve. ends_at: see `Run`. config: the settings as they
+        were fitted to the plan, if they were.
+        """
+        config, loaded = config or self.config, self.loaded
+        room = budget.graphs if budget.is_filled else None
+        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes, graph_room=room)
+        return Run(
+            engine_config=config,
+            policy=self.policy,
+            model=loaded.model,
+            cache=cache,
+            graphs=graphs,
+            tokenizer=loaded.tokenizer,
+            sampler=loaded.sampler,
+            grammars=loaded.grammar_mask,
+            device=loaded.device,
+            windows=windows,
+            max_model_len=reserved_len,
+            budget=budget,
+            times=self._times,
+            stored_weight_bytes=loaded.stored_bytes,
+            on_step=hooks.on_step,
+            stored=self._stored_prefixes(cache, hooks.warn),
+            on_window=hooks.on_window,
+            ends_at=ends_at,
+        )
+
+    def sizing(self, longest: int, config: EngineConfig | None = None) -> RunSizing:
+        """Return what sizes a run's pools within the memory that there is now.
+
+        longest: the most tokens of a prompt and its answer together. config: see `run`.
+        """
+        config, specs, loaded = config or self.config, self.kv_cache_specs, self.loaded
+        budget = leave_for_decoding(
+            loaded.memory.budget(config, specs),
+            loaded.config.network,
+            str(loaded.dtype).removeprefix("torch."),
+            config,
+            specs,
+            longest,
+        )
+        return RunSizing(
+            config,
+            specs,
+            budget,
+            self.max_model_len,
+            bytes_per_slot=self._bytes_per_state(longest),
+            are_opaque=self._are_opaque,
+        )
+
+    def basis(self, sizing: RunSizing) -> PlanBasis:
+        """Return what a planner of this engine's windows has to know."""
+        room = NO_ROOM
+        if self.loaded.prefix_store is not None:
+            size = self.bytes_per_token
+            room = StoreRoom(
+                self.config.prefix_store_bytes // size, self._bytes_per_state() // size
+            )
+        vocab_size = self.loaded.config.vocab_size
+        return PlanBasis(
+            RequestLimits(self.max_model_len, vocab_size, sizing.max_beam_width),
+            max_blocks=sizing.max_blocks,
+            block_size=self.config.block_size,
+            read_once=self._read_once,
+            store_room=room,
+            keeps_states=bool(self.loaded.model.state_specs()),
+            windows=sizing.windows,
+        )
+
+    def notices(self) -> Iterator[str]:
+        """Yield what the user should know of the model."""
+        library, notice = self.loaded.model.library, self.loaded.config.notice
+        if notice is not None:
+            yield notice
+        if library is not None and library["rows_depend_on_batch"]:
+            yield (
+                f"with {library['computed_by']}, rows of this model depend on the other rows of "
+                "a batch: another batch or pool may give other answers"
+            )
+
+    def _stored_prefixes(
+        self, cache: KVCache, warn: Callable[[str], None] | None
+    ) -> StoredPrefixes | None:
+        """Return what a run with this cache may take from the prefix store, if there is one."""
+        config, loaded, store = self.config, self.loaded, self.loaded.prefix_store
+        if store is None:
+            return None
+        return store.for_run(
+            cache,
+            model_folder=config.model,
+            model_identity=model_identity(loaded.config),
+            dtype=loaded.dtype,
+            reproducible=config.reproducible and not loaded.device.is_row_invariant,
+            machine=loaded.device.machine(str(loaded.dtype).removeprefix("torch.")),
+            warn=warn or (lambda message: None),
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens a prompt and its answer may have together."""
+        limit = self.loaded.config.max_position_embeddings
+        return min(limit, self.config.max_model_len or limit)
+
+    @property
+    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
+        """What a token takes in the pool of each group of layers."""
+        loaded = self.loaded
+        dtype = loaded.device.cache_dtype(self.config.kv_cache_dtype, loaded.dtype)
+        return loaded.model.kv_cache_specs(str(dtype).removeprefix("torch."))
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return sum(spec.bytes_per_token for spec in self.kv_cache_specs)
+
+    def _bytes_per_state(self, num_tokens: int = 0) -> int:
+        """Return the bytes of what is kept in one piece of a sequence of so many tokens, 0 if all
+        of it is in blocks."""
+        specs = self.loaded.model.state_specs()
+        return sum(spec.num_bytes_behind(num_tokens) for spec in specs)
+
+    @property
+    def _are_opaque(self) -> bool:
+        """Whether that is a library's cache."""
+        return any(spec.is_opaque for spec in self.loaded.model.state_specs())
+
+    @property
+    def _read_once(self) -> ReadOnce:
+        """When a shared prefix is read once for all of its rows."""
+        return self.policy.read_once or self.loaded.device.read_once

@@ -1,0 +1,224 @@
+"""Loaded models: weights on a device, with the tokenizer and the sampler that belong to them.
+
+Several engines with different settings may share a `LoadedModel`. `LoadedModel.load` chooses
+the device, reads the checkpoint (with pagedrun's layers or with those of Transformers) and
+starts the compilation of CPU kernels in the background.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pagedrun.kernels.environment import threads
+from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
+from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
+from pagedrun.paged.execution.logits.token_processors import ThinkingBudget
+from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
+from pagedrun.paged.models.checkpoint.header import all_stored_bytes
+from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
+from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
+from pagedrun.paged.models.modules.mlp import MlpSpec
+from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.text.grammar import Grammars
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import ModelError, option
+
+if TYPE_CHECKING:
+    from pagedrun.kernels.cpu.compile_ahead import CompilingAhead
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can compute, with its tokenizer and its sampler.
+
+    `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
+    pools from, one after the other. `prefix_store` is the one that was opened before the weights
+    were read, None without one. `stored_bytes` is what the weights take in their files, None where
+    they are from none. `load_s` is how long the loading took, in seconds. `compiling` are the
+    kernels that are compiled meanwhile, None on a GPU.
+    """
+
+    config: RunnableConfig
+    tokenizer: Tokenizer
+    device: Device
+    dtype: torch.dtype
+    model: Model
+    sampler: Sampler
+    grammar_mask: GrammarMask
+    memory: PoolMemory
+    prefix_store: PrefixStore | None
+    stored_bytes: int | None
+    load_s: float
+    compiling: "CompilingAhead | None"
+
+    @classmethod
+    def load(
+        cls,
+        config: EngineConfig,
+        model_config: RunnableConfig,
+        tokenizer: Tokenizer,
+        *,
+        device: Device | None = None,
+        read: ReadTensor | None = None,
+        processors: Seq[LogitsProcessor] | None = None,
+        grammars: Grammars | None = None,
+    ) -> "LoadedModel":
+        """Read the weights and put them where they are computed with.
+
+        `device` overrides what `config.device` chooses, for instance with other kernels to check
+        it. `read` gives the weights by name; None reads them from the folder `config.model`.
+        `processors` change logits before tokens are chosen, in this order, behind the structures of
+        answers and before thoughts that are long enough are closed; None are those of
+        `processors_of`. `grammars` are those that rows were checked by; None makes its own.
+        The model is held as `config.quantization` wants it.
+        Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
+        the prefix store cannot.
+        """
+        model_config = model_config.held_as(config.quantization, config.model)
+        config = model_config.settings(config)
+        model_config.check_tokenizer(tokenizer.vocab_size, config.model)
+        threads.configure()
+        began = time.perf_counter()
+        device = device or choose_device(config.device, config.kernel_set)
+        dtype = device.dtype(config.dtype, model_config.dtype)
+        compiling = _compiling(config, model_config, device, dtype)
+        store, stored_bytes = None, None
+        if read is not None:
+            assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
+            source = _source(config, device, dtype, read)
+            model = _model(config, model_config, model_config.network, source)
+        else:
+            with open_checkpoint(config.model) as checkpoint:
+                if config.prefix_store is not None:
+                    store = PrefixStore(
+                        Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
+                    )
+                model, stored_bytes = _stored(config, model_config, checkpoint, device, dtype)
+        mask = GrammarMask(
+            grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
+            tokenizer,
+            device,
+            jump_ahead=config.jump_ahead,
+        )
+        others = processors_of(device) if processors is None else processors
+        budget = ThinkingBudget(tokenizer)
+        sampler = Sampler(model_config.eos_token_ids, device, (mask, *others, budget))
+        memory = PoolMemory(model, sampler, device)
+        load_s = time.perf_counter() - began
+        return cls(
+            model_config,
+            tokenizer,
+            device,
+            dtype,
+            model,
+            sampler,
+            mask,
+            memory,
+            store,
+            stored_bytes,
+            load_s,
+            compiling,
+        )
+
+    def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
+        """Wait for the kernels that are compiled ahead, and compile some of them here.
+
+        `on_compile` is called first, if there are any.
+        """
+        if self.compiling is not None:
+            self.compiling.finish(on_compile)
+
+
+def _compiling(
+    config: EngineConfig, model_config: RunnableConfig, device: Device, dtype: torch.dtype
+) -> "CompilingAhead | None":
+    """Begin to compile what runs of a model of ours will call."""
+    if not isinstance(model_config, ModelConfig):
+        return None
+    layers = model_config.network.layers
+    ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
+    activations = {ffn.activation for ffn in ffns if isinstance(ffn, MlpSpec)}
+    return device.compile_ahead(
+        dtype, device.cache_dtype(config.kv_cache_dtype, dtype), activations
+    )
+
+
+def _stored(
+    config: EngineConfig,
+    model_config: RunnableConfig,
+    checkpoint: BaseCheckpoint,
+    device: Device,
+    dtype: torch.dtype,
+) -> tuple[Model, int]:
+    """Return the model of a checkpoint, by pagedrun's code or by that of the library, and the bytes
+    that its weights take in their files."""
+    if isinstance(model_config, ModelConfig):
+        tensors = ModelTensors(checkpoint, model_config.network)
+        if config.quantization == "none" and tensors.quantized:
+            raise _unwanted(config.model, tensors.quantized[0])
+        source = _source(config, device, dtype, tensors.read, tensors.stored)
+        return _model(config, model_config, tensors.network, source), tensors.num_bytes
+    assert isinstance(model_config, TransformersConfig), "there are two kinds"
+    # Imported here: it takes seconds, and most models do without it.
+    from pagedrun.paged.models.transformers_backend.model import load_transformers
+
+    model = load_transformers(
+        model_config.network, checkpoint, dtype, device, row_invariant=config.reproducible
+    )
+    if config.reproducible and model.library["rows_depend_on_batch"]:
+        raise ModelError(
+            f"{config.model}: with Transformers' code, rows of a {model_config.model_type} "
+            f"depend on the other rows of a batch; leave out {option('reproducible')}"
+        )
+    return model, all_stored_bytes(checkpoint)
+
+
+def _unwanted(folder: Path, name: str) -> ModelError:
+    return ModelError(
+        f"{folder}: its weights are quantized ({name}), which {option('quantization')} "
+        "none refuses; leave it out, or use an unquantized version of the model"
+    )
+
+
+def _source(
+    config: EngineConfig,
+    device: Device,
+    dtype: torch.dtype,
+    read: ReadTensor,
+    stored: StoredTensors | None = None,
+) -> WeightSource:
+    """Return where weights come from; `stored` says what a checkpoint has, None: there is none."""
+    return WeightSource(
+        read,
+        dtype,
+        device.torch_device,
+        device.kernels,
+        row_invariant=config.reproducible,
+        is_mapped=stored is not None,
+        stored=stored or NOTHING_STORED,
+    )
+
+
+def _model(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    network: DecoderSpec[LayerSpec],
+    source: WeightSource,
+) -> Model:
+    num_positions = num_rotary_positions(model_config, config.max_model_len, config.model)
+    return model_config.family.load(network, source, num_positions)

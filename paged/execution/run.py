@@ -1,0 +1,451 @@
+"""Run: the main loop of the engine.
+
+Each iteration schedules a step, launches it, updates the sequences, reads back the tokens of a
+step and yields the completions of finished requests. On a device with `async_scheduling` the
+tokens of a step are read one step late, so that the device computes the next step while the
+host checks stop conditions, detokenizes and writes. Tokens computed after a row's stop token
+are discarded; the answers are the same.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
+from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
+from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
+from pagedrun.paged.execution.decode_buffers import GraphShape
+from pagedrun.paged.execution.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler, no_choice
+from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
+from pagedrun.paged.execution.pool_memory import MemoryLedger
+from pagedrun.paged.execution.score_log import ScoreLog
+from pagedrun.paged.execution.step_result import InFlight
+from pagedrun.paged.metrics.report_sections import EngineReport, LoadTimes, StageTimes
+from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
+from pagedrun.paged.metrics.snapshot import Snapshot
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.models.model import Model
+from pagedrun.paged.planning.duplicates import Answers
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.pool_sizing import too_large
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan, is_ready
+from pagedrun.paged.scheduling.admission_policy import ByRow, LastAdmission, OutputLengthPredictor
+from pagedrun.paged.scheduling.kv_groups import GroupPool
+from pagedrun.paged.scheduling.monitoring import (
+    MIN_STEPS,
+    StepWatch,
+    engine_state,
+    recorder_of,
+    stalled,
+)
+from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
+from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import Int64s
+from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
+from pagedrun.paged.values.planned_request import PlannedRequest
+from pagedrun.paged.values.request import Completion, Request, SampleOutput
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """The same for every run of an engine.
+
+    `new_predictor` makes what decides in one run who may join those that run. `read_once` says
+    when a shared prefix is read once for all of its rows; None leaves that to the device. Up to
+    `min_stall_steps` steps in which no row gets a token are never too many.
+    """
+
+    new_predictor: Callable[[], OutputLengthPredictor] = OutputLengthPredictor
+    read_once: ReadOnce | None = None
+    min_stall_steps: int = MIN_STEPS
+
+
+DEFAULT_POLICY = RunPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """Called in the thread that iterates the run.
+
+    `on_step` takes the engine's state after a step, `on_window` is called for each window but the
+    first, `warn` takes what the user should know and that stops nothing.
+    """
+
+    on_step: Callable[[StepRecord], None] | None = None
+    on_window: Callable[[], None] | None = None
+    warn: Callable[[str], None] | None = None
+
+
+NO_HOOKS = RunHooks()
+
+
+class Run:
+    """Planned windows of requests, run with one pool without a pause between. Iterate it once."""
+
+    def __init__(
+        self,
+        *,
+        engine_config: EngineConfig,
+        policy: RunPolicy,
+        model: Model,
+        cache: KVCache,
+        graphs: DecodeGraphs | None,
+        tokenizer: Tokenizer,
+        sampler: Sampler,
+        grammars: GrammarMask,
+        device: Device,
+        windows: Iterator[PlannedWindow[WindowPlan]],
+        max_model_len: int,
+        budget: MemoryBudget,
+        times: LoadTimes,
+        stored_weight_bytes: int | None,
+        on_step: Callable[[StepRecord], None] | None,
+        stored: StoredPrefixes | None = None,
+        on_window: Callable[[], None] | None = None,
+        ends_at: float | None = None,
+    ) -> None:
+        """Run the `windows`, each taken when the one before is out. Rows wait for the next one, but
+        not of a `PlannedFeed`. on_window: called for each but the first. stored_weight_bytes: see
+        `LoadedModel`. ends_at: what would not be finished by then (`time.monotonic`) is not begun.
+        """
+        self._config = config = engine_config
+        self._model = model
+        self._times: StageTimes = {**times, "plan_s": 0.0}
+        self._on_step = on_step
+        self._windows = windows
+        self._on_window = on_window
+        self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
+        self._num_prompt_tokens = 0
+        self._is_last = self.is_cut = False
+        self._device = device
+        self.cache = cache
+        first = cache.groups[0]
+        self.pool = BlockPool(first.num_blocks, config.block_size)
+        self.scheduler = Scheduler(
+            self.pool,
+            SwapSpace(first.num_host_blocks),
+            SchedulerLimits(
+                config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
+            ),
+            PreemptionMode(config.preemption_mode),
+            prefix_caching=config.prefix_caching,
+            predictor=policy.new_predictor(),
+            stored=stored,
+            num_eos_tokens=len(sampler.eos_token_ids),
+            further=further_pools(cache),
+            states=state_pool(cache),
+        )
+        self._stored = stored
+        self.statistics = RunStatistics(
+            block_size=config.block_size,
+            pools=cache.shapes,
+            max_model_len=max_model_len,
+        )
+        self._recorder = recorder_of(self.scheduler, cache.shapes)
+        self._runner = ModelRunner(
+            model,
+            self.cache,
+            sampler,
+            device,
+            shared_prefix_attention=config.prefix_once,
+            graphs=graphs,
+        )
+        self._sampler = sampler
+        self._grammars = grammars
+        self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
+        self._searches = BeamSearches(self.scheduler, self._stop_rule)
+        self._answers = Answers()
+        self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
+        self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes, graphs)
+        self._last = last = LastAdmission(ends_at)
+        self._by_row: tuple[ByRow, ...] = (self._scores, self._searches, last)
+        self._in_flight: deque[InFlight] = deque()
+        self._watch = StepWatch(
+            model.network.max_position_embeddings,
+            config.max_num_batched_tokens,
+            policy.min_stall_steps,
+        )
+
+    def __iter__(self) -> Iterator[Completion]:
+        """Yield one completion per request, as they finish."""
+        began, statistics = time.perf_counter(), self.statistics
+        while True:
+            self._end_in_time()
+            yield from self._take_windows()
+            if not (self.scheduler.has_work or self._in_flight):
+                return
+            self.scheduler.begin_step()
+            before = statistics.last_step
+            may_wait = self.scheduler.has_work and self._launch()
+            while len(self._in_flight) > int(may_wait):
+                yield from self._settle(self._in_flight.popleft())
+            now = time.perf_counter() - began
+            # A host that runs ahead of its device has waited for the step before.
+            settled = before if self._device.async_scheduling else statistics.last_step
+            statistics.note_seconds(now - statistics.run_s, *settled)
+            statistics.run_s = now
+            self._record_step()
+
+    def close(self) -> None:
+        """End the planning of windows that will not be run, and wait for its end; forget rows."""
+        if isinstance(self._windows, Ahead):
+            self._windows.close()
+        self._sampler.end_all()
+
+    def _end_in_time(self) -> None:
+        """Begin no more rows once they would not be finished in time."""
+        if self._last.is_over and (self.scheduler.num_planned or not self._is_last):
+            self.is_cut = self._is_last = True
+            self.scheduler.end_plan()
+
+    def _take_windows(self) -> Iterator[Completion]:
+        """Take the next window if one is out; yield the completions of rows that cannot be run.
+
+        That is the only point at which the run waits for the planner: which rows are in which step
+        does not depend on when a window was ready. Of a feed it does, and no row's bytes.
+        """
+        while self.scheduler.is_out and not self._is_last:
+            if not is_ready(self._windows, wait=not (self.scheduler.has_work or self._in_flight)):
+                return
+            window = next(self._windows, None)
+            if window is None:
+                self._is_last = True
+                self.scheduler.end_plan()
+            else:
+                yield from self._begin(window)
+
+    def _begin(self, window: PlannedWindow[WindowPlan]) -> Iterator[Completion]:
+        """Take up a window: its requests go to the scheduler, which makes sequences one by one;
+        yield the completions of those that cannot be run."""
+        self._num_windows += 1
+        if self._num_windows > 1 and self._on_window is not None:
+            self._on_window()
+        plan = window.plan
+        self._times["plan_s"] += window.plan_s
+        self._num_total += len(window)
+        self._num_prompt_tokens += plan.num_prompt_tokens
+        self._recorder.note_prefixes(window.prefixes)
+        self._answers.expect(plan.duplicates.asked)
+        self.statistics.note_sharing(plan.sharing)
+        requests = iter(plan) if self._stored is None else self._stored.watched(plan)
+        self.scheduler.add(map(self._entered, requests), len(plan))
+        yield from map(self._completed, window.unrun())
+        for request in plan.too_large:
+            error = too_large(request, self.pool.block_size, self.pool.num_blocks)
+            yield from map(self._completed, self._answers.fail(request, error))
+
+    def _entered(self, planned: PlannedRequest) -> PlannedRequest:
+        """Tell the logits stage of a request that the scheduler takes now."""
+        self._sampler.begin(planned.request, planned.begun_token_ids)
+        for each in self._by_row:
+            each.begin(planned.request)
+        return self._answers.begin(planned)
+
+    def _launch(self) -> bool:
+        """Start the next step; return whether its tokens may be looked at one step late.
+
+        Not where there was nothing to compute, nor where the host needs the tokens at once.
+        """
+        scheduler = self.scheduler
+        step = scheduler.schedule()
+        before = self._in_flight[-1] if self._in_flight else None
+        if not step.num_chunks and before is not None:  # what is in flight will give blocks back
+            self.cache.transfer(step.transfers)
+            return False
+        if not step.num_chunks:
+            raise stalled("no sequence can continue", scheduler, self.state())
+        result = self._runner.run(step, before)
+        if self._stored is not None:
+            self._stored.note_step(step)
+        num_sequences = len(scheduler.running) + len(scheduler.ending)
+        pools = [group.pool for group in scheduler.groups]
+        self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)
+        table, grown = scheduler.table, scheduler.update()
+        self._in_flight.append(InFlight.launched(result, step, table, grown, self._device))
+        is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
+        for place in grown[is_last].tolist():
+            scheduler.retire(scheduler.sequence_at(place))
+        if self._watch.is_stalled(len(grown)):
+            told = f"no row got a token in {self._watch.num_steps} steps"
+            raise stalled(told, scheduler, self.state())
+        return (
+            self._device.async_scheduling
+            and not table.num_beams[grown].any()
+            and not self._sampler.needs_newest_token(step.draws)
+        )
+
+    def _settle(self, step: InFlight) -> Iterator[Completion]:
+        """Look at the tokens of a step and at those that must follow them."""
+        scheduler, table = self.scheduler, self.scheduler.table
+        failed = self._scores.note_step(step)
+        is_live, drawn = step.is_live(table), step.wait()
+        is_failed = is_live & (drawn == NO_TOKEN)
+        for place in step.places[is_failed].tolist():
+            failed.append(scheduler.sequence_at(place).request)
+        if failed:
+            is_live &= ~np.isin(table.row[step.places], [request.index for request in failed])
+        is_beam = is_live & (table.num_beams[step.places] > 0)
+        if is_beam.any():
+            is_live &= ~is_beam
+            top = step.top_of(is_beam)
+            for first, output in self._searches.advance(step.places[is_beam], *top):
+                self.statistics.generated_tokens += len(output.token_ids)
+                yield from self._collect(first, output)
+        self._scores.note_draws(step, drawn, is_live)
+        places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
+        table.outputs[places, positions] = tokens
+        uids = table.uid[places]
+        while len(places):
+            yield from self._look_at(places, positions, tokens)
+            goes_on = table.uid[places] == uids
+            places, uids = places[goes_on], uids[goes_on]
+            tokens = self._grammars.forced(table.row[places], table.sample[places])
+            is_forced = tokens != NO_FORCED_TOKEN
+            places, uids, tokens = places[is_forced], uids[is_forced], tokens[is_forced]
+            positions = table.num_output_tokens[places]
+            table.append_outputs(places, tokens)
+        for request in {each.index: each for each in failed}.values():
+            yield from self._fail(request)
+
+    def _look_at(self, places: Int64s, positions: Int64s, tokens: Int64s) -> Iterator[Completion]:
+        """Take note of the newest tokens of sequences, and finish those that they end.
+
+        [num_tokens] int64 each: where the sequence is, which of its tokens it is, the token.
+        """
+        scheduler, table = self.scheduler, self.scheduler.table
+        rows, samples = table.row[places], table.sample[places]
+        self.statistics.generated_tokens += int((~table.only_scores[places]).sum())
+        self._sampler.note_tokens(rows, samples, tokens)
+        is_complete = self._grammars.are_complete(rows, samples)
+        may_end = is_complete | self._stop_rule.may_end(table, places, positions + 1, tokens)
+        for index in np.flatnonzero(may_end).tolist():
+            sequence = scheduler.sequence_at(int(places[index]))
+            output = self._stop_rule.output(sequence, is_complete=bool(is_complete[index]))
+            if output is not None:
+                sequence.truncate(int(positions[index]) + 1)
+                scheduler.finish(sequence)
+                yield from self._collect(sequence, output)
+
+    def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
+        """Keep an answer; yield the completions when it is the last of its request."""
+        request, scores = sequence.request, self._scores
+        output = scores.scored(output, request.index)
+        answers, more = self._answers.collect(request, output, sequence.num_cached_tokens)
+        if more is not None:
+            self.scheduler.again.append(more)
+        completed = [scores.completed(each, request.index) for each in answers]
+        return map(self._completed, completed)
+
+    def _fail(self, request: Request) -> Iterator[Completion]:
+        """End every sample of a request whose logits hold no choice."""
+        self.scheduler.fail(request)
+        error = self._grammars.error(request.index) or no_choice(request.params)
+        return map(self._completed, self._answers.fail(request, error))
+
+    def _completed(self, completion: Completion) -> Completion:
+        self._num_finished += 1
+        for each in (self._sampler, *self._by_row):
+            each.end(completion.request.index)
+        self.statistics.note_completion(completion)
+        if completion.is_duplicate and completion.error is None:
+            self.scheduler.counts.prompt_tokens += completion.num_cached_tokens
+            self.scheduler.counts.cached_tokens += completion.num_cached_tokens
+        self._recorder.note_completion(completion)
+        return completion
+
+    def _record_step(self) -> None:
+        scheduler, pool, statistics = self.scheduler, self.pool, self.statistics
+        self._num_steps += 1
+        self._recorder.note_step(self._num_steps, statistics.run_s)
+        wanted = statistics.timeline.wants(self._num_steps)
+        if not wanted and self._on_step is None:
+            return
+        record = StepRecord.of(
+            pool,
+            scheduler.counts,
+            t=statistics.run_s,
+            step=self._num_steps,
+            running=len(scheduler.running),
+            waiting=scheduler.num_planned + len(scheduler.again) + len(scheduler.waiting),
+            finished=self._num_finished,
+            total=self._num_total,
+            generated_tokens=statistics.generated_tokens,
+            prompt_tokens_left=scheduler.num_prompt_tokens_left,
+            all_prompt_tokens=self._num_prompt_tokens,
+        )
+        if wanted:
+            statistics.timeline.add(record.step, record)
+        if self._on_step is not None:
+            self._on_step(record)
+
+    @property
+    def attention_reads(self) -> AttentionReads:
+        """What attention has read so far."""
+        return self._runner.reads
+
+    @property
+    def captured_shapes(self) -> list[GraphShape]:
+        """The shapes of decode steps that have graphs, in the order in which they occurred."""
+        return self._runner.captured_shapes
+
+    def state(self) -> dict[str, object]:
+        """Return what runs and waits now and which blocks it holds; any thread may ask."""
+        return engine_state(self.scheduler, self._num_steps, self._num_finished)
+
+    def report(self) -> EngineReport:
+        """Return what happened so far, in the report's shape; the job adds `rows`."""
+        counted, reads, stored = self.statistics, self.attention_reads, self._stored
+        report = memory_report(
+            attention_bytes=(reads.num_bytes, reads.num_bytes_without_sharing),
+            statistics=counted,
+            scheduler=self.scheduler.counts,
+            pool=self.pool.counts,
+            times=self._times,
+            memory=self._ledger.report(
+                [group.pool.counts.peak_held for group in self.scheduler.groups],
+                self.scheduler.states.peak_slots,
+                counted.max_step_tokens,
+                counted.max_step_logits,
+            ),
+            weights=self._ledger.weights,
+            device=self._device.torch_device.type,
+            config=self._config.described(),
+            found_in_store=0 if stored is None else stored.counts.achievable_tokens,
+        )
+        if stored is not None:
+            report["prefix_store"] = stored.report()
+        if states := self.cache.states:
+            report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
+        if self._model.library is not None:
+            report["library"] = self._model.library
+        return report
+
+    def snapshot(self) -> Snapshot:
+        """Return what became of every block so far."""
+        return self._recorder.snapshot(self.statistics.bytes_per_token)
+
+
+def further_pools(cache: KVCache) -> list[GroupPool]:
+    """Return those of the groups of layers behind the first."""
+    return [
+        GroupPool.of(cache.block_size, each.num_blocks, each.num_host_blocks, each.spec.window)
+        for each in cache.groups[1:]
+    ]
+
+
+def state_pool(cache: KVCache) -> StatePool | None:
+    """Return that of the states, None if there are none."""
+    states = cache.states
+    if states is None:
+        return None
+    return StatePool.of(*states.num_slots, whole_prompts=isinstance(states, StateObjects))

@@ -1,0 +1,255 @@
+"""Block tables of single sequences, and lifetimes of blocks, from a snapshot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pagedrun.paged.metrics.inspection_sections import Lifetimes, SharedBlocks
+from pagedrun.paged.metrics.pool_moments import BlockState, Moment, block_states
+from pagedrun.paged.metrics.snapshot import Holdings, Int32s, Int64s, Snapshot, Table
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """One block of a table: the sequence's block number `logical` is the pool's `physical`.
+
+    `tokens` are stored in it, by all its holders. It was taken in step `since`: `found` with its
+    content, or `copied` from a shared block that the sequence was to write into, or else empty.
+    """
+
+    logical: int
+    physical: int
+    ref_count: int
+    state: BlockState
+    tokens: int
+    found: bool
+    copied: bool
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTable:
+    """The blocks that sample `sample` of row `row` held, by logical number."""
+
+    row: int
+    sample: int
+    block_size: int
+    entries: tuple[TableEntry, ...]
+
+    @property
+    def last(self) -> TableEntry | None:
+        """The last block that stores anything."""
+        stored = (entry for entry in reversed(self.entries) if entry.tokens)
+        return next(stored, None)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the sequence has stored, as far as its last block tells."""
+        last = self.last
+        return 0 if last is None else last.logical * self.block_size + last.tokens
+
+    @property
+    def last_slot(self) -> int | None:
+        """The slot of the last token: physical block times block size, plus its place in it."""
+        last = self.last
+        return None if last is None else last.physical * self.block_size + last.tokens - 1
+
+
+def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTable]:
+    """Return the tables of the row's samples that held blocks at the moment, by sample."""
+    held = snapshot.holdings.where(snapshot.holdings.row == row)
+    # Where the row gave up a block, and when. A new one in the same step is a copy of that: what
+    # is preempted comes back in a later step.
+    left = {
+        (sample, position, end)
+        for sample, position, end in zip(
+            held.sample.tolist(), held.position.tolist(), held.end.tolist(), strict=True
+        )
+    }
+    held = held.where((held.begin <= moment.step) & (moment.step < held.end))
+    held = held.where(np.lexsort((held.begin, held.position, held.sample)))
+    states = block_states(snapshot.samples, moment.number)[held.block].tolist()
+    ref_counts = snapshot.samples.ref_counts[moment.number][held.block].tolist()
+    fills = snapshot.samples.fills[moment.number][held.block].tolist()
+    entries: dict[int, list[TableEntry]] = {}
+    for place, sample in enumerate(held.sample.tolist()):
+        logical, begin = int(held.position[place]), int(held.begin[place])
+        entries.setdefault(sample, []).append(
+            TableEntry(
+                logical=logical,
+                physical=int(held.block[place]),
+                ref_count=ref_counts[place],
+                state=BlockState(states[place]),
+                tokens=fills[place],
+                found=bool(held.found[place]),
+                copied=not held.found[place] and (sample, logical, begin) in left,
+                since=begin,
+            )
+        )
+    size = snapshot.block_size
+    return [BlockTable(row, sample, size, tuple(each)) for sample, each in entries.items()]
+
+
+def residencies(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
+    """Return the stretches of steps [begin, end) in which the row held blocks, in order."""
+    held = snapshot.holdings.where(snapshot.holdings.row == row)
+    order = np.argsort(held.begin, kind="stable")
+    begins, ends = held.begin[order], np.maximum.accumulate(held.end[order])
+    if not len(begins):
+        return []
+    # A stretch begins where everything before it has ended.
+    (first,) = np.nonzero(np.append(True, begins[1:] > ends[:-1]))
+    last = np.append(first[1:], len(begins)) - 1
+    return list(zip(begins[first].tolist(), ends[last].tolist(), strict=True))
+
+
+def shared_blocks(tables: Sequence[BlockTable]) -> list[SharedBlocks]:
+    """Return the stretches of blocks that several of a row's tables have in common, in order.
+
+    A block of the pool has the same place in each table that holds it.
+    """
+    holders: dict[tuple[int, int], list[int]] = {}
+    for table in tables:
+        for entry in table.entries:
+            holders.setdefault((entry.logical, entry.physical), []).append(table.sample)
+    found: list[SharedBlocks] = []
+    last: dict[tuple[int, ...], SharedBlocks] = {}
+    for (logical, _), samples in sorted(holders.items()):
+        stretch = last.get(tuple(samples))
+        if len(samples) < 2:
+            continue
+        if stretch is not None and stretch["last"] == logical - 1:
+            stretch["last"] = logical
+        else:
+            stretch = {"samples": samples, "first": logical, "last": logical}
+            last[tuple(samples)] = stretch
+            found.append(stretch)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLives(Table):
+    """One entry for each time that a block was filled: many rows may hold it until it is emptied.
+
+    It was first held in step `begin` and last released at step `end`; in between, it may have been
+    in the cache with nobody holding it. `position` is its place in its first holder's table,
+    `rows` are the distinct rows that held it, `hits` how often it was found in the cache, and
+    `peak_refs` the most holders at once. Ordered by block, then begin. Of a snapshot that keeps
+    the holdings of some rows only, `begin`, `end`, `rows` and `hits` are what these know.
+    """
+
+    block: Int32s
+    begin: Int32s
+    end: Int32s
+    position: Int32s
+    rows: Int32s
+    hits: Int32s
+    peak_refs: Int32s
+
+    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("block", "begin", "end", "position", "rows", "hits", "peak_refs"), "int32"
+    )
+
+    @classmethod
+    def read(cls, snapshot: Snapshot) -> "BlockLives":
+        """Return the lives of all blocks. Sorts the holdings twice; a million take seconds."""
+        held = snapshot.holdings
+        if not len(held):
+            return cls.of()
+        # In a step a block is filled first and found afterwards, as by samples that fork.
+        held = held.where(np.lexsort((held.found, held.begin, held.block)))
+        starts = _starts(held)
+        life = np.cumsum(starts) - 1
+        (first,) = np.nonzero(starts)
+        lives = cls.of(
+            block=held.block[first],
+            begin=held.begin[first],
+            end=np.maximum.reduceat(held.end, first),
+            position=held.position[first],
+            rows=_distinct(life, held.row),
+            hits=np.add.reduceat(held.found, first, dtype=np.int32),
+            peak_refs=_most_at_once(life, held.begin, held.end),
+        )
+        return lives if snapshot.row_stride == 1 else lives._raised(snapshot)
+
+    @property
+    def steps(self) -> Int32s:
+        """[num_lives] int32, steps between taking and last release."""
+        return self.end - self.begin
+
+    def most_shared(self, count: int) -> "BlockLives":
+        """Return the lives with most holders at once; of equals those held longer, then by block.
+
+        A block that never had two holders is not among them.
+        """
+        order = np.lexsort((self.block, -self.steps, -self.peak_refs))
+        return self.where(order[self.peak_refs[order] > 1][:count])
+
+    def _raised(self, snapshot: Snapshot) -> "BlockLives":
+        """Return the lives with no fewer holders than the samples saw: those count every row."""
+        span = np.int64(snapshot.num_steps + 2)
+        keys = self.block * span + self.begin
+        peaks = self.peak_refs.copy()
+        blocks = np.arange(snapshot.num_blocks, dtype=np.int64)
+        for step, refs in zip(snapshot.samples.steps, snapshot.samples.ref_counts, strict=True):
+            place = np.searchsorted(keys, blocks * span + step, side="right") - 1
+            alive = (place >= 0) & (self.block[place] == blocks) & (step < self.end[place])
+            np.maximum.at(peaks, place[alive], refs[alive].astype(np.int32))
+        columns = self.columns() | {"peak_refs": peaks}
+        return BlockLives(**columns)
+
+
+def lifetimes(lives: BlockLives) -> Lifetimes:
+    """Return how long the lives were, counted in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
+    steps = np.sort(lives.steps)
+    last = len(steps) - 1
+    bits = np.frexp(steps.astype(np.float64))[1]  # binary digits: exact below 2**53
+    counts = np.bincount(bits)
+    classes = range(len(counts))
+    return {
+        "num_lives": len(steps),
+        "median": int(steps[last // 2]) if len(steps) else 0,
+        "p90": int(steps[last * 9 // 10]) if len(steps) else 0,
+        "longest": int(steps[last]) if len(steps) else 0,
+        "least": [2**each // 2 for each in classes],
+        "most": [2**each - 1 for each in classes],
+        "counts": counts.tolist(),
+    }
+
+
+def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return where a life begins, given the holdings by block and begin, [num_holdings] bool.
+
+    A block that is taken though it was not found is empty then, so nobody holds it; that somebody
+    seems to is a matter of who replaced a block in the middle of a table.
+    """
+    is_new_block = np.append(True, held.block[1:] != held.block[:-1])
+    # One running maximum for all blocks: each lies above those before it.
+    span = np.int64(int(held.end.max()) + 1)
+    floor = (np.cumsum(is_new_block) - 1) * span
+    latest_end = np.maximum.accumulate(held.end + floor)
+    is_over = np.append(True, (held.begin + floor)[1:] >= latest_end[:-1])
+    return is_new_block | (is_over & ~held.found)
+
+
+def _distinct(life: Int64s, row: Int32s) -> Int64s:
+    """Return how many different rows each life has; `life` rises."""
+    order = np.lexsort((row, life))
+    life, row = life[order], row[order]
+    is_new = np.append(True, (life[1:] != life[:-1]) | (row[1:] != row[:-1]))
+    counts: Int64s = np.bincount(life[is_new])
+    return counts
+
+
+def _most_at_once(life: Int64s, begin: Int32s, end: Int32s) -> Int64s:
+    """Return the most holdings of each life in one step; `life` rises from 0 without gaps."""
+    change = np.repeat(np.array([1, -1]), len(life))
+    lives, steps = np.concatenate([life, life]), np.concatenate([begin, end])
+    order = np.lexsort((change, steps, lives))  # releases first: a step begins with them
+    running = np.cumsum(change[order])  # 0 again after each life
+    lives = lives[order]
+    (first,) = np.nonzero(np.append(True, lives[1:] != lives[:-1]))
+    most: Int64s = np.maximum.reduceat(running, first)
+    return most

@@ -1,0 +1,314 @@
+"""Counters of a run, and the memory report made from them."""
+
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pagedrun.kernels.environment.threads import cpu_quota
+from pagedrun.paged.cache.block_pool import BlockPool, PoolCounts
+from pagedrun.paged.cache.cache_spec import PoolShape
+from pagedrun.paged.metrics.report_sections import (
+    EngineReport,
+    GroupFigures,
+    Hardware,
+    LedgerFigures,
+    PlainValue,
+    PoolFigures,
+    StageTimes,
+    WeightFigures,
+    groups_part,
+)
+from pagedrun.paged.metrics.step_costs import StepFit, StepTimes
+from pagedrun.paged.metrics.timeline import TIMELINE_RECORDS, Decimated, SchedulerCounts, StepRecord
+from pagedrun.paged.values.engine_config import PreemptionMode
+from pagedrun.paged.values.planned_request import PlannedSharing
+from pagedrun.paged.values.request import Completion
+
+
+@dataclass(slots=True)
+class RunStatistics:
+    """Counts of one run. `pools` are those of its groups of layers; blocks are those of the first,
+    which keeps whole sequences."""
+
+    block_size: int
+    pools: Seq[PoolShape]
+    max_model_len: int
+    achievable_hit_tokens: int = 0
+    num_shared_blocks_planned: int = 0
+    block_hit_tokens: int = 0  # that whole blocks can spare
+    common_tokens: int = 0  # that prompts have in common, cached or not
+    num_steps: int = 0
+    step_times: StepTimes = field(default_factory=StepTimes)
+    step_fit: StepFit = field(default_factory=StepFit)
+    last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
+    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    generated_tokens: int = 0
+    copied_tokens: int = 0  # of these, answers to rows that asked the same as another
+    duplicate_rows: int = 0
+    run_s: float = 0.0
+    max_step_tokens: int = 0
+    max_step_logits: int = 0
+    _further_peaks: tuple[int, ...] = ()  # of the other groups
+    _peak_blocks: int = 0
+    _tokens_at_peak: int = 0
+    _sequences_at_peak: int = 0
+    _most_sequences: int = 0
+    _finished_tokens: int = 0
+    _finished_samples: int = 0
+    _private_blocks: int = 0
+
+    def note_sharing(self, planned: PlannedSharing) -> None:
+        """Count what a window has in common."""
+        self.achievable_hit_tokens += planned.achievable_hit_tokens
+        self.block_hit_tokens += planned.block_hit_tokens
+        self.common_tokens += planned.common_tokens
+        self.duplicate_rows += planned.num_duplicates
+        self.num_shared_blocks_planned = max(
+            self.num_shared_blocks_planned, planned.num_shared_blocks
+        )
+
+    def note_seconds(self, seconds: float, num_prompt: int, num_generated: int) -> None:
+        """Note what a step took that computed so many prompt tokens and made so many new ones."""
+        self.step_times.add(seconds, num_prompt, num_generated)
+        self.step_fit.add(seconds, num_prompt, num_generated)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the first pool."""
+        return self.pools[0].num_blocks
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        return sum(each.bytes_per_token for each in self.pools)
+
+    def note_step(
+        self, num_tokens: int, num_samples: int, pools: Seq[BlockPool], num_sequences: int
+    ) -> None:
+        """Count one step of so many tokens and logits, in which so many sequences hold blocks of
+        each group's pool."""
+        pool, *further = pools
+        self._further_peaks = tuple(each.counts.peak_held for each in further)
+        self.num_steps += 1
+        self._most_sequences = max(self._most_sequences, num_sequences)
+        self.last_step = (num_tokens - num_samples, num_samples)
+        if pool.num_held > self._peak_blocks:
+            self._peak_blocks, self._tokens_at_peak = pool.num_held, 0
+        if pool.num_held == self._peak_blocks and pool.num_tokens_held >= self._tokens_at_peak:
+            self._tokens_at_peak, self._sequences_at_peak = pool.num_tokens_held, num_sequences
+        self.max_step_tokens = max(self.max_step_tokens, num_tokens)
+        self.max_step_logits = max(self.max_step_logits, num_samples)
+
+    def note_completion(self, completion: Completion) -> None:
+        """Count one finished request; a duplicate held no memory. A copy was no work at all."""
+        if completion.is_copied:
+            return
+        self.generated_tokens += completion.num_copied_tokens
+        self.copied_tokens += completion.num_copied_tokens
+        self.finish_reasons.update(completion.finish_reasons)
+        if completion.is_duplicate:
+            return
+        prompt = len(completion.request.prompt_token_ids)
+        # A prompt found whole counts one cached token less than its blocks hold.
+        hit_blocks = -(-completion.num_cached_tokens // self.block_size)
+        for output in completion.outputs:
+            stored = prompt + len(output.token_ids) - 1
+            self._finished_tokens += stored
+            self._finished_samples += 1
+            self._private_blocks += -(-stored // self.block_size) - hit_blocks
+
+    def kv(self) -> PoolFigures:
+        """Return what the pool held, as the report's `kv` object has it."""
+        slots = self._peak_blocks * self.block_size
+        utilization = self._tokens_at_peak / slots if slots else 0.0
+        pool_bytes = sum(each.num_bytes(self.block_size) for each in self.pools)
+        samples = max(self._finished_samples, 1)
+        reserved = max(self.max_model_len * self.bytes_per_token, 1)
+        mean_tokens = self._finished_tokens / samples
+        return {
+            "block_size": self.block_size,
+            "num_blocks": self.num_blocks,
+            "bytes_per_token": self.bytes_per_token,
+            "pool_bytes": pool_bytes,
+            "peak_blocks": self._peak_blocks,
+            "utilization_at_peak": utilization,
+            "tail_waste": 1.0 - utilization if slots else 0.0,
+            "tail_waste_expected": self._expected_waste(slots),
+            "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
+            "contiguous_max_requests": pool_bytes // reserved,
+            # Not all prefixes are there at once: what was seen to fit, fits.
+            "paged_max_requests": max(self._paged_requests(samples), self._most_sequences),
+        }
+
+    def groups(self) -> list[GroupFigures]:
+        """Return what each pool held, for a model with several."""
+        further = self._further_peaks or (0,) * (len(self.pools) - 1)  # without a step
+        peaks = (self._peak_blocks, *further)
+        return [
+            {
+                "num_layers": each.num_layers,
+                "window": each.window,
+                "num_blocks": each.num_blocks,
+                "bytes_per_token": each.bytes_per_token,
+                "pool_bytes": each.num_bytes(self.block_size),
+                "peak_blocks": peak,
+                "peak_bytes": peak * self.block_size * each.bytes_per_token,
+            }
+            for each, peak in zip(self.pools, peaks, strict=True)
+        ]
+
+    def _paged_requests(self, samples: int) -> int:
+        """Return how many requests of mean length all pools have room for."""
+        mean_private = max(self._private_blocks / samples, 1 / self.block_size)
+        own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
+        rooms = [int(own_blocks / mean_private)]
+        mean_blocks = max(self._finished_tokens / samples / self.block_size, 1)
+        for each in self.pools[1:]:
+            if each.window is not None:
+                reached = -(-(each.window - 1) // self.block_size) + 1
+                rooms.append(int(each.num_blocks / min(reached, mean_blocks)))
+        return min(rooms)
+
+    def _expected_waste(self, slots: int) -> float:
+        """Return the share of slots that half an empty block for each sequence would be."""
+        return min(self._sequences_at_peak * self.block_size / 2 / slots, 1.0) if slots else 0.0
+
+
+def memory_report(
+    *,
+    statistics: RunStatistics,
+    scheduler: SchedulerCounts,
+    pool: PoolCounts,
+    attention_bytes: tuple[int, int],
+    times: StageTimes,
+    memory: LedgerFigures,
+    weights: WeightFigures,
+    config: Mapping[str, object],
+    device: str,
+    found_in_store: int = 0,
+) -> EngineReport:
+    """Return the report without `rows`, which only the job knows.
+
+    `attention_bytes` is what attention read, and what it would have if every row read alone.
+
+    Rows that ask the same as another are answered with its tokens: their prompts count as cached,
+    the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
+    gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
+    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
+    `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
+    caching were on; all of them had the `found_in_store` tokens of earlier runs besides.
+    `seconds_saved` is estimated by what a computed prompt token took, None if too few were to tell.
+    `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
+    """
+    read, unshared = attention_bytes
+    prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
+    run_s = max(statistics.run_s, 1e-9)
+    token_s = statistics.step_times.seconds_per_prompt_token
+    preemptions = scheduler.preemptions
+    used = memory["weights"] + memory["kv_pool"] + memory["activations_peak"] + memory["other"]
+    used += memory.get("states", 0) + memory.get("graphs", 0)
+
+    def rate(planned: int) -> float:
+        return (planned + found_in_store) / prompt if prompt else 0.0
+
+    report: EngineReport = {
+        "tokens": {
+            "prompt": prompt,
+            "cached": cached,
+            "computed": prompt - cached,
+            "generated": statistics.generated_tokens,
+            "generated_copied": statistics.copied_tokens,
+            "preempted_recomputed": scheduler.recomputed_tokens,
+        },
+        "time": {
+            **times,
+            "run_s": statistics.run_s,
+            "prompt_tokens_per_s": prompt / run_s,
+            "generated_tokens_per_s": statistics.generated_tokens / run_s,
+        },
+        "kv": {
+            **statistics.kv(),
+            **groups_part(statistics.groups()),
+            "mean_use_when_short": _mean_use_when_short(scheduler, statistics.num_blocks),
+            "short_of_blocks": scheduler.steps_short_of_memory / max(statistics.num_steps, 1),
+        },
+        "prefix": {
+            "hit_tokens": cached,
+            "hit_rate": cached / prompt if prompt else 0.0,
+            "achievable_hit_rate": rate(statistics.achievable_hit_tokens),
+            "block_hit_rate": rate(statistics.block_hit_tokens),
+            "possible_hit_rate": rate(statistics.common_tokens),
+            "partial_hit_tokens": scheduler.partial_hit_tokens,
+            "duplicate_rows": statistics.duplicate_rows,
+            "hits": pool.hits,
+            "misses": pool.misses,
+            "evictions": pool.evictions,
+            "shared_blocks_peak": pool.peak_shared,
+            "bytes_saved": cached * statistics.bytes_per_token,
+            "seconds_saved": None if token_s is None else cached * token_s,
+            "attention_bytes_read": read,
+            "attention_bytes_without_sharing": unshared,
+        },
+        "copy_on_write": {"forks": scheduler.forks, "block_copies": pool.copies},
+        "preemptions": {
+            "swap": preemptions[PreemptionMode.SWAP],
+            "recompute": preemptions[PreemptionMode.RECOMPUTE],
+        },
+        "memory": {**memory, "free": memory["device_total"] - used},
+        "weights": weights,
+        "finish_reasons": dict(statistics.finish_reasons),
+        "timeline": [record.to_dict() for record in statistics.timeline.items],
+        "config": {name: _plain(value) for name, value in config.items()},
+        "hardware": describe_hardware(device),
+    }
+    if (costs := statistics.step_fit.costs) is not None:
+        report["step_costs"] = costs
+    return report
+
+
+def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
+    """Return the mean share of the pool in use over the steps in which a row was kept out."""
+    steps = scheduler.steps_short_of_memory
+    return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
+
+
+def _plain(value: object) -> PlainValue:
+    """Return a value as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+PACKAGES = ("pagedrun", "torch", "numba", "transformers")
+
+
+def describe_hardware(device: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> Hardware:
+    """Return what the report says of the machine: enough to compare figures, no host names."""
+    return {
+        "device": device,
+        "processor": _processor(cpuinfo),
+        "threads": cpu_quota(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _processor(cpuinfo: Path) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+@cache  # a package is searched for, which takes milliseconds
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout
+        return None

@@ -1,0 +1,134 @@
+"""Costs of steps, prompt tokens and generated tokens, fitted to a run's steps by least squares."""
+
+from itertools import combinations
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_STEPS = 20  # fewer say too little
+# Where steps are all alike, as if a step cost as many prompt tokens, and a new one so many.
+USUAL_STEP, USUAL_NEW_TOKEN = 64.0, 8.0
+_USUAL = np.array([USUAL_STEP, 1.0, USUAL_NEW_TOKEN])
+PULL = 0.02  # towards these, as a share of what the steps say
+
+
+class StepCosts(TypedDict):
+    """`step_costs` of a report: a step takes the sum of the first three, each by how many it has.
+
+    `usual_token_s` is what a prompt token takes if a step takes as much as `USUAL_STEP` of them and
+    a new one as much as `USUAL_NEW_TOKEN`.
+    """
+
+    step_s: float
+    prompt_token_s: float
+    generated_token_s: float
+    usual_token_s: float
+
+
+class StepFit:
+    """Fits `StepCosts` to a run's steps by least squares; no cost is negative.
+
+    Of steps that are all alike any split of their time fits as well as any other; then the usual
+    one is taken.
+    """
+
+    def __init__(self) -> None:
+        self._products = np.zeros((3, 3))
+        self._seconds = np.zeros(3)
+
+    def include(self, other: "StepFit") -> None:
+        """Note all steps that `other` was told of."""
+        self._products += other._products
+        self._seconds += other._seconds
+
+    def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
+        """Note a step that computed so many prompt tokens and made so many new ones."""
+        made = np.array([1.0, num_prompt, num_generated])
+        self._products += np.outer(made, made)
+        self._seconds += made * seconds
+
+    @property
+    def costs(self) -> StepCosts | None:
+        """What was fitted; None after too few steps."""
+        return self.costs_after(MIN_STEPS)
+
+    def costs_after(self, min_steps: int) -> StepCosts | None:
+        """Return what was fitted; None after fewer than `min_steps` steps."""
+        if self._products[0, 0] < min_steps:
+            return None
+        found = [self._fitted(kept) for size in (1, 2, 3) for kept in combinations(range(3), size)]
+        best = min((each for each in found if (each >= 0).all()), key=self._error)
+        step, prompt, generated = best.tolist()
+        return {
+            "step_s": step,
+            "prompt_token_s": prompt,
+            "generated_token_s": generated,
+            "usual_token_s": self._usual_token_s,
+        }
+
+    def _fitted(self, kept: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the best costs of which only those at some places are not 0."""
+        products, seconds = self._pulled
+        costs, at = np.zeros(3), list(kept)
+        costs[at] = np.linalg.lstsq(products[np.ix_(at, at)], seconds[at])[0]
+        return costs
+
+    def _error(self, costs: NDArray[np.float64]) -> float:
+        """Return the sum of squared errors, but for a constant."""
+        products, seconds = self._pulled
+        return float(costs @ products @ costs - 2 * seconds @ costs)
+
+    @property
+    def _pulled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Products and seconds, as if some of the steps had cost what is usual."""
+        pull = PULL * np.diag(self._products)
+        usual = _USUAL * self._usual_token_s
+        return self._products + np.diag(pull), self._seconds + pull * usual
+
+    @property
+    def _usual_token_s(self) -> float:
+        made = self._products[0]  # steps, prompt tokens and new ones
+        return float(self._seconds[0] / max(made @ _USUAL, 1.0))
+
+
+# A step with fewer prompt tokens is all overhead: such ones say nothing about a prompt.
+MIN_PROMPT_TOKENS = 256
+
+
+class StepTimes:
+    """Fits `seconds = a * prompt tokens + b * generated tokens` to a run's steps.
+
+    Ordinary least squares for two unknowns, of which only five sums are kept.
+    """
+
+    def __init__(self) -> None:
+        self._prompt_prompt = self._prompt_generated = self._generated_generated = 0.0
+        self._prompt_seconds = self._generated_seconds = 0.0
+        self._most_prompt_tokens = 0
+
+    def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
+        """Note a step that computed so many prompt tokens and made so many new ones."""
+        self._prompt_prompt += num_prompt * num_prompt
+        self._prompt_generated += num_prompt * num_generated
+        self._generated_generated += num_generated * num_generated
+        self._prompt_seconds += num_prompt * seconds
+        self._generated_seconds += num_generated * seconds
+        self._most_prompt_tokens = max(self._most_prompt_tokens, num_prompt)
+
+    @property
+    def seconds_per_prompt_token(self) -> float | None:
+        """The fitted `a`; None where the steps do not determine it."""
+        if self._most_prompt_tokens < MIN_PROMPT_TOKENS:
+            return None
+        if not self._generated_generated:  # no step generated anything
+            return self._prompt_seconds / self._prompt_prompt
+        squares = self._prompt_prompt * self._generated_generated
+        determinant = squares - self._prompt_generated**2
+        if determinant <= 1e-9 * squares:
+            return None
+        seconds = (
+            self._prompt_seconds * self._generated_generated
+            - self._generated_seconds * self._prompt_generated
+        ) / determinant
+        return seconds if seconds > 0 else None

@@ -1,0 +1,143 @@
+"""Engine of a replica: runs parts of plans that the driver made."""
+
+import hashlib
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pagedrun._version import __version__
+from pagedrun.kernels.environment.code_folder import private_folder
+from pagedrun.paged.cache.prefix_store.folder import weights_digest
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.pool_memory import PoolMemory
+from pagedrun.paged.execution.run import Run, RunHooks
+from pagedrun.paged.metrics.run_statistics import describe_hardware
+from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
+from pagedrun.paged.models.model_config import describe_model
+from pagedrun.paged.models.runnable_config import model_identity
+from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.sizing import fitted_to_demand
+from pagedrun.paged.planning.windows import PlannedFeed
+from pagedrun.paged.replicas.replica_messages import VERSION, ReplicaOffer, RunTerms
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+
+
+class LoadedPartEngine:
+    """Implements `replica_worker.PartEngine`."""
+
+    def __init__(self, engine: Engine, node: str, weights: str) -> None:
+        """weights: a digest of the model's files."""
+        self._engine = engine
+        self._node = node
+        self._weights = weights
+        self._warnings: list[str] = []
+        self._sizing = engine.sizing(engine.max_model_len)
+
+    @classmethod
+    def load(
+        cls, config: EngineConfig, tokenizer_folder: Path, node: str, num_sharing: int
+    ) -> "LoadedPartEngine":
+        """Read the weights, and compile what a run will use.
+
+        num_sharing: how many replicas share the memory of this machine. Raises `ModelError` and
+        `UsageError` as `LoadedModel.load` does.
+        """
+        shape = describe_model(config.model, config.model_impl)
+        tokenizer = Tokenizer.from_folder(tokenizer_folder)
+        loaded = LoadedModel.load(config, shape, tokenizer)
+        loaded.finish_compiling()
+        loaded.device.check(loaded.dtype)
+        Engine(config, loaded).warm_up()
+        if not loaded.device.has_own_memory and num_sharing > 1:
+            budget = _share(MemoryBudget.of_host(taken=loaded.model.mapped_bytes), num_sharing)
+            memory = PoolMemory(loaded.model, loaded.sampler, loaded.device, budget)
+            loaded = replace(loaded, memory=memory)
+        return cls(Engine(config, loaded), node, model_digest(config.model, tokenizer_folder))
+
+    def offer(self) -> ReplicaOffer:
+        """Return what the replica says of itself."""
+        engine, loaded = self._engine, self._engine.loaded
+        dtype = str(loaded.dtype).removeprefix("torch.")
+        hardware = describe_hardware(loaded.device.torch_device.type)
+        arithmetic = {**loaded.device.arithmetic(dtype), **loaded.config.network.arithmetic()}
+        versions = {f"version of {name}": str(each) for name, each in hardware["versions"].items()}
+        fingerprint = {
+            VERSION: __version__,
+            **{name: each for name, each in versions.items() if "pagedrun" not in name},
+            "version of Python": ".".join(platform.python_version_tuple()[:2]),
+            "weights": self._weights,
+            **model_identity(loaded.config),
+            "number format": dtype,
+            "format of keys and values": str([each.dtype for each in engine.kv_cache_specs]),
+            "threads": str(hardware["threads"]),
+            **{name: str(each) for name, each in loaded.device.machine(dtype).items()},
+        }
+        return ReplicaOffer(
+            self._node,
+            fingerprint,
+            engine.basis(self._sizing),
+            arithmetic,
+            hardware,
+            tuple(engine.notices()),
+        )
+
+    def start(
+        self,
+        feed: PlannedFeed,
+        terms: RunTerms,
+        on_step: Callable[[StepRecord], None],
+    ) -> Run:
+        """Return the run of what is in the feed."""
+        engine, left = self._engine, terms.seconds_left
+        sizes = self._sizing.sizes_for(terms.demand)
+        config = fitted_to_demand(
+            engine.config, engine.loaded.device.memory_bytes, terms.demand, sizes[0][0]
+        )
+        if config != engine.config:
+            sizes = engine.sizing(engine.max_model_len, config).sizes_for(terms.demand)
+        return engine.run(
+            feed,
+            sizes,
+            self._sizing.budget,
+            reserved_len=terms.reserved_len,
+            hooks=RunHooks(on_step, warn=self._warnings.append),
+            ends_at=None if left is None else time.monotonic() + left,
+            config=config,
+        )
+
+
+def _share(budget: MemoryBudget, num_sharing: int) -> MemoryBudget:
+    """Return one replica's part of the memory that several share."""
+    return replace(
+        budget, available=budget.available // num_sharing, pool=budget.pool // num_sharing
+    )
+
+
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def model_digest(folder: Path, tokenizer: Path) -> str:
+    """Return the SHA-256 of weights and tokenizer, names and contents, as hex.
+
+    A large file is read once and its digest remembered in the user's cache. Raises `OSError` for a
+    file that cannot be read.
+    """
+    with open_checkpoint(folder) as checkpoint:
+        files = checkpoint.files
+    memory = private_folder("digests")
+    if memory is not None:
+        digest = hashlib.sha256(weights_digest(memory, files).encode())
+    else:
+        with tempfile.TemporaryDirectory() as forgotten:
+            digest = hashlib.sha256(weights_digest(Path(forgotten), files).encode())
+    for name in _TOKENIZER:
+        path = tokenizer / name
+        if path.is_file():
+            digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,1 +1,0 @@
-"""What happened, as data; `cli` draws it."""

@@ -1,1 +1,0 @@
-"""A finished run read back from its report and its snapshot."""
