@@ -28,17 +28,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from benchmarks.on_gpu.machine import describe_machine
-from benchmarks.on_gpu.page import as_markdown
-from benchmarks.on_gpu.part import (
+from benchmarks.on_gpu.parts import (
     PartRun,
+    Parts,
+    as_markdown,
+    describe_machine,
+    end_group,
+    gpu_parts,
     interrupted,
     part_path,
     read_part,
+    read_parts,
+    small_parts,
     write_json,
 )
-from benchmarks.on_gpu.parts import Parts, gpu_parts, read_parts, small_parts
-from benchmarks.on_gpu.step import end_group
 
 GRACE_S = 20.0  # of a part behind its limit, which it keeps by itself
 

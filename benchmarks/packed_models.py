@@ -32,11 +32,9 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
 from pagedrun.kernels.processor import processor_name
-from pagedrun.paged.bench.runs.backend_wrapper import BackendWrapper
-from pagedrun.paged.bench.runs.contender import EngineContender
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.contender import EngineContender
+from pagedrun.paged.bench.op_timer import BackendWrapper, OpTimer
+from pagedrun.paged.bench.workload import BenchModel, Workload
 
 FEW_TOKENS, MORE_TOKENS = 3, 19
 DECODE_ROWS = (1, 16)

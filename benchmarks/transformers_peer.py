@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from pagedrun.paged.bench.neighbours import Neighbours
-from pagedrun.paged.bench.runs.contender import Tokens
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.contender import Tokens
+from pagedrun.paged.bench.result import Neighbours, Spread
+from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request

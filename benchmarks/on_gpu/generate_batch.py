@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.transformers_peer import load_model
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.workload import BenchModel, Workload
 
 
 def main() -> None:

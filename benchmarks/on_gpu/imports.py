@@ -9,7 +9,7 @@ import pkgutil
 import sys
 
 import pagedrun
-from benchmarks.on_gpu.machine import describe_machine
+from benchmarks.on_gpu.parts import describe_machine
 from pagedrun.paged.values.errors import UsageError
 
 

@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from pagedrun.paged.bench.kernels.kernel_point import told
-from pagedrun.paged.bench.kernels.stopwatch import GpuStopwatch, HostStopwatch, Stopwatch
+from pagedrun.paged.bench.kernel_timing import GpuStopwatch, HostStopwatch, Stopwatch, told
 
 HEADS, KV_HEADS, HEAD_DIM, TURNS = 32, 8, 128, 15  # those of Qwen3-8B
 FLUSHED = 64 << 20

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.on_gpu.step import PYTEST, ROOT, Step, run_step
+from benchmarks.on_gpu.parts import PYTEST, ROOT, Step, run_step
 
 NO_TESTS = 5  # pytest's exit status where nothing was collected
 SECONDS_OF_A_FILE = 300.0

@@ -1,26 +1,26 @@
-"""`pagedrun bench accuracy`."""
+"""`pagedrun bench accuracy`: flags, benchmark and tables."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.accuracy_options import AccuracyOptions
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.sheets.accuracy_sheets import accuracy_sheets, describe_text, describe_ways
+from pagedrun.cli.bench.options import Heading, ResultOptions
+from pagedrun.cli.bench.tables import NOTHING, Sheet
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
+from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import DTYPES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.flags import Flag, Form
+from pagedrun.paged.values.rules import one_of
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.accuracy.accuracy import AccuracyBench
-    from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
-    from pagedrun.paged.bench.accuracy.accuracy_text import AccuracyText
-    from pagedrun.paged.bench.accuracy.way import Way
+    from pagedrun.paged.bench.accuracy import AccuracyBench, AccuracyBenchFigures, AccuracyText, Way
 
 HELP = """Measure how quantization and similar settings change a model's answers.
 
@@ -42,6 +42,98 @@ Examples:
 
 # What a way of running a model may change, and the way that it is compared with does not.
 _CHANGES = ("quantization", "kv_cache_dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyOptions:
+    """What is scored and answered, and with what it is compared."""
+
+    model: Annotated[
+        str | None,
+        Flag(
+            "Model folder, GGUF file, or hub id org/name.",
+            Heading.MODEL,
+            "NAME",
+            default="none, required",
+            form=Form.MODEL,
+        ),
+    ] = None
+    text: Annotated[
+        Path | None,
+        Flag(
+            "Text to score and to continue: a text file, or prompts as rows in .jsonl.",
+            Heading.ROWS,
+            "FILE",
+            default="none, required",
+        ),
+    ] = None
+    chunk: Annotated[
+        int | None,
+        Flag(
+            "Tokens per chunk; each chunk is scored in one pass.",
+            Heading.ROWS,
+            "N",
+            default="--max-model-len, at most 2048",
+            low=2,
+        ),
+    ] = None
+    stride: Annotated[
+        int | None,
+        Flag(
+            "Tokens from the beginning of a chunk to that of the next; fewer give each "
+            "token more context.",
+            Heading.ROWS,
+            "N",
+            default="a chunk's",
+            low=1,
+        ),
+    ] = None
+    max_chunks: Annotated[
+        int | None,
+        Flag("Chunks to score, from the first.", Heading.ROWS, "N", default="all", low=1),
+    ] = None
+    num_prompts: Annotated[
+        int,
+        Flag(
+            "Prompts to answer greedily: rows, or pieces of a text.",
+            Heading.ROWS,
+            "N",
+            low=1,
+            declared=("--prompts",),
+        ),
+    ] = 64
+    output: Annotated[int, Flag("Tokens per answer.", Heading.ROWS, "N", low=1)] = 32
+    against: Annotated[
+        str | None,
+        Flag(
+            "Model folder, GGUF file or hub id to compare with.",
+            Heading.COMPARED,
+            "NAME",
+            default="the same model",
+            form=Form.MODEL,
+        ),
+    ] = None
+    against_dtype: Annotated[
+        str | None,
+        Flag(
+            "Number format of the model to compare with.",
+            Heading.COMPARED,
+            "FORMAT",
+            default="the same",
+            rule=one_of(DTYPES),
+        ),
+    ] = None
+    near_tie: Annotated[
+        float,
+        Flag(
+            "A first difference is a near tie if the most likely token leads the second by "
+            "less than this in log-probability.",
+            Heading.COMPARED,
+            "X",
+            low=0.0,
+        ),
+    ] = 0.1
+
 
 FLAGS = (
     Flags.of(AccuracyOptions)
@@ -69,35 +161,77 @@ def _accuracy(context: typer.Context, given: Given) -> None:
             )
 
 
-accuracy = FLAGS.command(_accuracy)
-
-
-def accuracy_bench(given: Given) -> "AccuracyBench":
-    """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.options.reading import read
-    from pagedrun.paged.bench.accuracy.accuracy import AccuracyBench
-
-    options = read(AccuracyOptions, given)
-    if options.text is None:
-        raise UsageError("--text FILE is missing: a text to score, or prompts as rows in .jsonl")
-    measured, reference = _ways(options, given)
-    return AccuracyBench(
-        measured=measured,
-        reference=reference,
-        text=_text(options.text),
-        chunk=options.chunk,
-        stride=options.stride,
-        max_chunks=options.max_chunks,
-        num_prompts=options.num_prompts,
-        output=options.output,
-        near_tie=options.near_tie,
+def _agreement(result: "AccuracyBenchFigures") -> Sheet:
+    scores, answers = result["scores"], result["answers"]
+    differences = answers["prompts"] - answers["same"]
+    rows = [
+        ("identical answers", *_share(answers["same"], answers["prompts"])),
+        (
+            "tokens before the first difference",
+            *_share(answers["positions_before"], answers["positions"]),
+        ),
+        ("first differences that are near ties", *_share(answers["near_ties"], differences)),
+        (
+            "positions with the same most likely token",
+            *_share(scores["same_top"], scores["tokens"]),
+        ),
+        ("log-probability difference, mean", f"{scores['mean_difference']:.5f}", ""),
+        ("log-probability difference, maximum", f"{scores['largest_difference']:.5f}", ""),
+    ]
+    return Sheet(
+        "Agreement",
+        ("", "", "share"),
+        rows,
+        "Near tie: the reference's most likely token leads its second by less than "
+        f"{answers['near_tie']:g} in log-probability.",
     )
+
+
+def _name(folder: Path, flags: dict[str, Any], others: dict[str, Any]) -> str:
+    """Return what to call a way: its model, and the flags that the other has not."""
+    own = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in flags.items()
+        if others.get(name) != value
+    ]
+    return " ".join([folder.resolve().name, *own])
+
+
+def _perplexities(result: "AccuracyBenchFigures") -> Sheet:
+    ways = (result["measured"], result["reference"])
+    rows = [
+        ("perplexity", *(_perplexity(way["perplexity"]) for way in ways)),
+        ("mean log-probability", *(f"{way['mean_logprob']:.5f}" for way in ways)),
+        ("weights in memory", *(show_size(way["weight_bytes"]) for way in ways)),
+    ]
+    return Sheet(
+        "The text",
+        ("", *(way["name"] for way in ways)),
+        rows,
+        f"Of {result['text']['scored_tokens']:,} scored tokens. Perplexities are "
+        "comparable for models with the same vocabulary, in chunks of the same length.",
+    )
+
+
+def _perplexity(perplexity: float | None) -> str:
+    return NOTHING if perplexity is None else f"{perplexity:,.4f}"
+
+
+def _share(part: int, whole: int) -> tuple[str, str]:
+    return f"{part:,} of {whole:,}", f"{part / whole:.1%}" if whole else NOTHING
+
+
+def _text(path: Path) -> "AccuracyText":
+    from pagedrun.cli.bench.prompt_file import SUFFIX, PromptFile
+    from pagedrun.paged.bench.accuracy import RunningText
+
+    return PromptFile(path) if path.suffix.lower() == SUFFIX else RunningText.read(path)
 
 
 def _ways(options: AccuracyOptions, given: Given) -> "tuple[Way, Way]":
     """Return the way that the flags say, and what it is compared with."""
     from pagedrun.cli.options.reading import read, values_of
-    from pagedrun.paged.bench.accuracy.way import Way
+    from pagedrun.paged.bench.accuracy import Way
     from pagedrun.paged.models.hub import resolve_model
 
     if options.model is None:
@@ -121,21 +255,31 @@ def _ways(options: AccuracyOptions, given: Given) -> "tuple[Way, Way]":
     return Way(names[0], folder, flags, texts), Way(names[1], other, others, texts)
 
 
-def _name(folder: Path, flags: dict[str, Any], others: dict[str, Any]) -> str:
-    """Return what to call a way: its model, and the flags that the other has not."""
-    own = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in flags.items()
-        if others.get(name) != value
-    ]
-    return " ".join([folder.resolve().name, *own])
+def accuracy_bench(given: Given) -> "AccuracyBench":
+    """Return the benchmark that the flags describe; raises `UsageError`."""
+    from pagedrun.cli.options.reading import read
+    from pagedrun.paged.bench.accuracy import AccuracyBench
+
+    options = read(AccuracyOptions, given)
+    if options.text is None:
+        raise UsageError("--text FILE is missing: a text to score, or prompts as rows in .jsonl")
+    measured, reference = _ways(options, given)
+    return AccuracyBench(
+        measured=measured,
+        reference=reference,
+        text=_text(options.text),
+        chunk=options.chunk,
+        stride=options.stride,
+        max_chunks=options.max_chunks,
+        num_prompts=options.num_prompts,
+        output=options.output,
+        near_tie=options.near_tie,
+    )
 
 
-def _text(path: Path) -> "AccuracyText":
-    from pagedrun.cli.bench.prompt_file import SUFFIX, PromptFile
-    from pagedrun.paged.bench.accuracy.accuracy_text import RunningText
-
-    return PromptFile(path) if path.suffix.lower() == SUFFIX else RunningText.read(path)
+def accuracy_sheets(result: "AccuracyBenchFigures") -> list[Sheet]:
+    """Return the tables: how well each foretells the text, and how far they agree."""
+    return [_perplexities(result), _agreement(result)]
 
 
 def accuracy_view() -> "View[AccuracyBenchFigures]":
@@ -143,3 +287,25 @@ def accuracy_view() -> "View[AccuracyBenchFigures]":
     from pagedrun.cli.bench.session import View
 
     return View("accuracy", {"compared": describe_ways, "text": describe_text}, accuracy_sheets)
+
+
+def describe_text(result: "AccuracyBenchFigures") -> str:
+    """Return the text in a line."""
+    text = result["text"]
+    return (
+        f"{text['name']}, {text['tokens']:,} tokens in {text['chunks']:,} chunks of "
+        f"{text['chunk']:,} that begin {text['stride']:,} apart; {text['prompts']:,} prompts, "
+        f"{text['output']:,} tokens out, greedy"
+    )
+
+
+def describe_ways(result: "AccuracyBenchFigures") -> str:
+    """Return what is compared with what, in a line."""
+    measured, reference = result["measured"], result["reference"]
+    return (
+        f"{measured['name']} ({measured['dtype']}) against {reference['name']} "
+        f"({reference['dtype']})"
+    )
+
+
+accuracy = FLAGS.command(_accuracy)

@@ -7,8 +7,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
-from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
-from pagedrun.cli.bench.options.result_options import ResultOptions
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, ResultOptions
 from pagedrun.cli.help import CommandLine
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.paged.values.errors import UsageError
@@ -72,13 +71,12 @@ def _run_all(given: Given) -> None:
 def _short_benches() -> "dict[str, Bench[Measured]]":
     """Return those that measure the machine, in forms that take seconds rather than minutes."""
     from pagedrun.cli.bench.kernels import short_kernels_bench
-    from pagedrun.cli.bench.setting import comparison
-    from pagedrun.paged.bench.host.host import HostBench
-    from pagedrun.paged.bench.memory.memory import MemoryBench
-    from pagedrun.paged.bench.runs.model import BenchModel
-    from pagedrun.paged.bench.runs.prefix import PrefixBench
-    from pagedrun.paged.bench.runs.throughput import ThroughputBench
-    from pagedrun.paged.bench.runs.workload import Workload
+    from pagedrun.cli.bench.options import comparison
+    from pagedrun.paged.bench.host import HostBench
+    from pagedrun.paged.bench.memory import MemoryBench
+    from pagedrun.paged.bench.prefix import PrefixBench
+    from pagedrun.paged.bench.throughput import ThroughputBench
+    from pagedrun.paged.bench.workload import BenchModel, Workload
 
     model = BenchModel.from_shape(DEFAULT_SHAPE, LAYERS)
     return {

@@ -1,19 +1,19 @@
-"""`pagedrun bench host`."""
+"""`pagedrun bench host`: flags, benchmark and tables."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.host_options import HostOptions
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.sheets.host_sheets import describe_host_rows, host_sheets
+from pagedrun.cli.bench.options import Heading, ResultOptions
+from pagedrun.cli.bench.tables import Sheet, show_ms, show_number, show_spread, show_tokens
 from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.host.host import HostBench
-    from pagedrun.paged.bench.host.host_figures import HostBenchFigures
+    from pagedrun.paged.bench.host import HostBench, HostBenchFigures
 
 HELP = """Measure the host's work in a step, with kernels that cost nothing.
 
@@ -36,6 +36,59 @@ Examples:
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """How many rows run at once, and what they are."""
+
+    seats: Annotated[
+        str,
+        Flag(
+            "Numbers of concurrent rows; several times as many rows are run for each.",
+            Heading.ROWS,
+            "N,N",
+        ),
+    ] = "128,1024,4096"
+    rows_per_seat: Annotated[
+        int, Flag("Rows in all for each concurrent row.", Heading.ROWS, "N", low=1)
+    ] = 8
+    shared: Annotated[
+        int, Flag("Tokens of the prompts' shared beginning.", Heading.ROWS, "N", low=0)
+    ] = 1024
+    unique: Annotated[
+        int, Flag("Tokens of each prompt after the shared ones.", Heading.ROWS, "N", low=1)
+    ] = 64
+    output: Annotated[
+        str,
+        Flag(
+            "Tokens to generate per row: a number, or LOW:HIGH for random lengths.",
+            Heading.ROWS,
+            "N",
+        ),
+    ] = "32:256"
+    repeat: Annotated[
+        int, Flag("Runs for each number of concurrent rows.", Heading.COMPARED, "N", low=1)
+    ] = 1
+    as_gpu: Annotated[
+        bool,
+        Flag(
+            "Launch steps as on a GPU, one step ahead of their tokens; captured steps "
+            "compute nothing.",
+            Heading.COMPARED,
+        ),
+    ] = False
+    refill_share: Annotated[
+        float | None,
+        Flag(
+            "Share of the running rows that must end before waiting ones are admitted.",
+            Heading.COMPARED,
+            "X",
+            default="0, 0.0625 with --as-gpu",
+            low=0,
+            high=0.99,
+        ),
+    ] = None
+
+
 FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 
 
@@ -49,14 +102,56 @@ def _host(context: typer.Context, given: Given) -> None:
         session.finish(session.measure(host_view(), host_bench(read(HostOptions, given))).to_dict())
 
 
-host = FLAGS.command(_host)
+def _launches(result: "HostBenchFigures") -> Sheet:
+    """Return what was asked of the device, step for step."""
+    header = (
+        *("seats", "steps", "host, ms/step", "with prompts", "replayed", "eager decode"),
+        *("captured", "copies/step", "kB/step"),
+    )
+    rows = []
+    for point in result["points"]:
+        steps, asked = point["steps"], point["asked"]
+        shares = (asked[name] / steps for name in ("prefills", "replays", "decodes"))
+        rows.append(
+            (
+                f"{point['seats']:,}",
+                f"{steps:,}",
+                show_spread(point["step_s"], show_ms),
+                *(f"{share:.0%}" for share in shares),
+                f"{asked['captures']}",
+                f"{asked['copies'] / steps:.1f}",
+                f"{asked['bytes_copied'] / steps / 1000:,.0f}",
+            )
+        )
+    return Sheet(
+        "Work for a GPU",
+        header,
+        rows,
+        "With prompts: steps that compute tokens of prompts. Replayed: steps whose "
+        "generated tokens come from a captured step. Eager decode: steps that compute "
+        "them kernel by kernel. Nothing is computed here, and copies are made by the "
+        "host.",
+    )
+
+
+def _show_us(seconds: float) -> str:
+    return show_number(seconds * 1e6)
+
+
+def describe_host_rows(result: "HostBenchFigures") -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    return (
+        f"{rows['rows_per_seat']} a seat x ({rows['shared']:,} shared + {rows['unique']:,} unique "
+        f"+ {show_tokens(rows['output'])} out); random tokens, kernels that cost nothing"
+    )
 
 
 def host_bench(options: HostOptions) -> "HostBench":
     """Return the benchmark of `options`; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import lengths, numbers
-    from pagedrun.paged.bench.host.host import HostBench
-    from pagedrun.paged.bench.runs.lengths import Lengths
+    from pagedrun.cli.bench.options import lengths, numbers
+    from pagedrun.paged.bench.host import HostBench
+    from pagedrun.paged.bench.workload import Lengths
 
     return HostBench(
         seats=sorted(numbers(options.seats, "--seats")),
@@ -70,8 +165,38 @@ def host_bench(options: HostOptions) -> "HostBench":
     )
 
 
+def host_sheets(result: "HostBenchFigures") -> list[Sheet]:
+    """Return the table: a line for each number of seats."""
+    header = ("seats", "rows", "tokens/s", "decode, µs/row", "admission, ms", "total, s")
+    rows = [
+        (
+            f"{point['seats']:,}",
+            f"{point['rows']:,}",
+            show_spread(point["tokens_per_s"], show_number),
+            show_spread(point["decode_s_per_row"], _show_us),
+            show_spread(point["admission_step_s"], show_ms),
+            show_spread(point["total_s"], show_number),
+        )
+        for point in result["points"]
+    ]
+    of_several = f" Middle of {result['repeat']} runs (least…most)." if result["repeat"] > 1 else ""
+    own = [
+        Sheet(
+            "The host's own work",
+            header,
+            rows,
+            "Decode: median of steps in which all rows decode and none is admitted. "
+            f"Admission: median of steps that admit rows.{of_several}",
+        )
+    ]
+    return [*own, _launches(result)] if result["as_gpu"] else own
+
+
 def host_view() -> "View[HostBenchFigures]":
     """Return how a result is shown."""
     from pagedrun.cli.bench.session import View
 
     return View("host", {"rows": describe_host_rows}, host_sheets)
+
+
+host = FLAGS.command(_host)

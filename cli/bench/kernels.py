@@ -1,29 +1,47 @@
-"""`pagedrun bench kernels`."""
+"""`pagedrun bench kernels`: flags, benchmark and tables."""
 
-from dataclasses import replace
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.kernels_options import KernelsOptions
-from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.sheets.kernels_sheets import (
-    describe_roofline,
-    describe_shape,
-    describe_sizes,
-    kernels_sheets,
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, ResultOptions
+from pagedrun.cli.bench.tables import (
+    NOTHING,
+    Sheet,
+    show_ms,
+    show_number,
+    show_percent,
+    show_ratio,
+    show_spread,
 )
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.cli.terminal.units import show_size
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
-    from pagedrun.paged.bench.kernels.kernels import KernelsBench, KernelsBenchFigures
+    from pagedrun.paged.bench.kernel_timing import (
+        CallFigures,
+        FailedCall,
+        Place,
+        PointFigures,
+    )
+    from pagedrun.paged.bench.kernels import (
+        KernelsBench,
+        KernelsBenchFigures,
+        KernelSweep,
+        Part,
+        PartFigures,
+        SkippedPoint,
+    )
+    from pagedrun.paged.bench.result import SpreadFigures
 
 
 class _Defaults(NamedTuple):
@@ -56,6 +74,118 @@ Examples:
   pagedrun bench kernels --device cuda --shape qwen3-8b --json > kernels.json
   pagedrun bench kernels --full --budget 600 --save kernels.md
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsOptions:
+    """Of which layer the kernels are, and what sizes they are given."""
+
+    shape: Annotated[
+        str | None,
+        Flag(
+            f"Random weights in the shape of a known model: {', '.join(SHAPE_NAMES)}.",
+            Heading.MODEL,
+            "NAME",
+            default=DEFAULT_SHAPE,
+        ),
+    ] = None
+    heads: Annotated[
+        int | None, Flag("Query heads.", Heading.MODEL, "N", default="the shape's", low=1)
+    ] = None
+    kv_heads: Annotated[
+        int | None,
+        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
+    ] = None
+    head_dim: Annotated[
+        int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
+    ] = None
+    block_size: Annotated[
+        int | None,
+        Flag(
+            "Tokens per block of KV memory.", Heading.MODEL, "N", default="16, on a GPU 64", low=1
+        ),
+    ] = None
+    contexts: Annotated[
+        str | None,
+        Flag(
+            "Decode: tokens of each row.",
+            Heading.SIZES,
+            "N,N",
+            default="512,2048,8192,32768",
+            declared=("--context",),
+        ),
+    ] = None
+    batches: Annotated[
+        str | None,
+        Flag("Decode: rows.", Heading.SIZES, "N,N", default="1,8,32,128", declared=("--batch",)),
+    ] = None
+    prefixes: Annotated[
+        str | None,
+        Flag(
+            "Prefix: shared tokens.",
+            Heading.SIZES,
+            "N,N",
+            default="128,512,2048,8192",
+            declared=("--prefix",),
+        ),
+    ] = None
+    groups: Annotated[
+        str | None,
+        Flag(
+            "Prefix: rows in a group.",
+            Heading.SIZES,
+            "N,N",
+            default="8,64,256",
+            declared=("--group",),
+        ),
+    ] = None
+    chunks: Annotated[
+        str | None,
+        Flag(
+            "Prefill: tokens of the chunk.",
+            Heading.SIZES,
+            "N,N",
+            default="128,512,2048",
+            declared=("--chunk",),
+        ),
+    ] = None
+    befores: Annotated[
+        str | None,
+        Flag(
+            "Prefill: tokens before the chunk.",
+            Heading.SIZES,
+            "N,N",
+            default="0,4096",
+            declared=("--before",),
+        ),
+    ] = None
+    full: Annotated[
+        bool,
+        Flag(
+            "Use all sizes for lists that are not given: contexts to 32k, prefixes to 16k, "
+            "groups to 1024. Default on a GPU.",
+            Heading.SIZES,
+            declared=("--full",),
+        ),
+    ] = False
+    only: Annotated[
+        str | None,
+        Flag("Parts to measure.", Heading.SIZES, "PART,PART", default="decode,prefix,prefill,ops"),
+    ] = None
+    repeat: Annotated[
+        int | None,
+        Flag("Repetitions of each kernel.", Heading.COMPARED, "N", default="5, on a GPU 20", low=1),
+    ] = None
+    budget: Annotated[
+        float | None,
+        Flag(
+            "Time budget in seconds; points that would exceed it are skipped and listed.",
+            Heading.COMPARED,
+            "S",
+            default="60, on a GPU or with --full 480",
+            low=1.0,
+        ),
+    ] = None
 
 
 _OWN = Flags.of(KernelsOptions)
@@ -92,21 +222,182 @@ def _kernels(context: typer.Context, given: Given) -> None:
         session.finish(session.measure(kernels_view(), bench).to_dict())
 
 
-kernels = FLAGS.command(_kernels)
+_CAPTIONS: "dict[Part, str]" = {
+    "decode": "Contiguous: dense attention in torch on the same keys and values. Over "
+    "contiguous: the cost of paging; below 1x, paged attention is faster.",
+    "prefix": ("Each row has 64 tokens of its own after the prefix, which are read in both cases."),
+    "prefill": "Contiguous: dense attention in torch on the same keys and values.",
+    "ops": "PackedLinear is the layer's gate and up projections together.",
+}
+# What bounds a part, as the result has it, its unit, and what to know of the figures.
+_RATES: "dict[Part, tuple[_Rate, str, str]]" = {
+    "decode": ("gb_per_s", "GB/s", "Bytes of keys and values, queries and answers."),
+    "prefix": (
+        "tflop_per_s",
+        "TFLOP/s",
+        "The share of the roofline refers to the limit in each case, bytes or "
+        "operations; above 100%, a prefix that is read again remains in a cache.",
+    ),
+    "prefill": ("tflop_per_s", "TFLOP/s", "Only pairs within the causal mask are counted."),
+    "ops": (
+        "gb_per_s",
+        "GB/s",
+        "The share of the roofline refers to the limit, bytes or operations.",
+    ),
+}
+_Rate = Literal["gb_per_s", "tflop_per_s"]
+_SIZES: "dict[Part, tuple[_Size, _Size]]" = {
+    "decode": ("context", "batch"),
+    "prefix": ("prefix", "group"),
+    "prefill": ("chunk", "before"),
+    "ops": ("op", "rows"),
+}
+_TITLES: "dict[Part, str]" = {
+    "decode": "Decode attention",
+    "prefix": "Attention over a shared prefix",
+    "prefill": "Prefill attention",
+    "ops": "Other ops",
+}
 
 
-def short_kernels_bench() -> "KernelsBench":
-    """Return a few sizes of each part, some twenty seconds of them."""
-    sizes = KernelsOptions(
-        contexts="512,4096",
-        batches="1,16",
-        prefixes="1024",
-        groups="16,64",
-        chunks="512",
-        befores="0,1024",
-        budget=20.0,
+def _engine_values(given: Given) -> dict[str, Any]:
+    from pagedrun.cli.options.reading import values_of
+
+    return values_of(EngineConfig, given, {"model", "block_size"})
+
+
+def _failures(part: "Part", points: "Seq[PointFigures]") -> list[str]:
+    return [
+        f"{name} at {' x '.join(_place(part, point))}: {each['failed']}."
+        for point in points
+        for name, each in point["contenders"].items()
+        if "failed" in each
+    ]
+
+
+def _middle(ratio: "SpreadFigures | None") -> str:
+    return NOTHING if ratio is None else show_ratio(ratio["median"])
+
+
+def _milliseconds(contender: "CallFigures | FailedCall") -> str:
+    return show_ms(contender["seconds"]["median"]) if "seconds" in contender else "failed"
+
+
+def _names(points: "Seq[PointFigures]") -> list[str]:
+    """Return the contenders of a part, what they are held against last."""
+    names = list(points[0]["contenders"]) if points else []
+    return names[1:] + names[:1]
+
+
+def _place(part: "Part", point: "Place") -> list[str]:
+    return [_size(point[size]) for size in _SIZES[part]]
+
+
+def _rate(contender: "CallFigures | FailedCall", key: _Rate) -> str:
+    if "failed" in contender:
+        return NOTHING
+    return f"{show_number(contender[key])} ({show_percent(contender['of_roof'])})"
+
+
+def _rates(part: "Part", points: "Seq[PointFigures]") -> Sheet:
+    key, unit, caption = _RATES[part]
+    names = _names(points)
+    rows = [
+        (*_place(part, point), *(_rate(point["contenders"][name], key) for name in names))
+        for point in points
+    ]
+    title = f"{_TITLES[part]}, {unit} (of roofline)"
+    return Sheet(title, (*_SIZES[part], *names), rows, caption)
+
+
+def _size(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def _skipped(skipped: "Seq[SkippedPoint]") -> Sheet:
+    rows = [(each["part"], " x ".join(_place(each["part"], each)), _why(each)) for each in skipped]
+    return Sheet("Not measured", ("part", "size", "why"), rows)
+
+
+def _spread(ratio: "SpreadFigures | None") -> str:
+    return show_spread(ratio, show_ratio)
+
+
+def _sweep(options: KernelsOptions, is_full: bool) -> "KernelSweep":
+    from pagedrun.cli.bench.options import numbers
+    from pagedrun.paged.bench.kernels import KernelSweep
+
+    typed = {name: getattr(options, name) for name in _SWEPT}
+    chosen: dict[str, Any] = {
+        name: numbers(text, _SWEPT[name]) for name, text in typed.items() if text is not None
+    }
+    sweep = KernelSweep.full() if is_full else KernelSweep.short()
+    if options.only:
+        chosen["parts"] = list(dict.fromkeys(part.strip() for part in options.only.split(",")))
+    return replace(sweep, **chosen)
+
+
+def _times(part: "Part", points: "Seq[PointFigures]") -> Sheet:
+    names = _names(points)
+    ratios = list(dict.fromkeys(name for point in points for name in point["ratios"]))
+    show = _spread if len(ratios) == 1 else _middle  # there is room for one
+    rows = [
+        (
+            *_place(part, point),
+            *(_milliseconds(point["contenders"][name]) for name in names),
+            *(show(point["ratios"].get(name)) for name in ratios),
+        )
+        for point in points
+    ]
+    caption = " ".join([_CAPTIONS[part], *_failures(part, points)])
+    return Sheet(f"{_TITLES[part]}, ms", (*_SIZES[part], *names, *ratios), rows, caption)
+
+
+def _why(skipped: "SkippedPoint") -> str:
+    match skipped["reason"]:
+        case "memory":
+            needed, free = skipped["needed_bytes"], skipped["free_bytes"]
+            return f"takes {show_size(needed)} of memory, {show_size(free)} may be taken"
+        case "time":
+            return f"takes about {show_number(skipped['estimated_s'])} s, more than --budget leaves"
+        case _:
+            return skipped["failure"]
+
+
+def describe_roofline(result: "KernelsBenchFigures") -> str:
+    """Return what the device can do, in a line."""
+    roofline = result["roof"]
+    copied, multiplied = (
+        f"{show_number(best / unit)} (usually {show_number(usual / unit)})"
+        for best, usual, unit in (
+            (roofline["bytes_per_s"], roofline["usual_bytes_per_s"], 1e9),
+            (roofline["flops_per_s"], roofline["usual_flops_per_s"], 1e12),
+        )
     )
-    return kernels_bench(sizes, EngineConfig(Path()))
+    return (
+        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline['dtype']} matrix "
+        f"product: {multiplied}; {roofline['launch_s'] * 1e6:.1f} us for a call that does nothing"
+    )
+
+
+def describe_shape(result: "KernelsBenchFigures") -> str:
+    """Return the layer in a line."""
+    shape = result["shape"]
+    return (
+        f"{shape['name']}: {shape['num_heads']} query heads, {shape['num_kv_heads']} kv heads of "
+        f"{shape['head_dim']}, {shape['dtype']}; random data"
+    )
+
+
+def describe_sizes(result: "KernelsBenchFigures") -> str:
+    """Return how it was measured, in a line."""
+    shape = result["shape"]
+    busy = result["others_busy"]
+    busy_text = "" if busy is None else f"; other processes kept {busy:.1f} CPUs busy"
+    return (
+        f"blocks of {shape['block_size']} tokens, scattered; middle of {result['repeat']} turns, "
+        f"{show_size(result['flushed_bytes'])} read and written before each{busy_text}"
+    )
 
 
 def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBench":
@@ -114,8 +405,8 @@ def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBenc
 
     Raises `UsageError`.
     """
-    from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
-    from pagedrun.paged.bench.kernels.kernels import KernelsBench
+    from pagedrun.paged.bench.kernel_context import KernelShape
+    from pagedrun.paged.bench.kernels import KernelsBench
     from pagedrun.paged.bench.model_shapes import Shape
     from pagedrun.paged.execution.device import choose_device
 
@@ -141,24 +432,16 @@ def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBenc
     )
 
 
-def _engine_values(given: Given) -> dict[str, Any]:
-    from pagedrun.cli.options.reading import values_of
-
-    return values_of(EngineConfig, given, {"model", "block_size"})
-
-
-def _sweep(options: KernelsOptions, is_full: bool) -> "KernelSweep":
-    from pagedrun.cli.bench.setting import numbers
-    from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
-
-    typed = {name: getattr(options, name) for name in _SWEPT}
-    chosen: dict[str, Any] = {
-        name: numbers(text, _SWEPT[name]) for name, text in typed.items() if text is not None
-    }
-    sweep = KernelSweep.full() if is_full else KernelSweep.short()
-    if options.only:
-        chosen["parts"] = list(dict.fromkeys(part.strip() for part in options.only.split(",")))
-    return replace(sweep, **chosen)
+def kernels_sheets(result: "PartFigures") -> list[Sheet]:
+    """Return two tables for each part that was measured, times and rates, then what was not."""
+    sheets = []
+    for part in _SIZES:
+        points = result.get(part)
+        if points:
+            sheets += [_times(part, points), _rates(part, points)]
+    if result["skipped"]:
+        sheets.append(_skipped(result["skipped"]))
+    return sheets
 
 
 def kernels_view() -> "View[KernelsBenchFigures]":
@@ -170,3 +453,23 @@ def kernels_view() -> "View[KernelsBenchFigures]":
         {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
         kernels_sheets,
     )
+
+
+kernels = FLAGS.command(_kernels)
+
+
+def short_kernels_bench() -> "KernelsBench":
+    """Return a few sizes of each part, some twenty seconds of them."""
+    sizes = KernelsOptions(
+        contexts="512,4096",
+        batches="1,16",
+        prefixes="1024",
+        groups="16,64",
+        chunks="512",
+        befores="0,1024",
+        budget=20.0,
+    )
+    return kernels_bench(sizes, EngineConfig(Path()))
+
+
+_Size = Literal["context", "batch", "prefix", "group", "chunk", "before", "op", "rows"]

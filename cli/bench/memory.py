@@ -1,21 +1,32 @@
-"""`pagedrun bench memory`."""
+"""`pagedrun bench memory`: flags, benchmark, tables and page."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.memory_options import MemoryOptions
-from pagedrun.cli.bench.options.result_options import PageOptions, ResultOptions
-from pagedrun.cli.bench.sheets.memory_sheets import describe_requests, describe_token, memory_sheets
+from pagedrun.cli.bench.options import Heading, PageOptions, ResultOptions
+from pagedrun.cli.bench.tables import NOTHING, Sheet, show_number, show_ratio
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
+from pagedrun.cli.terminal.units import show_size
+from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
+from pagedrun.paged.values.flags import Flag, Form
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.memory.memory import MemoryBench
-    from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
-    from pagedrun.paged.bench.memory.model_shape import ModelShape
+    from pagedrun.cli.page.document import Document, Headline
+    from pagedrun.paged.bench.memory import (
+        MemoryBench,
+        MemoryBenchFigures,
+        ModelShape,
+        SavedBlocks,
+        Sharing,
+    )
 
 HELP = """Count the memory saved by paged KV memory, without a model.
 
@@ -36,6 +47,95 @@ Examples:
 """
 
 
+class StoredDtype(StrEnum):
+    """In what keys and values can be stored."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """What a token takes, and which requests come and go."""
+
+    shape: Annotated[
+        str | None,
+        Flag(
+            f"A known model's layers and heads: {', '.join(SHAPE_NAMES)}.",
+            Heading.MODEL,
+            "NAME",
+            default="32 layers of 32 kv heads of 128",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        Flag("Model folder, or hub id org/name, instead of a shape.", Heading.MODEL, "NAME"),
+    ] = None
+    layers: Annotated[
+        int | None, Flag("Layers.", Heading.MODEL, "N", default="the shape's", low=1)
+    ] = None
+    kv_heads: Annotated[
+        int | None,
+        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
+    ] = None
+    head_dim: Annotated[
+        int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
+    ] = None
+    dtype: Annotated[
+        StoredDtype | None,
+        Flag("Number format of keys and values.", Heading.MODEL, default="the model's, or float16"),
+    ] = None
+    requests: Annotated[
+        str,
+        Flag(
+            "Numbers of concurrent requests; the largest is also used for requests that "
+            "join and leave.",
+            Heading.LENGTHS,
+            "N,N",
+        ),
+    ] = "10,25,50,100,200"
+    mean: Annotated[
+        float, Flag("Mean number of tokens of a request.", Heading.LENGTHS, "N", low=0.0)
+    ] = 500.0
+    std: Annotated[float, Flag("Their standard deviation.", Heading.LENGTHS, "N", low=0.0)] = 200.0
+    min_len: Annotated[int, Flag("Minimum number of tokens.", Heading.LENGTHS, "N", low=1)] = 200
+    max_len: Annotated[
+        int,
+        Flag(
+            "Maximum number of tokens, reserved for each contiguous request.",
+            Heading.LENGTHS,
+            "N",
+            low=1,
+        ),
+    ] = 2048
+    shared: Annotated[
+        int, Flag("Tokens of a system prompt; 0: none.", Heading.LENGTHS, "N", low=0)
+    ] = 200
+    seed: Annotated[int, Flag("Seed of the random lengths.", Heading.LENGTHS, "N", low=0)] = 0
+    block_size: Annotated[
+        int,
+        Flag(
+            "Tokens per block of KV memory; other sizes are shown for comparison.",
+            Heading.LENGTHS,
+            "N",
+            low=1,
+        ),
+    ] = 16
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        Flag(
+            "Memory for requests that join and leave.",
+            Heading.LENGTHS,
+            "SIZE",
+            default="the memory of 10 contiguous requests",
+            form=Form.SIZE,
+        ),
+    ] = None
+
+
 _OWN = Flags.of(MemoryOptions)
 FLAGS = (
     _OWN.only("shape", "model")
@@ -52,7 +152,174 @@ def _memory(context: typer.Context, given: Given) -> None:
         _run(given)
 
 
-memory = FLAGS.command(_memory)
+CHART_CHARS = 44
+DONE = "·"  # where a run is over while the other goes on
+
+Way = Literal["contiguous", "paged"]
+WAYS: tuple[Way, ...] = ("contiguous", "paged")
+_Charted = Literal["running", "tokens", "blocks_used"]
+
+_HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
+
+
+def _at_once(result: "MemoryBenchFigures") -> Sheet:
+    rows = [
+        (
+            f"{each['requests']:,}",
+            f"{each['tokens']:,}",
+            *(f"{each[way]['utilization']:.1%}" for way in WAYS),
+            *(show_size(each[way]["bytes"]) for way in WAYS),
+            show_ratio(each["contiguous"]["bytes"] / each["paged"]["bytes"]),
+        )
+        for each in result["at_once"]
+    ]
+    header = ("requests", "tokens", *WAYS, *WAYS, "less")
+    return Sheet(
+        "Memory that stores tokens, all requests at once",
+        header,
+        rows,
+        f"Contiguous: {result['lengths']['high']:,} tokens reserved for each request. Paged: "
+        f"blocks of {result['block_size']:,} tokens. Both are held in the engine's block pool.",
+    )
+
+
+def _block_sizes(result: "MemoryBenchFigures") -> Sheet:
+    rows = [
+        (
+            f"{each['block_size']:,}",
+            f"{each['utilization']:.1%}",
+            show_size(each["bytes"]),
+            f"{each['empty_per_request']:.1f}",
+            f"{each['expected_empty']:.1f}",
+            f"{each['over_time']['max_running']:,}",
+            show_number(each["over_time"]["mean_running"]),
+            f"{each['over_time']['steps']:,}",
+        )
+        for each in result["block_sizes"]
+    ]
+    flows = result["over_time"]
+    header = ("size", "utilised", "held", "empty", "expected", "most", "in flight", "steps")
+    return Sheet(
+        f"Block sizes, {flows['requests']:,} requests",
+        header,
+        rows,
+        "Utilized, held and empty slots of a request: all concurrently. Expected: (size "
+        "- 1) / 2, half a block, if a request may end anywhere in its last block. Most, "
+        "in flight and steps: as they join and leave.",
+    )
+
+
+def _chart(result: "MemoryBenchFigures", name: str, key: _Charted) -> list[tuple[str, str, str]]:
+    """Return a line for each way, on the same axes: steps, and what is counted.
+
+    Blocks of different sizes are not the same; there, full height is all of the memory.
+    """
+    from pagedrun.cli.report.report_figures import sparkline
+
+    flows = {way: result["over_time"][way] for way in WAYS}
+    num_steps = max(flow["steps"] for flow in flows.values())
+    values = {way: [each[key] for each in flow["timeline"]] for way, flow in flows.items()}
+    highest = max(max(each) for each in values.values())
+    width = min(CHART_CHARS, num_steps)
+    rows = []
+    for way, flow in flows.items():
+        top = flow["blocks"] if key == "blocks_used" else highest
+        num_chars = max(1, -(-width * flow["steps"] // num_steps))
+        bars = sparkline(values[way], num_chars, top)
+        rows.append((f"{name}, {way}", bars.ljust(width, DONE), f"{max(values[way]):,}"))
+    return rows
+
+
+def _charts(result: "MemoryBenchFigures") -> Sheet:
+    rows = [
+        *_chart(result, "in flight", "running"),
+        *_chart(result, "tokens stored", "tokens"),
+        *_chart(result, "blocks held", "blocks_used"),
+    ]
+    return Sheet(
+        "The same, from the first step to the last",
+        ("", "over time", "highest"),
+        rows,
+        "Highest: among the steps drawn. Blocks: full height is the whole pool, of blocks of "
+        f"{result['lengths']['high']:,} and of {result['block_size']:,} tokens. {DONE} All "
+        "requests are done.",
+    )
+
+
+def _headlines(result: "MemoryBenchFigures") -> "list[Headline]":
+    from pagedrun.cli.page.document import Headline
+
+    most = result["at_once"][-1]
+    contiguous, paged = (most[way] for way in WAYS)
+    flows = {way: result["over_time"][way] for way in WAYS}
+    sharing = result["sharing"]
+    headlines = [
+        Headline(
+            f"of held slots store a token, {most['requests']:,} requests at once",
+            f"{paged['utilization']:.1%}",
+            f"{contiguous['utilization']:.1%} if contiguous",
+        ),
+        Headline(
+            "less memory for the same requests",
+            show_ratio(contiguous["bytes"] / paged["bytes"]),
+            f"in blocks of {result['block_size']:,} tokens",
+        ),
+        Headline(
+            "requests in flight, on average",
+            show_number(flows["paged"]["mean_running"]),
+            f"{show_number(flows['contiguous']['mean_running'])} if contiguous, in the same memory",
+        ),
+    ]
+    if sharing is None:
+        return headlines
+    prompt = sharing["prompt"]
+    return [
+        *headlines,
+        Headline(
+            f"blocks for {sharing['requests']:,} answers to a shared prompt",
+            f"{prompt['blocks']:,}",
+            f"{prompt['blocks_alone']:,} alone; {prompt['blocks_diverged']:,} when one continues",
+        ),
+    ]
+
+
+def _over_time(result: "MemoryBenchFigures") -> Sheet:
+    flows = result["over_time"]
+    rows = [
+        (
+            way,
+            f"{flow['max_running']:,}",
+            show_number(flow["mean_running"]),
+            f"{flow['utilization']:.1%}",
+            f"{flow['memory_used']:.1%}",
+            f"{flow['peak_blocks'] / flow['blocks']:.0%}",
+            f"{flow['preemptions']:,}",
+            f"{flow['steps']:,}",
+        )
+        for way, flow in ((way, flows[way]) for way in WAYS)
+    ]
+    contiguous, paged = (flows[way] for way in WAYS)
+    gains = [
+        _ratio(paged["max_running"], contiguous["max_running"]),
+        _ratio(paged["mean_running"], contiguous["mean_running"]),
+        _ratio(paged["utilization"], contiguous["utilization"]),
+        _ratio(paged["memory_used"], contiguous["memory_used"]),
+    ]
+    fewer = _ratio(contiguous["steps"], paged["steps"])
+    header = ("", "most", "in flight", "of held", "of all", "at peak", "preempted", "steps")
+    return Sheet(
+        f"{flows['requests']:,} requests that join and leave in {show_size(flows['memory_bytes'])}",
+        header,
+        [*rows, ("gain", *gains, NOTHING, NOTHING, fewer)],
+        "Requests in flight; slots that store a token, of those held and of all; means "
+        "over the run. At peak: blocks held of the pool's. Half of each request is its "
+        "prompt. A step gives every request in flight one token; steps with more "
+        "requests take longer, which is not measured here.",
+    )
+
+
+def _ratio(above: float, below: float) -> str:
+    return show_ratio(above / below) if below else NOTHING
 
 
 def _run(given: Given) -> None:
@@ -66,35 +333,14 @@ def _run(given: Given) -> None:
     session = Session.of(result_options)
     result = session.measure(memory_view(), memory_bench(given))
     if html is not None:
-        from pagedrun.cli.bench.memory_page import write_memory_page
-
         write_memory_page(result.figures, memory_view().lines(result), html)
         session.say(f"Page in {html}")
     session.finish(result.to_dict())
 
 
-def memory_bench(given: Given) -> "MemoryBench":
-    """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import numbers
-    from pagedrun.cli.options.reading import read
-    from pagedrun.paged.bench.memory.memory import MemoryBench
-    from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
-
-    options = read(MemoryOptions, given)
-    return MemoryBench(
-        shape=_shape(options, read(RunOptions, given).revision),
-        lengths=NormalLengths(options.mean, options.std, options.min_len, options.max_len),
-        counts=sorted(numbers(options.requests, "--requests")),
-        block_size=options.block_size,
-        num_shared=options.shared,
-        seed=options.seed,
-        memory_bytes=options.kv_cache_memory_bytes,
-    )
-
-
 def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     """Return the model that is named, or the usual example, with what is given otherwise."""
-    from pagedrun.paged.bench.memory.model_shape import ModelShape
+    from pagedrun.paged.bench.memory import ModelShape
     from pagedrun.paged.bench.model_shapes import Shape
     from pagedrun.paged.models.hub import resolve_model
     from pagedrun.paged.models.model_config import ModelConfig
@@ -120,8 +366,128 @@ def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     )
 
 
+def _sharing(sharing: "Sharing") -> Sheet:
+    prompt = sharing["prompt"]
+    saved: dict[str, SavedBlocks] = {
+        "answers to one prompt": prompt,
+        "rows that share it": sharing["rows"],
+    }
+    rows = [
+        (
+            name,
+            f"{each['blocks_alone']:,}",
+            f"{each['blocks']:,}",
+            show_size(each["bytes_saved"]),
+        )
+        for name, each in saved.items()
+    ]
+    copied = f"{prompt['copies']} block{'' if prompt['copies'] == 1 else 's'} copied"
+    return Sheet(
+        f"A system prompt of {sharing['tokens']:,} tokens, {sharing['requests']:,} requests",
+        ("", "blocks alone", "shared", "saved"),
+        rows,
+        f"When one of the answers continues: {copied}, {prompt['blocks_diverged']:,} "
+        "held. Rows have as many tokens of their own as in the first line above, and "
+        "share whole blocks.",
+    )
+
+
+def describe_requests(result: "MemoryBenchFigures") -> str:
+    """Return the requests in a line."""
+    lengths = result["lengths"]
+    return (
+        f"{lengths['low']:,} to {lengths['high']:,} tokens, normal around {lengths['mean']:g} with "
+        f"deviation {lengths['std']:g}, seed {lengths['seed']}"
+    )
+
+
+def describe_token(result: "MemoryBenchFigures") -> str:
+    """Return the model that bytes are given for, in a line."""
+    shape = result["shape"]
+    return (
+        f"{shape['bytes_per_token']:,} bytes of keys and values, in {shape['num_layers']} layers "
+        f"of {shape['num_kv_heads']} kv heads of {shape['head_dim']}, {shape['dtype']} "
+        f"({shape['name']})"
+    )
+
+
+def memory_bench(given: Given) -> "MemoryBench":
+    """Return the benchmark that the flags describe; raises `UsageError`."""
+    from pagedrun.cli.bench.options import numbers
+    from pagedrun.cli.options.reading import read
+    from pagedrun.paged.bench.memory import MemoryBench, NormalLengths
+
+    options = read(MemoryOptions, given)
+    return MemoryBench(
+        shape=_shape(options, read(RunOptions, given).revision),
+        lengths=NormalLengths(options.mean, options.std, options.min_len, options.max_len),
+        counts=sorted(numbers(options.requests, "--requests")),
+        block_size=options.block_size,
+        num_shared=options.shared,
+        seed=options.seed,
+        memory_bytes=options.kv_cache_memory_bytes,
+    )
+
+
+def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -> "Document":
+    """Return the page of the figures of `bench memory`."""
+    from pagedrun.cli.page.document import Document
+
+    tables = memory_tables(result)
+    return Document(
+        template="memory.html",
+        scripts=("memory.js",),
+        values={
+            "headlines": _headlines(result),
+            "lines": lines,
+            "tables": tables,
+            "heights": _HEIGHTS,
+        },
+        data={
+            "at_once": result["at_once"],
+            "sharing": result["sharing"],
+            "over_time": result["over_time"],
+            "block_sizes": result["block_sizes"],
+            "block_size": result["block_size"],
+            "shape": result["shape"],
+        },
+    )
+
+
+def memory_sheets(result: "MemoryBenchFigures") -> list[Sheet]:
+    """Return the tables: at once, the system prompt, over time, and block sizes."""
+    tables = memory_tables(result)
+    block_sizes = tables.pop("block_sizes")
+    return [*tables.values(), _charts(result), block_sizes]
+
+
+def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
+    """Return the tables that hold figures, by the result's own names for them."""
+    found = result["sharing"]
+    sharing = {} if found is None else {"sharing": _sharing(found)}
+    return {
+        "at_once": _at_once(result),
+        **sharing,
+        "over_time": _over_time(result),
+        "block_sizes": _block_sizes(result),
+    }
+
+
 def memory_view() -> "View[MemoryBenchFigures]":
     """Return how a result is shown."""
     from pagedrun.cli.bench.session import View
 
     return View("memory", {"token": describe_token, "requests": describe_requests}, memory_sheets)
+
+
+def write_memory_page(
+    result: "MemoryBenchFigures", lines: Seq[tuple[str, str]], path: Path
+) -> None:
+    """Write the figures of `bench memory` to `path` as a page; raises `OutputError`.
+
+    `lines` are what was run, on what and when, each with its label.
+    """
+    memory_document(result, lines).write(path)
+
+
+memory = FLAGS.command(_memory)

@@ -1,22 +1,35 @@
-"""`pagedrun bench prefix`."""
+"""`pagedrun bench prefix`: flags, benchmark and tables."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.model_options import DEFAULT_SHAPE, ModelOptions
-from pagedrun.cli.bench.options.prefix_options import PrefixOptions
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.sheets.prefix_sheets import describe_sweep, prefix_sheets
-from pagedrun.cli.bench.sheets.spread_text import describe_model
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, ModelOptions, ResultOptions
+from pagedrun.cli.bench.tables import (
+    NOTHING,
+    Sheet,
+    describe_model,
+    show_ms,
+    show_number,
+    show_ratio,
+    show_spread,
+)
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.runs.prefix import PrefixBench, PrefixBenchFigures
+    from pagedrun.paged.bench.prefix import (
+        ModeFigures,
+        PrefixBench,
+        PrefixBenchFigures,
+        PrefixPointFigures,
+    )
 
 DEFAULT_LAYERS = 2
 HELP = f"""Measure the cost of a shared prefix, by its length and its number of rows.
@@ -33,6 +46,33 @@ Examples:
   pagedrun bench prefix --prefix 0,1024,4096 --group 16,256 --repeat 5
   pagedrun bench prefix --shape qwen3-8b --layers 1 --dtype bfloat16 --json > prefix.json
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixOptions:
+    """Which prefixes and groups are measured, and how long."""
+
+    prefix_lengths: Annotated[
+        str, Flag("Prefix lengths, in tokens.", Heading.ROWS, "N,N", declared=("--prefix",))
+    ] = "0,128,512,1024,2048,4096"
+    group_sizes: Annotated[
+        str,
+        Flag("Numbers of rows that share the prefix.", Heading.ROWS, "N,N", declared=("--group",)),
+    ] = "1,4,16,64,256"
+    unique: Annotated[
+        int, Flag("Tokens of each prompt after the prefix.", Heading.ROWS, "N", low=1)
+    ] = 16
+    output: Annotated[int, Flag("Tokens to generate per row.", Heading.ROWS, "N", low=2)] = 16
+    repeat: Annotated[int, Flag("Runs of each point.", Heading.COMPARED, "N", low=1)] = 2
+    budget: Annotated[
+        float,
+        Flag(
+            "Time budget in seconds; points that would exceed it are skipped and listed.",
+            Heading.COMPARED,
+            "S",
+            low=1.0,
+        ),
+    ] = 240.0
 
 
 FLAGS = (
@@ -60,14 +100,82 @@ def _prefix(context: typer.Context, given: Given) -> None:
             session.finish(session.measure(prefix_view(), prefix_bench(settings.given)).to_dict())
 
 
-prefix = FLAGS.command(_prefix)
+# The names of paged.bench.prefix.Mode, which is not imported here because it takes long.
+MODES = ("prefix once", "re-read", "no caching")
+
+_Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]
+_Gain = Literal["end_to_end", "decode_attention", "decode_step"]
+
+
+def _busiest(result: "PrefixBenchFigures") -> str:
+    """Return how much others disturbed the point that they disturbed most."""
+    busy = [mode["others_busy"] for point in result["points"] for mode in point["modes"].values()]
+    return f"Other processes kept up to {max(busy, default=0.0):.1f} CPUs busy during a run."
+
+
+def _gain(point: "PrefixPointFigures", name: str, key: _Gain) -> str:
+    ratio = point["ratios"].get(name)
+    return NOTHING if ratio is None else show_spread(ratio[key], show_ratio)
+
+
+def _middle(mode: "ModeFigures | None", key: _Figure, show: Callable[[float], str]) -> str:
+    spread = None if mode is None else mode[key]
+    return NOTHING if spread is None else show(spread["median"])
+
+
+def _place(point: "PrefixPointFigures") -> tuple[str, str]:
+    return f"{point['prefix']:,}", f"{point['group']:,}"
+
+
+def _sheet(
+    result: "PrefixBenchFigures",
+    title: str,
+    key: _Figure,
+    show: Callable[[float], str],
+    ratio: _Gain,
+    caption: str,
+) -> Sheet:
+    rows = [
+        (
+            *_place(point),
+            *(_middle(point["modes"].get(mode), key, show) for mode in MODES),
+            _gain(point, "once_over_reread", ratio),
+            _gain(point, "caching_over_none", ratio),
+        )
+        for point in result["points"]
+        if point["modes"]
+    ]
+    return Sheet(
+        title, ("prefix", "rows", *MODES, "over re-read", "over no caching"), rows, caption
+    )
+
+
+def _skipped(result: "PrefixBenchFigures") -> str:
+    skipped = [
+        f"{point['prefix']:,} x {point['group']:,} {each['mode']} (about "
+        f"{show_number(each['estimated_s'])} s)"
+        for point in result["points"]
+        for each in point["skipped"]
+    ]
+    if not skipped:
+        return "Every point was run."
+    return f"Not run, to stay within --budget: {', '.join(skipped)}."
+
+
+def describe_sweep(result: "PrefixBenchFigures") -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    return (
+        f"one group of rows at a time, each prefix + {rows['unique']} unique + {rows['output']} "
+        f"out; random tokens, greedy; middle of {result['repeat']}"
+    )
 
 
 def prefix_bench(given: Given) -> "PrefixBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.setting import bench_model, numbers
+    from pagedrun.cli.bench.options import bench_model, numbers
     from pagedrun.cli.options.reading import read, values_of
-    from pagedrun.paged.bench.runs.prefix import PrefixBench
+    from pagedrun.paged.bench.prefix import PrefixBench
 
     options, model = read(PrefixOptions, given), read(ModelOptions, given)
     if model == ModelOptions():
@@ -84,8 +192,44 @@ def prefix_bench(given: Given) -> "PrefixBench":
     )
 
 
+def prefix_sheets(result: "PrefixBenchFigures") -> list[Sheet]:
+    """Return the tables: rows per second, and the attention of a decode step."""
+    num_layers = result["model"]["num_layers"]
+    return [
+        _sheet(
+            result,
+            "Rows per second",
+            "rows_per_s",
+            show_number,
+            "end_to_end",
+            f"From prompt to last token. {_busiest(result)}",
+        ),
+        _sheet(
+            result,
+            f"Attention in a decode step of {num_layers} layers, ms",
+            "decode_attention_s",
+            show_ms,
+            "decode_attention",
+            "Median of the steps in which all rows decode; – if the first rows ended before "
+            "the last had begun. Re-read and no caching use the kernel for rows without a "
+            "shared prefix, which rounds differently and is faster than --no-prefix-once.",
+        ),
+        _sheet(
+            result,
+            "A whole decode step, ms",
+            "decode_step_s",
+            show_ms,
+            "decode_step",
+            _skipped(result),
+        ),
+    ]
+
+
 def prefix_view() -> "View[PrefixBenchFigures]":
     """Return how a result is shown."""
     from pagedrun.cli.bench.session import View
 
     return View("prefix", {"model": describe_model, "rows": describe_sweep}, prefix_sheets)
+
+
+prefix = FLAGS.command(_prefix)

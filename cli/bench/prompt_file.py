@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from pagedrun.paged.bench.accuracy.accuracy_text import TokenIds, TokenizedText
+from pagedrun.paged.bench.accuracy import TokenIds, TokenizedText
 from pagedrun.paged.job.inputs.reader import open_rows
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder

@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from rich.console import Console
 
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.sheets.sheet import Sheet
+from pagedrun.cli.bench.options import ResultOptions
+from pagedrun.cli.bench.tables import Sheet
 from pagedrun.cli.terminal.console import note, safe, stderr_console
 from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.bench.result import Figures, Frame, Measured, MeasuredDevice, Result

@@ -1,22 +1,44 @@
-"""`pagedrun bench throughput`."""
+"""`pagedrun bench throughput`: flags, benchmark and tables."""
 
-from typing import TYPE_CHECKING
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import pagedrun
 from pagedrun.cli import exits
-from pagedrun.cli.bench.options.model_options import ModelOptions
-from pagedrun.cli.bench.options.result_options import ResultOptions
-from pagedrun.cli.bench.options.throughput_options import ThroughputOptions
-from pagedrun.cli.bench.sheets.spread_text import describe_model
-from pagedrun.cli.bench.sheets.throughput_sheets import describe_rows, throughput_sheets
+from pagedrun.cli.bench.options import Heading, ModelOptions, ResultOptions
+from pagedrun.cli.bench.tables import (
+    NOTHING,
+    Sheet,
+    describe_model,
+    show_ms,
+    show_number,
+    show_ratio,
+    show_spread,
+    show_tokens,
+)
 from pagedrun.cli.options.flags import Flags, Given
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
+from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.runs.throughput import ThroughputBench, ThroughputBenchFigures
+    from pagedrun.paged.bench.contender import DeviceProfileFigures, Peer, RunRecord
+    from pagedrun.paged.bench.throughput import (
+        ContenderSummary,
+        ThroughputBench,
+        ThroughputBenchFigures,
+    )
 
 HELP = """Measure prompt and generated tokens per second on this machine.
 
@@ -38,6 +60,87 @@ Examples:
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
   pagedrun bench throughput --model ./model --save result.json
 """
+
+
+class PeerName(StrEnum):
+    """Other programs that can run the same rows."""
+
+    TRANSFORMERS = "transformers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputOptions:
+    """Which rows are run, and against what."""
+
+    rows: Annotated[int, Flag("Prompts.", Heading.ROWS, "N", low=1)] = 64
+    shared: Annotated[
+        int, Flag("Tokens of the prompts' shared beginning.", Heading.ROWS, "N", low=0)
+    ] = 2048
+    unique: Annotated[
+        str,
+        Flag(
+            "Tokens of each prompt after the shared ones: a number, or LOW:HIGH for random "
+            "lengths.",
+            Heading.ROWS,
+            "N",
+        ),
+    ] = "64"
+    output: Annotated[
+        str, Flag("Tokens to generate per row, in the same form as --unique.", Heading.ROWS, "N")
+    ] = "32"
+    group_size: Annotated[
+        int | None,
+        Flag(
+            "Rows that share one beginning; each group has another.",
+            Heading.ROWS,
+            "N",
+            default="all",
+            low=1,
+        ),
+    ] = None
+    against: Annotated[
+        PeerName | None,
+        Flag(
+            "Also run the same rows and weights in another program.",
+            Heading.COMPARED,
+        ),
+    ] = None
+    hf_batch: Annotated[
+        int | None,
+        Flag(
+            "Batch size of Transformers.",
+            Heading.COMPARED,
+            "N",
+            default="all rows, or as many as fit",
+            low=1,
+        ),
+    ] = None
+    compare: Annotated[
+        str | None,
+        Flag(
+            "Also run with another setting: alone, no-sharing, or a flag such as block-size=32.",
+            Heading.COMPARED,
+            "FLAG",
+        ),
+    ] = None
+    repeat: Annotated[
+        int | None,
+        Flag(
+            "Runs of each contender.",
+            Heading.COMPARED,
+            "N",
+            default="3 in a comparison, else 1",
+            low=1,
+        ),
+    ] = None
+    profile: Annotated[
+        bool,
+        Flag(
+            "Show times by operation, or on a GPU by kernel, in an additional run.",
+            Heading.COMPARED,
+            declared=("--profile",),
+        ),
+    ] = False
 
 
 FLAGS = (
@@ -68,16 +171,179 @@ def _throughput(context: typer.Context, given: Given) -> None:
             )
 
 
-throughput = FLAGS.command(_throughput)
+# src/pagedrun/__init__.py of a checkout; beside an installed package there is no such folder.
+ADAPTERS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
+
+
+def _figures(result: "ThroughputBenchFigures") -> Sheet:
+    contenders = result["contenders"]
+
+    def row(label: str, show: "Callable[[ContenderSummary, RunRecord], str]") -> tuple[str, ...]:
+        """Return a line; `show` gets a contender's summary and its last run."""
+        return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
+
+    rows = [
+        row("total, s", lambda summary, _: show_spread(summary["total_s"], show_number)),
+        row("prompt tokens/s", lambda s, _: show_spread(s["prompt_tokens_per_s"], show_number)),
+        row("generated tokens/s", _generated),
+        row("prefill, s", lambda summary, _: show_spread(summary["prefill_s"], show_number)),
+        row("decode step, ms", lambda summary, _: show_spread(summary["decode_step_s"], show_ms)),
+        row("rows in that step", lambda _, run: f"{run['decode_rows']:,}"),
+        row("hit rate", lambda _, run: _of(run, "hit_rate", "{:.1%}")),
+        row("blocks at peak", lambda _, run: _of(run, "peak_blocks", "{:,}")),
+        row("CPUs busy elsewhere", lambda _, run: _of(run, "others_busy", "{:.1f}")),
+        row("preemptions", lambda _, run: _of(run, "preemptions", "{:,}")),
+    ]
+    peaks = [run["peak_memory"] for each in contenders for run in each["runs"]]
+    return Sheet(
+        "Throughput",
+        ("", *(each["name"] for each in contenders)),
+        rows,
+        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. Peak memory of "
+        f"the process: {show_size(max(peaks))}."
+        if result["repeat"] > 1
+        else f"Cached prompt tokens count. Peak memory of the process: {show_size(max(peaks))}.",
+    )
+
+
+def _generated(summary: "ContenderSummary", _: "RunRecord") -> str:
+    return show_spread(summary["generated_tokens_per_s"], show_number)
+
+
+def _kernels(profiles: "list[DeviceProfileFigures]") -> list[tuple[str, ...]]:
+    tables = [{each["name"]: each for each in profile["kernels"]} for profile in profiles]
+    names = dict.fromkeys(name for table in tables for name in table)
+    most = {name: max(t[name]["seconds"] for t in tables if name in t) for name in names}
+    return [
+        (
+            _short(name),
+            *(
+                f"{table[name]['seconds']:.3f} in {table[name]['count']:,}"
+                if name in table
+                else NOTHING
+                for table in tables
+            ),
+        )
+        for name in sorted(most, key=lambda each: -most[each])
+    ]
+
+
+def _of(
+    run: "RunRecord",
+    key: Literal["hit_rate", "peak_blocks", "others_busy", "preemptions"],
+    form: str,
+) -> str:
+    figure = run.get(key)
+    return NOTHING if figure is None else form.format(figure)
+
+
+def _of_a_step(run: "RunRecord") -> tuple[float, dict[str, float]]:
+    """Return the mean seconds of a decode step, and of each op in one."""
+    steps = run["decode_step"]
+    if steps is None:
+        return 0.0, {}
+    return steps["mean"], {op: each / steps["count"] for op, each in run["decode_ops"].items()}
+
+
+def _ops(
+    each: Seq[tuple[float, Mapping[str, float]]], show: Callable[[float], str]
+) -> list[Seq[str]]:
+    """Return a line for each op, the dearest first, and one for the rest of the whole."""
+    most = {op: max(ops.get(op, 0.0) for _, ops in each) for _, ops in each for op in ops}
+    rows: list[Seq[str]] = [
+        (op, *(show(ops[op]) if op in ops else NOTHING for _, ops in each))
+        for op in sorted(most, key=lambda op: -most[op])
+    ]
+    rest = [max(whole - sum(ops.values()), 0.0) for whole, ops in each]
+    return [*rows, ("everything else", *map(show, rest))]
+
+
+def _profiles(result: "ThroughputBenchFigures") -> list[Sheet]:
+    timed = [each for each in result["contenders"] if each["runs"][-1].get("ops")]
+    header = ("op", *(each["name"] for each in timed))
+    runs = [each["runs"][-1] for each in timed]
+    whole = [(run["total_s"], run["ops"]) for run in runs]
+    steps = [_of_a_step(run) for run in runs]
+    return [
+        Sheet("Time by operation, s", header, _ops(whole, "{:.3f}".format), "The last run."),
+        Sheet("Time of a decode step, ms", header, _ops(steps, show_ms)),
+    ]
+
+
+def _ratios(result: "ThroughputBenchFigures") -> Sheet:
+    rows = [
+        (
+            f"than {ratio['name']}",
+            show_spread(ratio["end_to_end"], show_ratio),
+            show_spread(ratio["prefill"], show_ratio),
+            show_spread(ratio["decode"], show_ratio),
+            f"{ratio['rows_alike']:,} of {ratio['rows']:,}",
+        )
+        for ratio in result["ratios"]
+    ]
+    return Sheet(
+        "pagedrun is faster",
+        ("", "end to end", "prefill", "decode", "rows alike"),
+        rows,
+        "Ratios of times, turn by turn. Decode: seconds for each row's next token. Rows "
+        "alike: those with the same tokens; other programs round differently.",
+    )
+
+
+def _short(name: str) -> str:
+    """Return the name of a kernel without the parameters of a template."""
+    return name if len(name) <= 60 else f"{name[:57]}..."
+
+
+def describe_rows(result: "ThroughputBenchFigures") -> str:
+    """Return the workload in a line."""
+    rows = result["workload"]
+    size = rows["group_size"]
+    groups = f", {size} rows a group" if size is not None else ""
+    return (
+        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + "
+        f"{show_tokens(rows['unique'])} unique + {show_tokens(rows['output'])} out){groups}; "
+        "random tokens, greedy"
+    )
+
+
+def device_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
+    """Return what device and host did, and the kernels by time."""
+    profiled = [each for each in result["contenders"] if "device_profile" in each]
+    profiles = [each["device_profile"] for each in profiled]
+    header = ("", *(each["name"] for each in profiled))
+
+    def row(label: str, show: "Callable[[DeviceProfileFigures], str]") -> tuple[str, ...]:
+        return (label, *map(show, profiles))
+
+    steps = [
+        row("steps", lambda each: f"{each['steps']:,}"),
+        row("replayed from graphs", lambda each: f"{each['graph_steps']:,}"),
+        row("with prompts", lambda each: f"{each['prompt_steps']:,}"),
+        row("decoding, not replayed", lambda each: f"{each['eager_steps']:,}"),
+        row("GPU busy", lambda each: f"{each['device_busy']:.1%}"),
+        row("host ms a step", lambda each: show_ms(each["host_s_per_step"])),
+        row("host waited, s", lambda each: f"{each['host_waited_s']:.3f}"),
+        row("launches of graphs", lambda each: f"{each['graph_launches']:,}"),
+        row("launches of kernels", lambda each: f"{each['kernel_launches']:,}"),
+    ]
+    return [
+        Sheet(
+            "GPU and host",
+            header,
+            steps,
+            "An additional run under the profiler, which slows the host.",
+        ),
+        Sheet("Kernels by time, s", ("kernel", *header[1:]), _kernels(profiles)),
+    ]
 
 
 def throughput_bench(given: Given) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.bench.peer import transformers_peer
-    from pagedrun.cli.bench.setting import bench_model, comparison, lengths
+    from pagedrun.cli.bench.options import bench_model, comparison, lengths
     from pagedrun.cli.options.reading import read, values_of
-    from pagedrun.paged.bench.runs.throughput import ThroughputBench
-    from pagedrun.paged.bench.runs.workload import Workload
+    from pagedrun.paged.bench.throughput import ThroughputBench
+    from pagedrun.paged.bench.workload import Workload
 
     options = read(ThroughputOptions, given)
     is_compared = bool(options.compare or options.against)
@@ -98,8 +364,41 @@ def throughput_bench(given: Given) -> "ThroughputBench":
     )
 
 
+def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
+    """Return the tables: figures, then ratios and time by op where they were asked for."""
+    sheets = [_figures(result)]
+    if result["ratios"]:
+        sheets.append(_ratios(result))
+    if result["profile"]:
+        on_gpu = any("device_profile" in each for each in result["contenders"])
+        sheets += device_sheets(result) if on_gpu else _profiles(result)
+    return sheets
+
+
 def throughput_view() -> "View[ThroughputBenchFigures]":
     """Return how a result is shown."""
     from pagedrun.cli.bench.session import View
 
     return View("throughput", {"model": describe_model, "rows": describe_rows}, throughput_sheets)
+
+
+def transformers_peer(batch_rows: int | None, adapters: Path = ADAPTERS) -> "Peer":
+    """Return Transformers as a peer that runs `batch_rows` rows at once, None: as many as fit.
+
+    Raises `UsageError` where its adapter is not there.
+    """
+    path = adapters / "transformers_peer.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise UsageError(
+            f"{option('against')} transformers needs benchmarks/{path.name}, which is in the "
+            "repository of pagedrun and not in an installed package; run it in a checkout"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    peer: Peer = module.TransformersPeer(batch_rows)
+    return peer
+
+
+throughput = FLAGS.command(_throughput)

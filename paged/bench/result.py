@@ -1,17 +1,29 @@
-"""Result: what a benchmark measured, and around it what was run, where, when, and with what."""
+"""Results of benchmarks, and the conditions that they are measured under.
+
+A result holds the figures of a benchmark in a frame: command line, date, machine and versions.
+Figures of several runs are spreads. Ratios are taken turn by turn: what is compared runs in one
+process, in turns, so that other processes disturb both sides alike. The time that these
+processes take is measured too, and a time budget decides which points are left out.
+"""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, NotRequired, Self, TypedDict, TypeVar, cast
+from pathlib import Path
+from statistics import fmean, median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Generic, NotRequired, Self, TypedDict, TypeVar, cast
 
 from pagedrun._version import __version__
-from pagedrun.paged.bench.spread import Spread, SpreadFigures
 from pagedrun.paged.execution.device import GpuDescription
 from pagedrun.paged.metrics.report_sections import Hardware
 from pagedrun.paged.metrics.run_statistics import describe_hardware
 from pagedrun.paged.planning.memory import HostMemory
+
+if TYPE_CHECKING:
+    from pagedrun.paged.execution.device import Device
 
 
 class Machine(Hardware):
@@ -94,6 +106,160 @@ def plain_config(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name != "model"}
 
 
+class SpreadFigures(TypedDict):
+    """As `Spread`."""
+
+    median: float
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle, the mean, the least and the most of `count` measurements."""
+
+    median: float
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread | None":
+        """Return the spread of the values, None if there are none."""
+        ordered = sorted(values)
+        if not ordered:
+            return None
+        return cls(median(ordered), fmean(ordered), ordered[0], ordered[-1], len(ordered))
+
+    @classmethod
+    def of_ratios(
+        cls, numerators: Seq[float | None], denominators: Seq[float | None]
+    ) -> "Spread | None":
+        """Return the spread of the ratios of pairs; pairs with nothing measured are left out."""
+        pairs = zip(numerators, denominators, strict=True)
+        return cls.of(above / below for above, below in pairs if above is not None and below)
+
+    def to_dict(self) -> SpreadFigures:
+        """Return the fields, as a result states them."""
+        return {
+            "median": self.median,
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "count": self.count,
+        }
+
+
 def plain_spread(spread: Spread | None) -> SpreadFigures | None:
     """Return a spread as a result states it."""
     return spread.to_dict() if spread else None
+
+
+# What a measurement may take of the free memory: torch keeps some back, and so do others.
+SHARE_OF_FREE = 0.8
+# Where a processor does not tell how large its caches are.
+CACHE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The caches and the memory of a device, and what it is called."""
+
+    device: "Device"
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the last cache before the memory."""
+        return self.device.cache_bytes() or CACHE_BYTES
+
+    def free_bytes(self) -> int:
+        """Return the bytes that a measurement may take now."""
+        return int(self.device.free_bytes() * SHARE_OF_FREE)
+
+    def to_dict(self) -> MeasuredDevice:
+        """Return what a result says of its device, besides the machine that it is in."""
+        return {
+            "type": self.device.torch_device.type,
+            "cache_bytes": self.cache_bytes,
+            **self.device.describe(),
+        }
+
+
+MIN_SECONDS = 0.25  # the system counts in hundredths of a second
+_IDLE = slice(3, 5)  # of the fields of /proc/stat: idle, and waiting for a disk
+_GUEST = 8  # from here on, time that is counted among the others already
+
+
+class Neighbours:
+    """Measures from when it is made. Elsewhere than on Linux it knows nothing."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._own = process_time()
+        self._at = perf_counter()
+        self._all = self._busy()
+
+    def cpus_busy(self) -> float | None:
+        """Return how many CPUs all other processes kept busy so far, on average; at least 0.
+
+        None if that cannot be known, or the time was too short to tell.
+        """
+        before, now = self._all, self._busy()
+        seconds = perf_counter() - self._at
+        if before is None or now is None or seconds < MIN_SECONDS:
+            return None
+        return max((now - before - (process_time() - self._own)) / seconds, 0.0)
+
+    def _busy(self) -> float | None:
+        """Return the seconds of all CPUs that were not idle, since the machine began."""
+        try:
+            with self._stat.open() as file:
+                fields = [int(word) for word in file.readline().split()[1:]][:_GUEST]
+        except (OSError, ValueError):
+            return None
+        return (sum(fields) - sum(fields[_IDLE])) / os.sysconf("SC_CLK_TCK")
+
+
+Piece = TypeVar("Piece", bound=Hashable)
+
+
+class Budget:
+    """Seconds from now on, and what a piece of work will take going by the largest one so far.
+
+    One piece may take `most_at_once` of the seconds: the dearest must not leave nothing for others.
+    """
+
+    def __init__(self, seconds: float, most_at_once: float = 0.1) -> None:
+        self.most_at_once = seconds * most_at_once
+        self._until = perf_counter() + seconds
+        self._largest = 0.0
+        self._seconds = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; negative when it is overdrawn."""
+        return self._until - perf_counter()
+
+    def note(self, work: float, seconds: float) -> None:
+        """Note what a piece of work took."""
+        if work >= self._largest:
+            self._largest, self._seconds = work, seconds
+
+    def seconds_for(self, work: float) -> float:
+        """Return the seconds that `work` will take, 0 as long as nothing has run."""
+        return self._seconds * work / self._largest if self._largest else 0.0
+
+    def too_much(self, work: Mapping[Piece, float]) -> dict[Piece, float]:
+        """Return the seconds of those pieces that are more than what is left after the others."""
+        skipped: dict[Piece, float] = {}
+        left = self.left
+        for piece, each in work.items():
+            seconds = self.seconds_for(each)
+            if seconds > min(left, self.most_at_once):
+                skipped[piece] = seconds
+            else:
+                left -= seconds
+        return skipped

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pagedrun.paged.bench.host.costless_backend import CostlessBackend
-from pagedrun.paged.bench.host.host import ROWS_PER_SEAT, HostBench
-from pagedrun.paged.bench.runs.lengths import Lengths
+from pagedrun.paged.bench.costless import CostlessBackend
+from pagedrun.paged.bench.host import ROWS_PER_SEAT, HostBench
+from pagedrun.paged.bench.workload import Lengths
 
 
 def test_every_row_gets_its_tokens() -> None:
@@ -48,7 +48,7 @@ def test_rows_that_wait_for_others_begin_in_fewer_steps() -> None:
 
 
 def test_what_costs_nothing_gives_the_right_shapes() -> None:
-    from pagedrun.paged.bench.runs.model import BenchModel
+    from pagedrun.paged.bench.workload import BenchModel
     from pagedrun.paged.values.request import Request
     from pagedrun.paged.values.sampling_params import SamplingParams
 

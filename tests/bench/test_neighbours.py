@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.bench.neighbours import Neighbours
+from pagedrun.paged.bench.result import Neighbours
 
 
 class Clocks:
@@ -19,7 +19,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    module = "pagedrun.paged.bench.neighbours"
+    module = "pagedrun.paged.bench.result"
     monkeypatch.setattr(f"{module}.perf_counter", lambda: clocks.passed_s)
     monkeypatch.setattr(f"{module}.process_time", lambda: clocks.computed_s)
     return clocks

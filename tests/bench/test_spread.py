@@ -1,6 +1,6 @@
 """What several measurements say together."""
 
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.result import Spread
 
 
 class TestSpread:

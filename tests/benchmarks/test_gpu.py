@@ -15,10 +15,16 @@ import torch
 import typer
 
 from benchmarks import gpu
-from benchmarks.on_gpu.page import as_markdown
-from benchmarks.on_gpu.part import PartRun, part_path
-from benchmarks.on_gpu.parts import Part, gpu_parts, read_parts, small_parts
-from benchmarks.on_gpu.step import Step
+from benchmarks.on_gpu.parts import (
+    Part,
+    PartRun,
+    Step,
+    as_markdown,
+    gpu_parts,
+    part_path,
+    read_parts,
+    small_parts,
+)
 from pagedrun.cli.main import app
 from tests.command import Command
 
@@ -131,7 +137,7 @@ class TestPart:
             limits.append(seconds)
             return {"name": step.name, "seconds": 0.0}
 
-        monkeypatch.setattr("benchmarks.on_gpu.part.run_step", run_step)
+        monkeypatch.setattr("benchmarks.on_gpu.parts.run_step", run_step)
         steps = (python("a", "", weight=1.0), python("b", "", weight=3.0), python("c", ""))
         is_well, _ = self.run(Part(1000, steps), tmp_path)
         assert is_well

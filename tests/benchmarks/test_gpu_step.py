@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.on_gpu.step import ROOT, Step, run_step
+from benchmarks.on_gpu.parts import ROOT, Step, run_step
 from tests.benchmarks.test_gpu import GOOD, python
 
 

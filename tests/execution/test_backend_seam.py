@@ -20,8 +20,7 @@ from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.linear import Linear
 from pagedrun.kernels.packed_weight import PackedWeight
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.workload import BenchModel, Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")

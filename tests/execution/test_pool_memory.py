@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device import CudaDevice, Device
 from pagedrun.paged.execution.logits.sampler import Sampler

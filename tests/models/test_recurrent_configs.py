@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pagedrun.paged.bench.memory.model_shape import ModelShape
+from pagedrun.paged.bench.memory import ModelShape
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.checkpoint.tensors import InterleavedParts
 from pagedrun.paged.models.model_config import ModelConfig

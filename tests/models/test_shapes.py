@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES, Shape
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
 from pagedrun.paged.values.errors import UsageError

@@ -11,7 +11,7 @@ from torch import Tensor
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.engine import Engine

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job

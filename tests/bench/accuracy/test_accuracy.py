@@ -8,10 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pagedrun.paged.bench.accuracy.accuracy import AccuracyBench
-from pagedrun.paged.bench.accuracy.accuracy_figures import AccuracyBenchFigures
-from pagedrun.paged.bench.accuracy.accuracy_text import PROMPT_TOKENS, RunningText
-from pagedrun.paged.bench.accuracy.way import Way
+from pagedrun.paged.bench.accuracy import (
+    PROMPT_TOKENS,
+    AccuracyBench,
+    AccuracyBenchFigures,
+    RunningText,
+    Way,
+)
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel

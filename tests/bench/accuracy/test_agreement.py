@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.accuracy.agreement import answer_agreement, text_agreement
-from pagedrun.paged.bench.accuracy.outcome import Answer, Scores
+from pagedrun.paged.bench.accuracy import Answer, Scores, answer_agreement, text_agreement
 
 
 def answer(*tokens: int, gaps: tuple[float, ...] | None = None) -> Answer:

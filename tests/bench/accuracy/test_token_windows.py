@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.bench.accuracy.token_windows import token_windows
+from pagedrun.paged.bench.accuracy import token_windows
 
 
 @given(length=st.integers(2, 60), chunk=st.integers(2, 20), data=st.data())

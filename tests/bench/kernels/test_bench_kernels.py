@@ -16,19 +16,25 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.device_facts import DeviceFacts
-from pagedrun.paged.bench.kernels.decode_point import DecodePoint
-from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_point import KernelCall, KernelPoint, difference
-from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
-from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
-from pagedrun.paged.bench.kernels.kernels import KernelsBench
-from pagedrun.paged.bench.kernels.op_point import OpPoint, op_points
-from pagedrun.paged.bench.kernels.prefill_point import PrefillPoint
-from pagedrun.paged.bench.kernels.prefix_point import PrefixPoint
-from pagedrun.paged.bench.kernels.roofline import Roofline, Work
-from pagedrun.paged.bench.kernels.stopwatch import HostStopwatch
+from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
+from pagedrun.paged.bench.kernel_points import (
+    DecodePoint,
+    OpPoint,
+    PrefillPoint,
+    PrefixPoint,
+    op_points,
+)
+from pagedrun.paged.bench.kernel_timing import (
+    HostStopwatch,
+    KernelCall,
+    KernelPoint,
+    Roofline,
+    Work,
+    difference,
+)
+from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
 from pagedrun.paged.bench.model_shapes import Shape
+from pagedrun.paged.bench.result import DeviceFacts
 from pagedrun.paged.execution.device import choose_device, largest_cpu_cache
 from pagedrun.paged.values.errors import UsageError
 
@@ -268,7 +274,7 @@ class TestStopwatch:
         def pass_time(seconds: float) -> None:
             now[0] += seconds
 
-        monkeypatch.setattr("pagedrun.paged.bench.kernels.stopwatch.perf_counter", lambda: now[0])
+        monkeypatch.setattr("pagedrun.paged.bench.kernel_timing.perf_counter", lambda: now[0])
         emptying_takes_time = SimpleNamespace(add_=lambda _: pass_time(100.0))
         monkeypatch.setattr(stopwatch, "_scratch", emptying_takes_time)
         calls = [partial(pass_time, 2.0), partial(pass_time, 0.5)]

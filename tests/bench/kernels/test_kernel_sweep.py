@@ -6,16 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.paged.bench.device_facts import DeviceFacts
-from pagedrun.paged.bench.kernels import op_point
-from pagedrun.paged.bench.kernels.kernel_context import KernelContexts
-from pagedrun.paged.bench.kernels.kernel_point import KernelPoint
-from pagedrun.paged.bench.kernels.kernel_shape import KernelShape
-from pagedrun.paged.bench.kernels.kernel_sweep import KernelSweep
-from pagedrun.paged.bench.kernels.kernels import KernelsBench
-from pagedrun.paged.bench.kernels.op_point import op_points
-from pagedrun.paged.bench.kernels.roofline import Roofline
+from pagedrun.paged.bench import kernel_points as op_point
+from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
+from pagedrun.paged.bench.kernel_points import op_points
+from pagedrun.paged.bench.kernel_timing import KernelPoint, Roofline
+from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
 from pagedrun.paged.bench.model_shapes import Shape
+from pagedrun.paged.bench.result import DeviceFacts
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.values.errors import UsageError
 
@@ -41,8 +38,8 @@ class TestSweep:
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pagedrun.paged.bench.kernels.roofline.COPY_BYTES", {"cpu": 1 << 12})
-        monkeypatch.setattr("pagedrun.paged.bench.kernels.roofline.MATRIX_SIZE", {"cpu": 16})
+        monkeypatch.setattr("pagedrun.paged.bench.kernel_timing.COPY_BYTES", {"cpu": 1 << 12})
+        monkeypatch.setattr("pagedrun.paged.bench.kernel_timing.MATRIX_SIZE", {"cpu": 16})
 
     def test_every_part_in_order(self) -> None:
         result: Any = self.bench().run(silent)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.memory.flow import Flow
-from pagedrun.paged.bench.memory.held_blocks import HeldBlocks
-from pagedrun.paged.bench.memory.memory import BLOCK_SIZES, MemoryBench
-from pagedrun.paged.bench.memory.model_shape import ModelShape
-from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
-from pagedrun.paged.bench.memory.sample_fork import SampleFork
+from pagedrun.paged.bench.memory import (
+    BLOCK_SIZES,
+    Flow,
+    HeldBlocks,
+    MemoryBench,
+    ModelShape,
+    NormalLengths,
+    SampleFork,
+)
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model_config import ModelConfig

@@ -4,21 +4,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pagedrun.cli.bench.sheets.throughput_sheets import throughput_sheets
+from pagedrun.cli.bench.throughput import throughput_sheets
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.bench.runs.contender import EngineContender
-from pagedrun.paged.bench.runs.device_profile import (
+from pagedrun.paged.bench.contender import (
     MOST_KERNELS,
     OTHERS,
     DeviceProfile,
+    EngineContender,
     Span,
+    Step,
     by_time,
     covered,
 )
-from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.step_log import Step
-from pagedrun.paged.bench.runs.throughput import ThroughputBench
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.op_timer import OpTimer
+from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.execution.device import Device
 from tests.bench.runs.tiny import FLOAT32, TINY, silent
 

@@ -5,9 +5,9 @@ import torch
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.figures import measure
-from pagedrun.paged.bench.runs.op_timer import OpTimer, attention_seconds
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.contender import measure
+from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
+from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.values.errors import UsageError
 from tests.bench.runs.tiny import FLOAT32, TINY
 

@@ -9,12 +9,11 @@ from torch import Tensor
 from pagedrun.kernels import cpu
 from pagedrun.kernels.attention.prefix_groups import PrefixState
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.bench.budget import Budget
-from pagedrun.paged.bench.runs.alone import reading_alone
-from pagedrun.paged.bench.runs.contender import EngineContender
-from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.prefix import Mode, PrefixBench
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.contender import EngineContender, reading_alone
+from pagedrun.paged.bench.op_timer import OpTimer
+from pagedrun.paged.bench.prefix import Mode, PrefixBench
+from pagedrun.paged.bench.result import Budget
+from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
@@ -104,7 +103,7 @@ class TestPrefix:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [7.0]
-        monkeypatch.setattr("pagedrun.paged.bench.budget.perf_counter", lambda: now[0])
+        monkeypatch.setattr("pagedrun.paged.bench.result.perf_counter", lambda: now[0])
         budget = Budget(100.0)
         assert budget.seconds_for(5.0) == 0.0
         budget.note(1.0, 50.0)

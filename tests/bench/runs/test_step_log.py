@@ -1,8 +1,8 @@
 """Which steps of a run count as decode steps."""
 
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.op_timer import OpTimer
-from pagedrun.paged.bench.runs.step_log import StepLog
+from pagedrun.paged.bench.contender import StepLog
+from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.metrics.timeline import StepRecord
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.throughput import Comparison, ThroughputBench
-from pagedrun.paged.bench.runs.workload import Workload
-from pagedrun.paged.bench.spread import Spread
+from pagedrun.paged.bench.result import Spread
+from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
+from pagedrun.paged.bench.workload import Lengths, Workload
 from pagedrun.paged.values.errors import UsageError
 from tests.bench.runs.tiny import FLOAT32, TINY, silent
 

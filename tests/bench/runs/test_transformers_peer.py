@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.cli.bench.peer import transformers_peer
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.throughput import ThroughputBench
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.cli.bench.throughput import transformers_peer
+from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.paged.bench.workload import Lengths, Workload
 from pagedrun.paged.values.errors import UsageError
 
 

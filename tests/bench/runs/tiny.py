@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 
 TINY = BenchModel.from_shape("tiny")
 

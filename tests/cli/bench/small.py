@@ -1,6 +1,6 @@
 """Arguments that make a bench take a moment."""
 
-from pagedrun.cli.bench.options.kernels_options import KernelsOptions
+from pagedrun.cli.bench.kernels import KernelsOptions
 
 TINY = ["--shape", "tiny", "--dtype", "float32"]
 

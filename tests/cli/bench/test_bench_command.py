@@ -8,15 +8,12 @@ import pytest
 
 from pagedrun.cli.bench import app
 from pagedrun.cli.bench.kernels import kernels_bench
-from pagedrun.cli.bench.setting import changed_setting
-from pagedrun.paged.bench.host.host import HostBench
-from pagedrun.paged.bench.memory.memory import MemoryBench
-from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.model import BenchModel
-from pagedrun.paged.bench.runs.prefix import PrefixBench
-from pagedrun.paged.bench.runs.throughput import ThroughputBench
-from pagedrun.paged.bench.runs.workload import Workload
+from pagedrun.cli.bench.options import changed_setting
+from pagedrun.paged.bench.host import HostBench
+from pagedrun.paged.bench.memory import MemoryBench, NormalLengths
+from pagedrun.paged.bench.prefix import PrefixBench
+from pagedrun.paged.bench.throughput import ThroughputBench
+from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from tests.cli.bench.small import KERNELS, TINY

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pagedrun.cli.bench.sheets.host_sheets import host_sheets
+from pagedrun.cli.bench.host import host_sheets
 from tests.command import Command
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pagedrun.cli.bench.sheets.kernels_sheets import kernels_sheets
+from pagedrun.cli.bench.kernels import kernels_sheets
 from tests.cli.bench.small import HEADS, SIZES, TINY
 from tests.command import Command
 

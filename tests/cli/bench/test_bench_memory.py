@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.bench.sheets.memory_sheets import CHART_CHARS, DONE, memory_sheets
-from pagedrun.paged.bench.memory.memory import MemoryBench
-from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
-from pagedrun.paged.bench.memory.model_shape import ModelShape
-from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
+from pagedrun.cli.bench.memory import CHART_CHARS, DONE, memory_sheets
+from pagedrun.paged.bench.memory import MemoryBench, MemoryBenchFigures, ModelShape, NormalLengths
 from tests.command import Command
 
 SMALL = ["--requests", "4,20", "--mean", "40", "--std", "20", "--min-len", "8", "--max-len", "128"]

@@ -2,7 +2,7 @@
 
 import json
 
-from pagedrun.paged.bench.runs.prefix import Mode
+from pagedrun.paged.bench.prefix import Mode
 from tests.cli.bench.small import TINY
 from tests.command import Command
 
@@ -20,6 +20,6 @@ class TestPrefix:
         assert "Every point was run." in err
 
     def test_modes_are_called_alike_in_both_places(self) -> None:
-        from pagedrun.cli.bench.sheets.prefix_sheets import MODES
+        from pagedrun.cli.bench.prefix import MODES
 
         assert tuple(mode.value for mode in Mode) == MODES

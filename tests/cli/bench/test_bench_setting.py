@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.bench.setting import changed_setting, comparison, lengths, numbers
-from pagedrun.paged.bench.runs.lengths import Lengths
-from pagedrun.paged.bench.runs.throughput import Comparison
+from pagedrun.cli.bench.options import changed_setting, comparison, lengths, numbers
+from pagedrun.paged.bench.throughput import Comparison
+from pagedrun.paged.bench.workload import Lengths
 from pagedrun.paged.values.errors import UsageError
 
 

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.bench.memory_page import memory_document, write_memory_page
-from pagedrun.cli.bench.sheets.memory_sheets import memory_tables
-from pagedrun.paged.bench.memory.memory import MemoryBench
-from pagedrun.paged.bench.memory.memory_figures import MemoryBenchFigures
-from pagedrun.paged.bench.memory.normal_lengths import NormalLengths
+from pagedrun.cli.bench.memory import memory_document, memory_tables, write_memory_page
+from pagedrun.paged.bench.memory import MemoryBench, MemoryBenchFigures, NormalLengths
 from tests.cli.page.conftest import OpenPage, Watched, wait_until
 
 CHARTS = ("at_once", "sharing", "over_time", "block_sizes")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel

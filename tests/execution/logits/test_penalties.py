@@ -13,7 +13,7 @@ from torch import Tensor
 from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.reference.backend import ReferenceBackend
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel

@@ -26,7 +26,7 @@ prepare_environment()
 from numba.core.registry import CPUDispatcher
 from pagedrun.kernels.cpu.compile_ahead import RunKernels
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun import SamplingParams
 from pagedrun.paged.values.request import Request
 

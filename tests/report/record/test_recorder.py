@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.runs.model import BenchModel
+from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy

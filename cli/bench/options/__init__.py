@@ -1,1 +1,0 @@
-"""The flags of `pagedrun bench`: a file a command, and what several share."""

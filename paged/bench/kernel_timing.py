@@ -1,0 +1,384 @@
+"""Checks and times of calls that compute the same, and the roofline of the device.
+
+Calls are compared with a reference before they are timed; a wrong call gets no figure. Calls take
+turns, and caches are emptied before each one. On a GPU a call is first captured into a graph, as
+an engine would, so that the time of its launch from Python is not included; the launch of one
+graph is, and the roofline states it.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Protocol, TypedDict, final
+
+import torch
+from torch import Tensor
+
+from pagedrun.paged.bench.result import Spread, SpreadFigures, plain_spread
+
+
+class Place(TypedDict, total=False):
+    """The sizes of a point: those of its part, and no others."""
+
+    context: int
+    batch: int
+    prefix: int
+    group: int
+    chunk: int
+    before: int
+    op: str
+    rows: int
+
+
+@final
+class CallFigures(TypedDict):
+    """A call that was timed. `difference` is how far it is off, None where nothing compares."""
+
+    seconds: SpreadFigures
+    gb_per_s: float
+    tflop_per_s: float
+    of_roof: float
+    difference: float | None
+
+
+@final
+class FailedCall(TypedDict):
+    """A call that gets no figure, and why."""
+
+    failed: str
+
+
+class PointFigures(Place):
+    """A measured point: each call by its name, and the ratios of their times."""
+
+    contenders: dict[str, CallFigures | FailedCall]
+    ratios: dict[str, SpreadFigures | None]
+
+
+# The most by which a row may differ, as a part of its length: roundings stay far below.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a call cannot do without: bytes to read or write, and floating point operations."""
+
+    num_bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One way to do it. `is_comparable` is False where another draw is as right as the point's."""
+
+    name: str
+    call: Callable[[], Tensor]
+    work: Work
+    is_comparable: bool = True
+
+
+class RooflineFigures(TypedDict):
+    """`roof`: as `Roofline`."""
+
+    bytes_per_s: float
+    flops_per_s: float
+    usual_bytes_per_s: float
+    usual_flops_per_s: float
+    launch_s: float
+    dtype: str
+
+
+Call = Callable[[], object]
+
+
+class Stopwatch(Protocol):
+    """Times calls in turns."""
+
+    @property
+    def flushed_bytes(self) -> int:
+        """Bytes that are read and written before each call, to empty the caches."""
+        ...
+
+    def prepare(self, call: Call) -> Call:
+        """Return the call in the form that is timed. It has run before: nothing is compiled then.
+
+        Raises what the call raises.
+        """
+        ...
+
+    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
+        """Return the seconds of each call in each turn; the order is reversed every other turn."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Bytes per second of a large copy, read and written ones counted, and operations per second
+    of a large matrix product in `dtype`: the best of several runs each, and the middle of them.
+
+    `launch_s` is the time of a call that does next to nothing, which is in every other time too.
+    """
+
+    bytes_per_s: float
+    flops_per_s: float
+    usual_bytes_per_s: float
+    usual_flops_per_s: float
+    launch_s: float
+    dtype: str
+
+    @classmethod
+    def measure(
+        cls,
+        device: torch.device,
+        dtype: torch.dtype,
+        stopwatch: Stopwatch,
+        copy_bytes: int | None = None,
+        matrix_size: int | None = None,
+    ) -> "Roofline":
+        """Measure the device; the sizes are those of its kind unless given."""
+        num_bytes = copy_bytes or COPY_BYTES[device.type]
+        size = matrix_size or MATRIX_SIZE[device.type]
+        source = torch.ones(num_bytes // 4, device=device)
+        target = torch.zeros_like(source)
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        product = torch.empty_like(left)
+        nothing = torch.zeros(1, device=device)
+        calls: tuple[Call, ...] = (
+            lambda: target.copy_(source),
+            lambda: torch.matmul(left, right, out=product),
+            lambda: nothing.zero_(),
+        )
+        for call in calls:
+            call()
+        prepared = [stopwatch.prepare(call) for call in calls]
+        copy_s, product_s, launch_s = stopwatch.seconds(prepared, TURNS)
+        return cls(
+            bytes_per_s=2 * source.nbytes / min(copy_s),
+            flops_per_s=2 * size**3 / min(product_s),
+            usual_bytes_per_s=2 * source.nbytes / median(copy_s),
+            usual_flops_per_s=2 * size**3 / median(product_s),
+            launch_s=min(launch_s),
+            dtype=str(dtype).removeprefix("torch."),
+        )
+
+    def share(self, work: Work, seconds: float) -> float:
+        """Return the part of the roofline that work done in `seconds` reached, by what bounds it.
+
+        It may pass 1: data that is read again comes from a cache, and memory is read faster than
+        it is copied.
+        """
+        bounds = (work.num_bytes / self.bytes_per_s, work.flops / self.flops_per_s)
+        return max(bounds) / seconds
+
+    def to_dict(self) -> RooflineFigures:
+        """Return the fields, as a result states them."""
+        return {
+            "bytes_per_s": self.bytes_per_s,
+            "flops_per_s": self.flops_per_s,
+            "usual_bytes_per_s": self.usual_bytes_per_s,
+            "usual_flops_per_s": self.usual_flops_per_s,
+            "launch_s": self.launch_s,
+            "dtype": self.dtype,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPoint:
+    """Calls that compute the same. `truth` says what, None: the first of them.
+
+    `place` are the sizes, as a result states them. `ratios` names pairs of calls: how many times as
+    long the first takes as the second.
+    """
+
+    place: Place
+    calls: Seq[KernelCall]
+    truth: Callable[[], Tensor] | None = None
+    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def measure(self, stopwatch: Stopwatch, turns: int, roofline: Roofline) -> PointFigures:
+        """Check the calls, time those that are right, in turns, and return the result.
+
+        A call that fails or answers otherwise than the truth gets no figure, but its failure told.
+        """
+        failures, errors = self._check()
+        prepared: dict[str, Call] = {}
+        for call in self.calls:
+            if call.name not in failures:
+                try:
+                    prepared[call.name] = stopwatch.prepare(call.call)
+                except Exception as error:  # a kernel that fails must not end the sweep
+                    failures[call.name] = told(error)
+        taken = stopwatch.seconds(list(prepared.values()), turns)
+        seconds = dict(zip(prepared, taken, strict=True))
+        contenders: dict[str, CallFigures | FailedCall] = {
+            call.name: _figures(call.work, seconds[call.name], errors.get(call.name), roofline)
+            if call.name in seconds
+            else {"failed": failures[call.name]}
+            for call in self.calls
+        }
+        return {
+            **self.place,
+            "contenders": contenders,
+            "ratios": {
+                name: plain_spread(Spread.of_ratios(seconds[slow], seconds[fast]))
+                for name, (slow, fast) in self.ratios.items()
+                if slow in seconds and fast in seconds
+            },
+        }
+
+    def _check(self) -> tuple[dict[str, str], dict[str, float]]:
+        """Return why calls get no figure, and by how much the others differ from the truth."""
+        failures: dict[str, str] = {}
+        answers: dict[str, Tensor] = {}
+        for call in self.calls:
+            try:
+                answers[call.name] = call.call().clone()
+            except Exception as error:
+                failures[call.name] = told(error)
+        truth = self._true_answer(answers)
+        errors: dict[str, float] = {}
+        for call in self.calls:
+            if call.name in failures or not call.is_comparable:
+                continue
+            if truth is None:
+                failures[call.name] = "there is no reference to check it against"
+                continue
+            errors[call.name] = difference(answers[call.name], truth)
+            if not errors[call.name] <= TOLERANCE.get(truth.dtype, 0.0):
+                failures[call.name] = f"wrong: a row differs by {errors[call.name]:.2g}"
+        return failures, errors
+
+    def _true_answer(self, answers: Mapping[str, Tensor]) -> Tensor | None:
+        """Return what all must answer, None where a single call is left to say so."""
+        if self.truth is not None:
+            try:
+                return self.truth()
+            except Exception:  # then no call can be checked, and each says so
+                return None
+        return next(iter(answers.values())) if len(answers) > 1 else None
+
+
+def difference(answer: Tensor, truth: Tensor) -> float:
+    """Return the most by which a row of `answer` is off, as a part of the true row's length.
+
+    Of whole numbers, such as token ids: the part of them that differ. NaN counts as infinitely far.
+    """
+    if answer.shape != truth.shape:
+        return float("inf")
+    if not truth.is_floating_point():
+        return float((answer != truth).double().mean())
+    answer, truth = answer.float(), truth.float()
+    off = (answer - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-20)
+    return float(off.nan_to_num(nan=float("inf")).max())
+
+
+def told(error: Exception) -> str:
+    """Return what went wrong, in a line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no reason given'}"[:300]
+
+
+def _figures(
+    work: Work, seconds: Seq[float], error: float | None, roofline: Roofline
+) -> CallFigures:
+    spread = Spread.of(seconds)
+    assert spread is not None, "every call has its turn"
+    return {
+        "seconds": spread.to_dict(),
+        "gb_per_s": work.num_bytes / spread.median / 1e9,
+        "tflop_per_s": work.flops / spread.median / 1e12,
+        "of_roof": roofline.share(work, spread.median),
+        "difference": error,
+    }
+
+
+# Twice the cache, since what is replaced first is not always what was used last.
+FLUSHED_CACHES = 2
+
+
+class HostStopwatch:
+    """For calls that are done when they return."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._scratch = torch.zeros(FLUSHED_CACHES * cache_bytes // 4)
+
+    @property
+    def flushed_bytes(self) -> int:
+        """See `Stopwatch`."""
+        return self._scratch.nbytes
+
+    def prepare(self, call: Call) -> Call:
+        """See `Stopwatch`."""
+        return call
+
+    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
+        """See `Stopwatch`."""
+        taken: list[list[float]] = [[] for _ in prepared]
+        for turn in range(turns):
+            for index in _order(len(prepared), turn):
+                self._scratch.add_(1.0)
+                began = perf_counter()
+                prepared[index]()
+                taken[index].append(perf_counter() - began)
+        return taken
+
+
+class GpuStopwatch:
+    """For calls that only queue work on the current GPU; events on the device take the time."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._scratch = torch.zeros(FLUSHED_CACHES * cache_bytes // 4, device="cuda")
+
+    @property
+    def flushed_bytes(self) -> int:
+        """See `Stopwatch`."""
+        return self._scratch.nbytes
+
+    def prepare(self, call: Call) -> Call:
+        """See `Stopwatch`. Also raises where a call cannot be captured."""
+        return _captured(call)
+
+    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
+        """See `Stopwatch`."""
+        events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in prepared]
+        for turn in range(turns):
+            for index in _order(len(prepared), turn):
+                began, ended = _event(), _event()
+                self._scratch.add_(1.0)
+                began.record()
+                prepared[index]()
+                ended.record()
+                events[index].append((began, ended))
+            torch.cuda.synchronize()
+        return [[began.elapsed_time(ended) / 1e3 for began, ended in each] for each in events]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _order(count: int, turn: int) -> Seq[int]:
+    return range(count) if turn % 2 == 0 else range(count - 1, -1, -1)
+
+
+def _captured(call: Call) -> Call:
+    """Return what replays the call as one graph."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):  # libraries set themselves up in their first call
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+TURNS = 7
+# Bytes of the tensor that is copied, and rows and columns of the matrices: enough to take a while.
+COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
+MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}

@@ -1,1 +1,0 @@
-"""Kernels one by one, by size, beside dense attention and the device's own limits."""

@@ -1,1 +1,0 @@
-"""What paged KV memory is worth, counted without a model."""

@@ -1,1 +1,0 @@
-"""Whole runs over the same rows, by pagedrun and by what it is compared with."""

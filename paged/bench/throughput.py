@@ -1,0 +1,237 @@
+"""Throughput of the same rows, by pagedrun and by what it is compared with."""
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass, field
+from typing import Any, NotRequired, TypedDict
+
+from pagedrun.paged.bench.contender import (
+    ComparedRun,
+    Contender,
+    DeviceProfileFigures,
+    EngineContender,
+    Peer,
+    RunRecord,
+    Tokens,
+    reading_alone,
+)
+from pagedrun.paged.bench.op_timer import OpTimer
+from pagedrun.paged.bench.result import (
+    DeviceFacts,
+    Measured,
+    Spread,
+    SpreadFigures,
+    plain_config,
+    plain_spread,
+)
+from pagedrun.paged.bench.workload import BenchModel, ModelDescription, Workload, WorkloadFigures
+from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.request import Request
+
+
+class ContenderSummary(TypedDict):
+    """Over a contender's runs."""
+
+    total_s: SpreadFigures | None
+    prefill_s: SpreadFigures | None
+    prompt_tokens_per_s: SpreadFigures | None
+    generated_tokens_per_s: SpreadFigures | None
+    decode_step_s: SpreadFigures | None
+
+
+class ContenderFigures(TypedDict):
+    """One entry of `contenders`. `device_profile` where a GPU was to be profiled."""
+
+    name: str
+    summary: ContenderSummary
+    runs: list[RunRecord]
+    device_profile: NotRequired[DeviceProfileFigures]
+
+
+class ContenderRatio(TypedDict):
+    """One entry of `ratios`: how many times as long another took, and whether it says the same."""
+
+    name: str
+    end_to_end: SpreadFigures | None
+    prefill: SpreadFigures | None
+    decode: SpreadFigures | None
+    rows_alike: int
+    first_tokens_alike: int
+    rows: int
+
+
+class ThroughputBenchFigures(Measured):
+    """The whole of `bench throughput`; `config` are the engine's settings."""
+
+    model: ModelDescription
+    workload: WorkloadFigures
+    config: dict[str, object]
+    repeat: int
+    profile: bool
+    contenders: list[ContenderFigures]
+    ratios: list[ContenderRatio]
+
+
+NAME = "pagedrun"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Another way to run the same rows: fields of `EngineConfig` to change, and whether rows read
+    shared prefixes alone (see `reading_alone`)."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputBench:
+    """What to run. `flags` are fields of `EngineConfig`.
+
+    `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
+    another program. All take turns, `repeat` times, in an order that is reversed each time.
+    `profile` asks for the time of each op to be shown; on a GPU for one more run of each engine, in
+    which its kernels are. Raises `UsageError` where `peer` cannot be
+    measured with such rows.
+    """
+
+    model: BenchModel
+    workload: Workload
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    comparison: Comparison | None = None
+    peer: Peer | None = None
+    repeat: int = 1
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.peer is not None:
+            self.peer.check(self.workload)
+
+    def run(self, say: Say) -> ThroughputBenchFigures:
+        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+
+        Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
+        """
+        device = choose_device(
+            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
+        )
+        timer = OpTimer(device.kernels)
+        say(f"Loading {self.model.name}")
+        engine = self.model.engine(timer.kernels, **self.flags)
+        contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
+        if self.comparison is not None:
+            name, alone = self.comparison.name, self.comparison.alone
+            other = self._other(engine, timer, self.comparison.changes)
+            if other.config == engine.config and not alone:
+                raise UsageError(f"{option('compare')}: {name} is already set by the other flags")
+            other = reading_alone(other) if alone else other
+            contenders.append(EngineContender(name, other, timer))
+        if self.peer is not None:
+            say(f"Building the same model in {self.peer.name}")
+            dtype = engine.loaded.dtype
+            contenders.append(self.peer.contender(self.model, dtype, device.torch_device))
+        requests = self.workload.requests(self.model.config.vocab_size)
+        for contender in contenders:
+            say(f"Warming up {contender.name}")
+            contender.warm_up(self.workload)
+        runs: dict[str, list[ComparedRun]] = {contender.name: [] for contender in contenders}
+        tokens: dict[str, Tokens] = {}
+        for turn in range(self.repeat):
+            for contender in contenders if turn % 2 == 0 else reversed(contenders):
+                figures, tokens[contender.name] = contender.run(requests)
+                runs[contender.name].append(figures)
+                say(f"{contender.name}, {turn + 1} of {self.repeat}: {figures.total_s:.2f} s")
+        profiles = self._profiles(contenders, requests, say)
+        return {
+            "model": self.model.describe(engine.loaded.dtype),
+            "device": DeviceFacts(device).to_dict(),
+            "workload": self.workload.to_dict(),
+            "config": plain_config(asdict(engine.config)),
+            "repeat": self.repeat,
+            "profile": self.profile,
+            "contenders": [
+                _contender(name, figures, profiles.get(name)) for name, figures in runs.items()
+            ],
+            "ratios": [
+                _ratio(name, runs[NAME], figures, tokens[NAME], tokens[name])
+                for name, figures in runs.items()
+                if name != NAME
+            ],
+        }
+
+    def _profiles(
+        self, contenders: Seq[Contender], requests: Seq[Request], say: Say
+    ) -> dict[str, DeviceProfileFigures]:
+        """Return what a GPU did in one more run of each engine, none where nothing asks for it."""
+        profiles: dict[str, DeviceProfileFigures] = {}
+        for contender in contenders if self.profile else ():
+            if isinstance(contender, EngineContender):
+                profile = contender.profile(requests)
+                if profile is not None:
+                    say(f"{contender.name}, profiled: {profile['seconds']:.2f} s")
+                    profiles[contender.name] = profile
+        return profiles
+
+    def _other(self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]) -> Engine:
+        """Return the engine to compare with: on the same weights, or on those held otherwise."""
+        if "quantization" not in changes:
+            return engine.reconfigured(**changes)
+        return self.model.engine(timer.kernels, **{**self.flags, **changes})
+
+
+def _contender(
+    name: str, figures: Seq[ComparedRun], profile: DeviceProfileFigures | None
+) -> ContenderFigures:
+    runs = [each.to_dict() for each in figures]
+    steps = [each.decode_step.median for each in figures if each.decode_step]
+
+    def spread(values: Iterable[float]) -> SpreadFigures | None:
+        return plain_spread(Spread.of(values))
+
+    result: ContenderFigures = {
+        "name": name,
+        "summary": {
+            "total_s": spread(run["total_s"] for run in runs),
+            "prefill_s": spread(run["prefill_s"] for run in runs),
+            "prompt_tokens_per_s": spread(run["prompt_tokens_per_s"] for run in runs),
+            "generated_tokens_per_s": spread(run["generated_tokens_per_s"] for run in runs),
+            "decode_step_s": spread(steps),
+        },
+        "runs": runs,
+    }
+    if profile is not None:
+        result["device_profile"] = profile
+    return result
+
+
+def _ratio(
+    name: str,
+    ours: Seq[ComparedRun],
+    theirs: Seq[ComparedRun],
+    our_tokens: Tokens,
+    their_tokens: Tokens,
+) -> ContenderRatio:
+    """Return how many times as long the other took, turn by turn."""
+
+    def spread(key: Callable[[ComparedRun], float | None]) -> SpreadFigures | None:
+        return plain_spread(Spread.of_ratios([*map(key, theirs)], [*map(key, ours)]))
+
+    pairs = list(zip(our_tokens, their_tokens, strict=True))
+    return {
+        "name": name,
+        "end_to_end": spread(lambda each: each.total_s),
+        "prefill": spread(lambda each: each.prefill_s),
+        "decode": spread(_decode_seconds_per_token),
+        "rows_alike": sum(mine == other for mine, other in pairs),
+        "first_tokens_alike": sum(mine[:1] == other[:1] for mine, other in pairs),
+        "rows": len(pairs),
+    }
+
+
+def _decode_seconds_per_token(figures: ComparedRun) -> float | None:
+    return figures.decode_step.median / figures.decode_rows if figures.decode_step else None

@@ -1,0 +1,248 @@
+"""Models and rows of benchmarks.
+
+A model is a folder, or random weights in the shape of a known model. Rows are random tokens with
+shared beginnings, drawn from a seed: the same command always measures the same rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+
+from pagedrun.kernels.backend import Backend
+from pagedrun.paged.bench.model_shapes import Shape
+from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
+from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+
+
+class LengthRange(TypedDict):
+    """As `Lengths`, both included."""
+
+    low: int
+    high: int
+
+
+TokenCount = int | LengthRange  # of all rows, or the range that each draws its own from
+
+
+class WorkloadFigures(TypedDict):
+    """As `Workload`."""
+
+    rows: int
+    shared: int
+    unique: TokenCount
+    output: TokenCount
+    group_size: int | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Any number of tokens from `low` to `high`, both included, each as likely as the others."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        assert self.low <= self.high, "an empty range"
+
+    @classmethod
+    def of(cls, tokens: "int | Lengths") -> "Lengths":
+        """Return `tokens` itself, or the range that holds nothing else."""
+        return tokens if isinstance(tokens, Lengths) else cls(tokens, tokens)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all rows have the same number."""
+        return self.low == self.high
+
+    @property
+    def mean(self) -> float:
+        """Tokens of a row on average."""
+        return (self.low + self.high) / 2
+
+    def at_most(self, tokens: int) -> "Lengths":
+        """Return the range cut off above `tokens`."""
+        return Lengths(min(self.low, tokens), min(self.high, tokens))
+
+    def draw(self, random: np.random.Generator, rows: int) -> list[int]:
+        """Return a number for each of so many rows."""
+        drawn: list[int] = random.integers(self.low, self.high, size=rows, endpoint=True).tolist()
+        return drawn
+
+    def to_dict(self) -> TokenCount:
+        """Return the one number, or the fields, as a result states them."""
+        return self.low if self.is_fixed else {"low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`rows` prompts of `shared` + `unique` tokens, each answered with `output` tokens.
+
+    `unique` and `output` are a number, or `Lengths` from which every row draws its own.
+    `group_size` rows begin with the same `shared` tokens, then the next group with others; None:
+    all rows are one group. Raises `UsageError` naming the flag for a value out of range.
+    """
+
+    rows: int
+    shared: int
+    unique: int | Lengths
+    output: int | Lengths
+    group_size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        # Without a token of their own, rows of a group would be one row.
+        for name, low in (("rows", 1), ("shared", 0), ("unique", 1), ("output", 2)):
+            value = Lengths.of(getattr(self, name)).low
+            if value < low:
+                raise UsageError(f"{option(name)} is {value}; it must be at least {low}")
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Tokens of one prompt, on average."""
+        return self.shared + Lengths.of(self.unique).mean
+
+    @property
+    def has_one_length(self) -> bool:
+        """Whether all rows have as many tokens as each other, and get as many."""
+        return Lengths.of(self.unique).is_fixed and Lengths.of(self.output).is_fixed
+
+    def warm_up(self) -> "Workload":
+        """Return a part of this that takes a moment, and still needs every kernel of the whole.
+
+        It is as wide and as long as those kernels ask for that only work on what many rows share.
+        """
+        return replace(
+            self,
+            rows=min(self.rows, 16),
+            shared=min(self.shared, 512),
+            unique=Lengths.of(self.unique).at_most(8),
+            output=Lengths.of(self.output).at_most(3),
+            seed=self.seed + 1,  # other tokens
+        )
+
+    def requests(self, vocab_size: int) -> list[Request]:
+        """Return the rows; ids are drawn evenly from the whole vocabulary."""
+        # Lengths from a stream of their own: rows of one length are the same rows as ever.
+        lengths = np.random.default_rng([self.seed, 1])
+        uniques = Lengths.of(self.unique).draw(lengths, self.rows)
+        outputs = Lengths.of(self.output).draw(lengths, self.rows)
+        random = np.random.default_rng(self.seed)
+        group_size = self.group_size or self.rows
+        requests: list[Request] = []
+        for index, (num_unique, max_tokens) in enumerate(zip(uniques, outputs, strict=True)):
+            if index % group_size == 0:
+                shared = tuple(random.integers(vocab_size, size=self.shared).tolist())
+            unique = tuple(random.integers(vocab_size, size=num_unique).tolist())
+            params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+            requests.append(Request(index, shared + unique, params))
+        return requests
+
+    def to_dict(self) -> WorkloadFigures:
+        """Return the fields, as a result states them."""
+        return {
+            "rows": self.rows,
+            "shared": self.shared,
+            "unique": Lengths.of(self.unique).to_dict(),
+            "output": Lengths.of(self.output).to_dict(),
+            "group_size": self.group_size,
+            "seed": self.seed,
+        }
+
+
+class ModelDescription(TypedDict):
+    """`model`."""
+
+    name: str
+    weights: str
+    dtype: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModel:
+    """A model by name, with its shape; `folder` is None where weights are made up."""
+
+    name: str
+    config: ModelConfig
+    folder: Path | None = None
+    fields: Mapping[str, Any] | None = None  # of config.json, where there is no folder
+
+    @classmethod
+    def from_shape(cls, name: str, num_layers: int | None = None) -> "BenchModel":
+        """Return a model of a named shape with random weights; raises `UsageError`."""
+        shape = Shape.named(name, num_layers)
+        return cls(name, shape.config, fields=shape.fields)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "BenchModel":
+        """Return the model in a folder; raises `ModelError`."""
+        return cls(folder.name, ModelConfig.from_folder(folder), folder)
+
+    def engine(
+        self, kernels: Backend | None = None, on: Device | None = None, **flags: Any
+    ) -> Engine:
+        """Load the model, or make it up. `flags` are fields of `EngineConfig`.
+
+        `on` replaces the device of the flags, `kernels` those of the device.
+        """
+        config = EngineConfig.fitting(model=self.folder or Path(self.name), **flags)
+        device = on or choose_device(config.device, config.kernel_set)
+        if kernels is not None:
+            device = replace(device, kernels=kernels)
+        read = None
+        if self.folder is None:
+            dtype = device.dtype(config.dtype, self.config.dtype)
+            read = self.weights(dtype, device.torch_device).read
+        loaded = LoadedModel.load(config, self.config, self.tokenizer(), device=device, read=read)
+        return Engine(config, loaded)
+
+    def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
+        """Return weights in the place of a folder's, made on `device`, None: the CPU."""
+        return RandomWeights(self.config, dtype, SEED, device)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the folder's tokenizer, or one whose tokens are written as their numbers."""
+        if self.folder is not None:
+            return Tokenizer.from_folder(self.folder)
+        import tokenizers
+        from transformers import PreTrainedTokenizerFast  # imported here: it takes long
+
+        words = {str(token_id): token_id for token_id in range(self.config.vocab_size)}
+        backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0"))
+        return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), None)
+
+    def describe(self, dtype: torch.dtype) -> ModelDescription:
+        """Return what a result says of its model."""
+        config = self.config
+        return {
+            "name": self.name,
+            "weights": "from its folder" if self.folder else f"random, seed {SEED}",
+            "dtype": str(dtype).removeprefix("torch."),
+            "num_layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "num_heads": config.num_heads,
+            "num_kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+        }
