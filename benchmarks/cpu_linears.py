@@ -23,8 +23,7 @@ from torch.nn import functional
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.processor import processor_name
+from pagedrun.kernels.kernel_set import KernelSet, processor_name
 
 # [out_features, in_features] of qkv, out, gate and up, down.
 SHAPES = {

@@ -20,12 +20,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.attention.decode_attention import gather_context
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.reference.attention import gather_context
+from pagedrun.kernels.reference.kv_cache import quantize
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo"
 CACHES = (torch.bfloat16, torch.int8, torch.float8_e4m3fn)

@@ -25,11 +25,14 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import (
+    DecodeInputs,
+    KVLayer,
+    KVScales,
+    PrefillInputs,
+    Softmax,
+)
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 128, 16

@@ -29,8 +29,8 @@ prepare_environment()  # before torch is imported
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 REPEATS = 7
 CLOCKS = {"wall": perf_counter, "cpu": thread_time}
@@ -110,7 +110,7 @@ def cpu_backend() -> tuple[Backend, str]:
     """Return the backend, and what it runs on."""
     from pagedrun.kernels.cpu.backend import CpuBackend
     from pagedrun.kernels.cpu.jit import num_threads
-    from pagedrun.kernels.processor import processor_name
+    from pagedrun.kernels.kernel_set import processor_name
 
     configure()
     backend = CpuBackend()

@@ -25,13 +25,11 @@ prepare_environment()  # before torch is imported
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.jit import num_threads
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
-from pagedrun.kernels.processor import processor_name
+from pagedrun.kernels.kernel_set import KernelSet, processor_name
+from pagedrun.kernels.ops import Backend, Linear
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.op_timer import BackendWrapper, OpTimer
 from pagedrun.paged.bench.workload import BenchModel, Workload

@@ -1,4 +1,4 @@
-"""KernelSet: which instructions multiply matrices, and so whose bits a result has.
+"""Kernel sets: the instructions that multiply matrices, and features of the processor.
 
 Sums of another order have other bits, so a set is part of what a run's bytes belong to: manifests
 and stored prefixes name it, and two machines agree only on the same one.
@@ -9,12 +9,13 @@ import functools
 import os
 import platform
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 
-from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.processor import features, has_features, processor_name
+from pagedrun.kernels.partition import ReadOnce
+from pagedrun.kernels.quantized_form import CodeKernels
 
 VARIABLE = "PAGEDRUN_KERNEL_SET"
 
@@ -120,3 +121,45 @@ def _tiles_are_allowed() -> bool:
         return False
     system_call = ctypes.CDLL(None, use_errno=True).syscall
     return bool(system_call(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0)
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """Return LLVM's names of the instructions that compiled kernels may contain.
+
+    `NUMBA_CPU_FEATURES` narrows them, as it narrows what Numba compiles.
+    """
+    import numba  # here: the command line asks for names of kernel sets, and must be quick
+    from llvmlite import binding  # type: ignore[import-untyped]
+
+    host = {name for name, there in binding.get_host_cpu_features().items() if there}
+    asked = numba.config.CPU_FEATURES
+    if asked is not None:
+        host &= {name.removeprefix("+") for name in asked.split(",") if not name.startswith("-")}
+    return frozenset(host)
+
+
+def has_features(*names: str) -> bool:
+    """Return whether the processor has all instructions of these names."""
+    return features().issuperset(names)
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether products of bfloat16 are faster here than those of float32."""
+    if platform.machine() in ("aarch64", "arm64"):  # LLVM does not name all features of Arm hosts
+        return "bf16" in _cpuinfo("Features").split()
+    return has_features("avx512bf16") or has_features("amx-bf16")
+
+
+def processor_name() -> str:
+    """Return what the processor calls itself."""
+    return _cpuinfo("model name", "CPU part") or platform.processor()
+
+
+def _cpuinfo(*names: str) -> str:
+    """Return the first field of `/proc/cpuinfo` with one of these names, "" without any."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(names):
+                return line.partition(":")[2].strip()
+    return ""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.environment.threads import cpu_quota
-from pagedrun.kernels.whole_code import KernelCompiler
+from pagedrun.kernels.numba_compiler import KernelCompiler
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Engines with what no flag sets: a device or a policy of a test's own."""
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel

@@ -106,7 +106,7 @@ SUBSET = (
 _PROBE = """
 import numba, numpy, torch
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.processor import features
+from pagedrun.kernels.kernel_set import features
 
 @numba.njit(fastmath=True)
 def add(x, y, out):
@@ -257,7 +257,7 @@ def main() -> int:
     if options.processes > 1:
         arguments = ("-n", str(options.processes), "--dist", "loadfile", *arguments)
 
-    from pagedrun.kernels.processor import features
+    from pagedrun.kernels.kernel_set import features
 
     host, outcomes = features(), []
     for level in LEVELS:

@@ -7,16 +7,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.attention.prepared_attention import HostAttention
+from pagedrun.kernels.attention import AttentionShape, HostAttention
+from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.cpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.ops import Linear
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class CpuBackend:

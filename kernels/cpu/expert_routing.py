@@ -10,9 +10,8 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.routing import Routing
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
+from pagedrun.kernels.op_values import Routing
 
 _NO_CORRECTION = torch.empty(0)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 
 from pagedrun.kernels.environment.threads import cpu_quota
-from pagedrun.kernels.whole_code import KernelCompiler, ReorderedCompiler
+from pagedrun.kernels.numba_compiler import KernelCompiler, ReorderedCompiler
 
 # Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
 # infinity keep their meaning.

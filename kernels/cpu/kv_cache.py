@@ -2,7 +2,7 @@
 
 A line is one head of one token. A cache of numbers is written in place; a line of a quantized cache
 is made in float32 first, since its scale is known only when it is whole. The rule of quantization
-is that of `pagedrun.kernels.reference.cache.quantize`, to the bit.
+is that of `pagedrun.kernels.reference.kv_cache`, to the bit.
 """
 
 from typing import Any
@@ -15,9 +15,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention.head_norms import HeadNorms
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
 from pagedrun.kernels.cpu.bfloat16 import are_codes, as_array, as_operand, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.norms import inverse_rms

@@ -14,7 +14,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.op_values import TokenLogprobs
 
 _ONE, _TWO = np.float32(1.0), np.float32(2.0)
 

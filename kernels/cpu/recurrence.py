@@ -16,8 +16,8 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, NUM_LANES, exp2, fused, load, splat, store
-from pagedrun.kernels.reference.recurrence.gated_delta_rule import EPS
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.op_values import StateInputs
+from pagedrun.kernels.reference.recurrence import EPS
 
 _TASK_CHANNELS = 512  # of one chunk, at most: a prompt alone keeps all threads busy
 

@@ -1,4 +1,4 @@
-"""Sampling of the next token; the rule is in reference/sample.py.
+"""Sampling of the next token; the rule is in reference/sampling.py.
 
 One task is one row. The vocabulary is walked in blocks whose largest value is known, so that the
 filters and the noise touch only blocks that can matter: a token whose value lies further below
@@ -16,7 +16,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
-from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 
 _BLOCK = 256  # tokens; 64 counters of four random words
 _GREEDY_BELOW = np.float32(GREEDY_BELOW)

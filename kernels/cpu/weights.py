@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import kernel, part, spread
-from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.reference.weights.split_blocks import BLOCK_LAYOUTS, packed_weight
+from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.reference.weights import BLOCK_LAYOUTS, packed_weight
 
 # Columns from which on a loop over a run of them takes less than one that looks at each.
 _LONG_RUN = 8

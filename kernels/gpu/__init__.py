@@ -11,30 +11,19 @@ With TRITON_INTERPRET=1 in the environment before Triton is imported, the same k
 tensors: slowly, but with the same result.
 """
 
-from pagedrun.kernels.gpu.add_rms_norm import add_rms_norm
+from pagedrun.kernels.gpu.activations import clipped_swiglu, gelu_tanh_mul, sigmoid_mul, silu_mul
 from pagedrun.kernels.gpu.attention.decode_attention import decode_attention
 from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention
-from pagedrun.kernels.gpu.cap_logits import cap_logits
-from pagedrun.kernels.gpu.clipped_swiglu import clipped_swiglu
-from pagedrun.kernels.gpu.copy_blocks import copy_blocks
-from pagedrun.kernels.gpu.experts.combine_experts import combine_experts
-from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
-from pagedrun.kernels.gpu.experts.route import route
-from pagedrun.kernels.gpu.gelu_tanh_mul import gelu_tanh_mul
-from pagedrun.kernels.gpu.int8_linear import Int8Linear
-from pagedrun.kernels.gpu.linear import PackedLinear
-from pagedrun.kernels.gpu.recurrence.causal_conv import causal_conv
-from pagedrun.kernels.gpu.recurrence.gated_delta_rule import gated_delta_rule
-from pagedrun.kernels.gpu.recurrence.gated_rms_norm import gated_rms_norm
-from pagedrun.kernels.gpu.rms_norm import rms_norm
-from pagedrun.kernels.gpu.rotary_store import rotary_store
-from pagedrun.kernels.gpu.sampling.sample import sample
-from pagedrun.kernels.gpu.sampling.token_logprobs import token_logprobs
-from pagedrun.kernels.gpu.sigmoid_mul import sigmoid_mul
-from pagedrun.kernels.gpu.silu_mul import silu_mul
-from pagedrun.kernels.gpu.swap_blocks import swap_blocks
-from pagedrun.kernels.reference.sampling.mask_logits import mask_logits
+from pagedrun.kernels.gpu.expert_routing import combine_experts, route
+from pagedrun.kernels.gpu.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.gpu.kv_cache import copy_blocks, rotary_store, swap_blocks
+from pagedrun.kernels.gpu.linear import Int8Linear, PackedLinear
+from pagedrun.kernels.gpu.logits import cap_logits, token_logprobs
+from pagedrun.kernels.gpu.norms import add_rms_norm, gated_rms_norm, rms_norm
+from pagedrun.kernels.gpu.recurrence import causal_conv, gated_delta_rule
+from pagedrun.kernels.gpu.sampling import sample
+from pagedrun.kernels.reference.logits import mask_logits
 
 __all__ = [
     "Int8Linear",

@@ -6,18 +6,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.experts.grouped_linear import GroupedLinear
-from pagedrun.kernels.gpu.attention.gpu_attention import GpuAttention
-from pagedrun.kernels.gpu.experts.grouped_linear import PackedGroupedLinear
-from pagedrun.kernels.gpu.int8_linear import Int8Linear
-from pagedrun.kernels.gpu.linear import PackedLinear
-from pagedrun.kernels.gpu.packed.grouped_linear import QuantizedGroupedLinear
-from pagedrun.kernels.gpu.packed.linear import QuantizedLinear
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.gpu.attention.prefix_attention import GpuAttention
+from pagedrun.kernels.gpu.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.gpu.linear import Int8Linear, PackedLinear
+from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
+from pagedrun.kernels.ops import GroupedLinear, Linear
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class GpuBackend:

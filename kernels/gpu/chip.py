@@ -1,4 +1,4 @@
-"""What the launch tables must know of a GPU."""
+"""Properties of a GPU that tile sizes depend on."""
 
 import functools
 from dataclasses import dataclass

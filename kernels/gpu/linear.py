@@ -1,4 +1,4 @@
-"""Linear layers: the vendor's product, or one whose rows do not depend on their number."""
+"""Linear layers: the vendor's product, a row-invariant one, and int8 by the vendor's product."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.reference.linear import (
+    check_in_features,
+    int8_bytes,
+    quantize_rows,
+    with_scales,
+)
 
 _GROUP = 8  # row tiles that walk the weight together, so that it is read from L2
 
@@ -179,3 +185,43 @@ def _multiply_tile(
         total += tl.load(bias + tl.minimum(columns, out_features - 1)).to(tl.float32)[None, :]
     target = out + rows.to(tl.int64)[:, None] * out_features + columns[None, :]
     tl.store(target, total, mask=(rows < num_rows)[:, None] & (columns < out_features)[None, :])
+
+
+# What `torch._int_mm` takes on NVIDIA's chips: more rows than 16, and sizes in eights.
+_INT8_MIN_ROWS = 32
+_INT8_MULTIPLE = 8
+
+
+class Int8Linear:
+    """`y = x @ (codes * scales).T + bias`, the rows of x quantised; see the reference.
+
+    Integer sums are exact, so the vendor's choice of a kernel changes no byte.
+    """
+
+    is_packed = True
+    row_invariant = True
+
+    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
+        self.out_features, self.in_features = codes.shape
+        check_in_features(self.in_features)
+        self.num_bytes = int8_bytes(codes, scales, bias)
+        self._codes = functional.pad(
+            codes, (0, -codes.shape[1] % _INT8_MULTIPLE, 0, -len(codes) % _INT8_MULTIPLE)
+        )
+        self._scales = scales
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
+        codes, scales = quantize_rows(x)
+        padding = (0, self._codes.shape[1] - self.in_features, 0, max(0, _INT8_MIN_ROWS - len(x)))
+        sums = _multiply_int8(functional.pad(codes, padding), self._codes.T)
+        sums = sums[: len(x), : self.out_features]
+        return with_scales(sums, scales, self._scales, self._bias, x.dtype)
+
+
+def _multiply_int8(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of int8 matrices in int32."""
+    if a.is_cpu:  # interpreted: processors without VNNI saturate the sums of pairs
+        return (a.double() @ b.double()).int()
+    return torch._int_mm(a, b)

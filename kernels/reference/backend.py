@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.attention.prepared_attention import HostAttention
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.reference.experts.grouped_linear import PackedGroupedLinear
-from pagedrun.kernels.reference.linears.int8_linear import Int8Linear
-from pagedrun.kernels.reference.linears.linear import PackedLinear
+from pagedrun.kernels.attention import AttentionShape, HostAttention
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.reference.experts import PackedGroupedLinear
+from pagedrun.kernels.reference.linear import Int8Linear, PackedLinear
 
 
 class ReferenceBackend:

@@ -16,7 +16,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pagedrun.kernels.attention.read_once import NEVER
+from pagedrun.kernels.partition import NEVER
 from pagedrun.paged.bench.op_timer import OpSeconds, OpTimer, attention_seconds
 from pagedrun.paged.bench.result import Neighbours, Spread, SpreadFigures, plain_spread
 from pagedrun.paged.bench.workload import BenchModel, Workload

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.attention.head_norms import HeadNorms
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.routing import Routing
-from pagedrun.kernels.packed_weight import PackedWeight
-from pagedrun.kernels.state_inputs import StateInputs
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    HeadNorms,
+    KVLayer,
+    PrefixGroups,
+    PrefixResult,
+    Softmax,
+)
+from pagedrun.kernels.expert_choice import ExpertChoice
+from pagedrun.kernels.op_values import Routing, StateInputs, TokenLogprobs
+from pagedrun.kernels.partition import ON_GPU, ReadOnce
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.execution.device import CapturedStep, Device, HostCopy
 
 NUM_DRAWN = 1 << 16

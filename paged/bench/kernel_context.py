@@ -6,9 +6,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import KVLayer, Softmax
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError, option
 

@@ -16,10 +16,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    DecodeInputs,
+    PrefillInputs,
+    PrefixGroups,
+)
+from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.bench.kernel_context import KernelContext, KernelContexts
 from pagedrun.paged.bench.kernel_timing import KernelCall, KernelPoint, Place, Work
 

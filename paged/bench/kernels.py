@@ -14,9 +14,9 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 import torch
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.environment import threads
+from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape, LayerShape
 from pagedrun.paged.bench.kernel_points import (
     DecodePoint,

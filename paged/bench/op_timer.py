@@ -13,16 +13,17 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import Attention, AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.experts.grouped_linear import GroupedLinear
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    KVLayer,
+    PrefixGroups,
+    PrefixResult,
+    Softmax,
+)
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 OpSeconds = Mapping[str, float]
 ATTENTION = "attention"  # in the name of every op that reads keys and values

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine

@@ -12,9 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import (
     KVCacheSpec,

@@ -13,11 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    DecodeInputs,
+    PrefillInputs,
+    PrefixGroups,
+)
+from pagedrun.kernels.op_values import StateInputs
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device, Place, transferred

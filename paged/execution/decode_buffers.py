@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import Attention
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention import Attention
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device, transfer_packed
 from pagedrun.paged.execution.logits.logits_processor import EarlyStops, SamplingBatch

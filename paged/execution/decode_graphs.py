@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
+from pagedrun.kernels.attention_inputs import DecodeInputs, PrefixGroups
+from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.batch_layout import attention_shapes
 from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape, RowUpdate

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,

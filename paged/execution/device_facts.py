@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagedrun.kernels.attention.read_once import ReadOnce
-from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.kernels.partition import ReadOnce
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,

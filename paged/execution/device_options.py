@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
-from pagedrun.kernels.processor import multiplies_bfloat16
+from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, multiplies_bfloat16
 from pagedrun.paged.values.engine_config import KV_DTYPES
 from pagedrun.paged.values.errors import UsageError, option
 

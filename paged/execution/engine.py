@@ -11,8 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import PARTITION_TOKENS, ReadOnce
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
+from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
 from pagedrun.paged.execution.decode_buffers import GraphShape

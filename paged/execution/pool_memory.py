@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, PrefillInputs
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
+from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention_inputs import PrefixGroups
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 Int32s = NDArray[np.int32]
 Span = tuple[NDArray[np.int64], int, int]  # rows, first partition, partition after the last

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device, HostCopy
 from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepInput

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.files.atomic import PRIVATE_MODE
 from pagedrun.paged.job.config import DIGESTS_SUFFIX, MANIFEST_SUFFIX, JobConfig
 from pagedrun.paged.job.output.manifest import Manifest, at_time_of, read_manifest

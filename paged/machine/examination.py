@@ -22,8 +22,7 @@ from typing import Any, TypedDict
 from pagedrun._version import __version__
 from pagedrun.kernels.environment.code_folder import SOURCES
 from pagedrun.kernels.environment.threads import cpu_quota, prepare_environment
-from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
-from pagedrun.kernels.processor import features, has_features, processor_name
+from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, features, has_features, processor_name
 from pagedrun.paged.execution.device_facts import DRIVER_FILES
 from pagedrun.paged.planning.memory import HostMemory
 

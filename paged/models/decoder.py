@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.ops import Linear
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import Attention, AttentionShape
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.network import Network

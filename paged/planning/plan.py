@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
+from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StatePoints, StoreRoom, tokens_to_store

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.kernels.token_rows import walk_tree
 from pagedrun.paged.metrics.snapshot import MAX_PREFIXES, PrefixNodes
 from pagedrun.paged.planning.plan import EarlierAnswers, Plan

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.attention.read_once import ON_GPU, ReadOnce
+from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.kernels.token_rows import TreeWalk, sort_rows, walk_tree
 from pagedrun.paged.values.request import Request
 

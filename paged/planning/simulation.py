@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.metrics.report_sections import GroupFigures, PoolFigures, StateFigures
 from pagedrun.paged.metrics.run_statistics import RunStatistics

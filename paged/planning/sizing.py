@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.models.network import AttentionHeads, Network
 from pagedrun.paged.planning.memory import MemoryBudget

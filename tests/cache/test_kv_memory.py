@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec

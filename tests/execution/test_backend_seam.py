@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import Attention, AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixResult
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    KVLayer,
+    PrefixGroups,
+    PrefixResult,
+    Softmax,
+)
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.experts.grouped_linear import GroupedLinear
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
+from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.workload import BenchModel, Workload
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing

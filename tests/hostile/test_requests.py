@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.kernels.attention.read_once import ON_GPU
+from pagedrun.kernels.partition import ON_GPU
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

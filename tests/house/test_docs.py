@@ -413,5 +413,5 @@ def labels(screen: str) -> list[str]:
     """Return the titles and the labels of a report, in order."""
     lines = [line.strip("─ ") for line in screen.splitlines() if "→" not in line]
     lines = [line for line in lines if not line.startswith("No --model")]
-    lines = [re.sub(r"^[\d.]+ s in all.*", "# s in all", line) for line in lines]
+    lines = [re.sub(r"^[\d.hms ]+ in all.*", "# s in all", line) for line in lines]
     return [re.split(r" {2,}", line)[0] for line in lines]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.kernels.processor import features
+from pagedrun.kernels.kernel_set import features
 from tests import processors
 from tests.processors import LEVELS, Outcome, mask_fault, probe, run_level, skip_reason, table
 

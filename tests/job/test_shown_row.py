@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.kernels.attention.read_once import ON_GPU
+from pagedrun.kernels.partition import ON_GPU
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.planned.plan_file import plan_file

@@ -14,9 +14,9 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from pagedrun.kernels.backend import Backend  # noqa: E402
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.gpu.backend import GpuBackend  # noqa: E402
+from pagedrun.kernels.ops import Backend  # noqa: E402
 from tests.kernels.cpu.products import all_threads  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"

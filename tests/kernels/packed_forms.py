@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 
 def random(*shape: int, seed: int) -> Tensor:

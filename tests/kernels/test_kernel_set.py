@@ -7,9 +7,8 @@ import numba
 import pytest
 
 from pagedrun.kernels import kernel_set as kernel_set_module
-from pagedrun.kernels import processor
-from pagedrun.kernels.kernel_set import VARIABLE, KernelSet
-from pagedrun.kernels.processor import features, has_features
+from pagedrun.kernels import kernel_set as processor
+from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, features, has_features
 
 Have = Callable[..., None]
 TILES = ("amx-tile", "amx-bf16", "avx512bf16", "avx512f", "avx2", "fma")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
 from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request

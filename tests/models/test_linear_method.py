@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.ops import Linear
 from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, Parameter, Role, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_tree import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
 from pagedrun.paged.values.request import Request

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.metrics.recorder import Recorder

@@ -9,7 +9,6 @@ float32. `both`: true for a block of more than sixteen rows.
 
 from typing import Any
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.partitions import readable
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.amx import (
@@ -36,6 +35,7 @@ from pagedrun.kernels.cpu.simd.amx import (
 )
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs, transpose_pairs
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 TILE_TOKENS = 16
 _COLUMNS = 32

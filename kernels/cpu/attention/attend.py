@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.inputs import BLOCK_ROWS, FIRST, LAST, LEVEL, TABLE, TO_THE_END
 from pagedrun.kernels.cpu.attention.partitions import (
     confine_nans,
@@ -52,6 +51,7 @@ from pagedrun.kernels.cpu.simd.lanes import (
     where_less,
 )
 from pagedrun.kernels.cpu.simd.words import transpose_words
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DIM_STEP = 32  # head sizes are padded to a multiple of it
 TOKEN_STEP = 32  # of a partition, so many tokens at a time are left out if no row sees them

@@ -14,11 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixState
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, PrefixState, Softmax
 from pagedrun.kernels.cpu.attention.decode_products import (
     add_floats,
     add_integers,
@@ -32,6 +28,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 
 def decode_attention(

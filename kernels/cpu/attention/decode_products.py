@@ -20,7 +20,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.kv_cache import quantize
@@ -37,6 +36,7 @@ from pagedrun.kernels.cpu.simd.lanes import (
     sum_of_lanes,
 )
 from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 
 @part()

@@ -11,10 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups, PrefixState
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import (
+    KVLayer,
+    PrefillInputs,
+    PrefixGroups,
+    PrefixState,
+    Softmax,
+)
 from pagedrun.kernels.cpu.attention import amx_products, float_products, pair_products
 from pagedrun.kernels.cpu.attention.attend import DIM_STEP, attend_tiles
 from pagedrun.kernels.cpu.attention.inputs import (

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import Softmax
 from pagedrun.kernels.cpu.jit import part, serial_kernel
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 BLOCK_ROWS = 32  # a row is one query head of one token
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
 from pagedrun.kernels.cpu.attention.inputs import BLOCK_ROWS
 from pagedrun.kernels.cpu.bfloat16 import are_codes, as_operand
 from pagedrun.kernels.cpu.jit import EXACT, part
 from pagedrun.kernels.cpu.simd.arrays import prefetch_lines, prefetch_row
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, load, splat, store
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 _SIGN_OFF = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)  # from here on: infinity and NaN

@@ -23,10 +23,8 @@ from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.processor import has_features
-from pagedrun.kernels.reference.linears.int8_linear import check_in_features, int8_bytes
-from pagedrun.kernels.reference.linears.quantize_rows import LARGEST_CODE, SMALLEST
+from pagedrun.kernels.kernel_set import KernelSet, has_features
+from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST, check_in_features, int8_bytes
 
 
 class Int8Chains:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.environment.code_folder import private_folder
-from pagedrun.kernels.processor import processor_name
+from pagedrun.kernels.kernel_set import processor_name
 
 # The packed layout hardly depends on the number of rows it is announced. Measured on a Zen 5 with
 # AVX512-BF16, weights 1024 x 1024 and 6144 x 1024: hints 1, 8, 64 and 256 agree within noise for

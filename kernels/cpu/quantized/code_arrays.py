@@ -20,7 +20,7 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.quantized.pair_intrinsics import HALVES, PAIRS_OF_STEP, TABLE_BYTES
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES as OUTPUTS
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 PANEL = 32  # outputs whose codes lie together
 STEP = 32  # inputs of a panel whose codes lie together

@@ -29,7 +29,7 @@ from pagedrun.kernels.cpu.quantized.pair_product import (
 )
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class QuantizedLinear:

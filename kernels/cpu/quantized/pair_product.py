@@ -43,7 +43,7 @@ from pagedrun.kernels.cpu.quantized.pair_intrinsics import (
 from pagedrun.kernels.cpu.quantized.unpack import float_at, int8_at, read_numbers, store_at
 from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.lanes import splat
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 CHUNK_STEPS = 8
 ROWS_AT_ONCE = 512  # their sums stay in L2

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, element_pointer
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
-from pagedrun.kernels.processor import has_features
+from pagedrun.kernels.kernel_set import has_features
 
 # Rows of a block that, with two vectors of columns, fit the registers: 32 of 16 floats with
 # AVX-512, 16 of 8 with AVX2, 32 of 4 with NEON. No bit depends on it.

@@ -1,14 +1,20 @@
-"""Queries against one tile of keys and values: the step that all attention over the KV memory is
-made of."""
+"""Queries against one tile of keys and values: loads from blocks, products, running softmax.
+
+A softmax state is (peak, mass, total): the largest score, a power of two; the sum of
+`2^(score - peak)`; and the sum of values with these weights. All float32. The arithmetic is written
+out to the last operation (`fma` where two fuse; launches turn other fusion off), so that two
+kernels that merge the same states in the same order get the same bytes.
+"""
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from pagedrun.kernels.gpu.attention.kv_tile import load_scales, load_tile, token_offsets
-from pagedrun.kernels.gpu.attention.softmax_state import bend_scores, weigh_scores
-from pagedrun.kernels.gpu.matrix_product import multiply
+from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.gpu.matrix_product import INTERPRETED, multiply
 
 
 @triton.jit
@@ -74,3 +80,145 @@ def attend_tile(
         weights *= load_scales(value_scales, offsets, visible, MASKED)[None, :]
     total = multiply(weights.to(query.dtype), values, total)
     return peak, mass, total
+
+
+def readable(cache: Tensor, chip: Chip) -> Tensor:
+    """Return a cache as kernels read it: the bytes of float8 where the chip has no such type."""
+    is_float8 = cache.dtype is torch.float8_e4m3fn
+    return cache.view(torch.uint8) if is_float8 and not chip.has_float8 else cache
+
+
+@triton.jit
+def token_offsets(
+    block_table,
+    first,
+    kv_head,
+    visible,
+    block_stride,
+    TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROW_SIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> Any:
+    """Return where tokens first .. first + TILE - 1 of a kv head lie, [TILE] int64 elements.
+
+    `first` is a multiple of TILE. ROW_SIZE: elements of one token, `block_stride`: of one block.
+    """
+    tokens = tl.arange(0, TILE)
+    if BLOCK_SIZE % TILE == 0:  # a tile lies in one block, whose number is one scalar
+        block_id = tl.load(block_table + first // BLOCK_SIZE).to(tl.int64)
+        start = block_id * block_stride + (kv_head * BLOCK_SIZE + first % BLOCK_SIZE) * ROW_SIZE
+        return start + tokens * ROW_SIZE
+    positions = first + tokens
+    # Entries of the table behind the last token may lie outside the table.
+    entries = block_table + positions // BLOCK_SIZE
+    block_ids = tl.load(entries, mask=visible, other=0) if MASKED else tl.load(entries)
+    within = (kv_head * BLOCK_SIZE + positions % BLOCK_SIZE) * ROW_SIZE
+    return block_ids.to(tl.int64) * block_stride + within
+
+
+@triton.jit
+def load_tile(
+    cache,
+    offsets,
+    visible,
+    like,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MASKED: tl.constexpr,
+    EVICT: tl.constexpr,
+) -> Any:
+    """Return [TILE, WIDTH] elements at `offsets` in the dtype of `like`, zero where not visible.
+
+    WIDTH is HEAD_DIM or the next power of two; columns beyond HEAD_DIM are zero.
+    """
+    columns = tl.arange(0, WIDTH)
+    elements = cache + offsets[:, None] + columns[None, :]
+    if MASKED:
+        mask = visible[:, None] & (columns < HEAD_DIM)[None, :]
+        tile = tl.load(elements, mask=mask, other=0.0, eviction_policy=EVICT)
+    elif WIDTH != HEAD_DIM:
+        mask = (columns < HEAD_DIM)[None, :]
+        tile = tl.load(elements, mask=mask, other=0.0, eviction_policy=EVICT)
+    else:
+        tile = tl.load(elements, eviction_policy=EVICT)
+    if tile.dtype == tl.uint8:
+        tile = decode_float8(tile)
+    if INTERPRETED:  # which takes a bfloat16 for the integer that has the same bits
+        tile = tile.to(tl.float32)
+    return tile.to(like.dtype)
+
+
+@triton.jit
+def decode_float8(bits) -> Any:
+    """Return the float16 values of float8_e4m3fn given as uint8: exact, NaN included.
+
+    The bits of exponent and fraction are moved to where float16 has its own; its exponent counts
+    from 15 instead of 7, hence the factor 2^8. Of infinities there are none.
+    """
+    wide = bits.to(tl.uint16)
+    shifted = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
+    values = shifted.to(tl.float16, bitcast=True) * 256.0
+    return tl.where((wide & 0x7F) == 0x7F, tl.full(values.shape, float("nan"), tl.float16), values)
+
+
+@triton.jit
+def load_scales(scales, offsets, visible, MASKED: tl.constexpr) -> Any:
+    """Return the scales of a tile's tokens, [TILE] float32, zero where not visible."""
+    if MASKED:
+        return tl.load(scales + offsets, mask=visible, other=0.0)
+    return tl.load(scales + offsets)
+
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def empty_state(NUM_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr) -> Any:
+    """Return the state of NUM_ROWS rows that have seen no key."""
+    peak = tl.full((NUM_ROWS,), float("-inf"), tl.float32)
+    mass = tl.zeros((NUM_ROWS,), tl.float32)
+    return peak, mass, tl.zeros((NUM_ROWS, HEAD_DIM), tl.float32)
+
+
+@triton.jit
+def merge_states(peak, mass, total, next_peak, next_mass, next_total) -> Any:
+    """Return the state over the keys of both; not both may be empty.
+
+    peaks and masses: [num_rows], totals: [num_rows, head_dim]. An empty state merged with what this
+    returns gives the same bytes again: no total is a negative zero.
+    """
+    joint = tl.maximum(peak, next_peak)
+    old, new = tl.exp2(peak - joint), tl.exp2(next_peak - joint)
+    mass = tl.fma(mass, old, next_mass * new)
+    return joint, mass, tl.fma(total, old[:, None], next_total * new[:, None]) + 0.0
+
+
+@triton.jit
+def add_sinks(peak, mass, sinks) -> Any:
+    """Return the mass with that of one more score for each row, [num_rows], without a value."""
+    return mass + tl.exp2(sinks * 1.4426950408889634 - peak)  # log2(e)
+
+
+@triton.jit
+def bend_scores(scores, scale, softcap) -> Any:
+    """Return `softcap * tanh(scores * scale / softcap) * log2(e)`.
+
+    tanh by a power of two: 1 - 2 / (1 + e^2x), which tends to -1 and 1 and keeps NaN.
+    """
+    # 1.4427 is log2(e), written twice since a kernel reads no module's variables.
+    powers = tl.exp2(scores * (scale / softcap * (2 * 1.4426950408889634)))
+    return (1.0 - 2.0 / (1.0 + powers)) * (softcap * 1.4426950408889634)
+
+
+@triton.jit
+def weigh_scores(scores, peak, scale) -> Any:
+    """Return (peak, weights, factor): scores [num_rows, num_keys] against the largest so far.
+
+    `scale` turns scores into powers of two; it is above 0. Weights are `2^(score * scale - peak)`
+    with the new peak, and `factor` is what the old mass and total are to be multiplied by.
+    """
+    joint = tl.maximum(peak, tl.max(scores, axis=1) * scale)
+    # One fused operation for each score, instead of a product and a difference.
+    weights = tl.exp2(tl.fma(scores, scale, -joint[:, None]))
+    return joint, weights, tl.exp2(peak - joint)

@@ -4,6 +4,14 @@ The query heads that share a kv head are one matrix, padded to the 16 rows of a 
 key is read once for all of them, and the reading, not the arithmetic, takes the time. Head sizes
 that are no power of two are padded in registers and shared memory only: masked columns are never
 read, so they cost no memory traffic, and two narrower tiles (64 + 16) would read the same bytes.
+
+Two forms: `single_pass` over all of a row's keys, or `partial_states` of partitions on their own,
+which `reduce_states` merges. Both treat a partition alike: its tiles are counted from token 0 and
+enter a fresh state in ascending order, and the states of partitions merge in ascending order, after
+those of a shared prefix. So both give a row the same bytes.
+
+Values derived from the width of the block tables, which grows as a run goes on, are not
+specialized: a kernel would be compiled anew for widths that 16 divides.
 """
 
 from dataclasses import dataclass
@@ -11,19 +19,22 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, Softmax
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.attention.decode_kernels import partial_states, single_pass
-from pagedrun.kernels.gpu.attention.decode_reduction import reduce_states
-from pagedrun.kernels.gpu.attention.kv_tile import readable
-from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
-from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E
+from pagedrun.kernels.gpu.attention.attend_tile import (
+    LOG2_E,
+    add_sinks,
+    attend_tile,
+    empty_state,
+    merge_states,
+    readable,
+)
+from pagedrun.kernels.gpu.attention.prefix_work import PrefixPartials
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 # Keys, counted from token 0, that are attended to on their own before the result merges. Part of
 # what decides a row's bytes, so it depends on nothing.
@@ -242,3 +253,286 @@ def _constants(
         "num_stages": table.num_stages,
         "enable_fp_fusion": False,
     }
+
+
+@triton.jit(do_not_specialize=["table_stride"])
+def single_pass(
+    q,
+    key_cache,
+    value_cache,
+    key_scales,
+    value_scales,
+    block_tables,
+    table_rows,
+    context_lens,
+    out,
+    sinks,
+    prefix_peaks,
+    prefix_masses,
+    prefix_totals,
+    first_slots,
+    num_prefix_states,
+    num_prefix_partitions,
+    scale,
+    softcap,
+    window,
+    q_stride,
+    table_stride,
+    key_stride,
+    value_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    NUM_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTITION: tl.constexpr,
+    PREFIX_PARTITION: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+):
+    """One program: one row's query heads of one kv head, over all of the row's keys.
+
+    Grid: (num_kv_heads, num_rows). NUM_ROWS is GROUP padded to a tensor core's 16.
+    """
+    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    num_heads = tl.num_programs(0) * GROUP
+    heads, columns = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)
+    inside = (heads < GROUP)[:, None] & (columns < HEAD_DIM)[None, :]
+    elements = (kv_head * GROUP + heads)[:, None] * HEAD_DIM + columns[None, :]
+    out_elements = out + row * num_heads * HEAD_DIM + elements
+    length = tl.load(context_lens + row)
+    if length == 0:  # an empty slot
+        tl.store(out_elements, tl.zeros((NUM_ROWS, WIDTH), out.dtype.element_ty), mask=inside)
+        return
+    query = tl.load(q + row * q_stride + elements, mask=inside, other=0.0)
+    table = block_tables + tl.load(table_rows + row).to(tl.int64) * table_stride
+
+    peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+    first = 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window, 0)
+    if HAS_PREFIX:
+        first = tl.load(num_prefix_partitions + row) * PREFIX_PARTITION
+        slot = tl.load(first_slots + row).to(tl.int64)
+        state_elements = slot * num_heads + kv_head * GROUP + heads
+        valid = heads < GROUP
+        # Loads of several states ahead: one after another they would cost their latency each.
+        for _ in tl.range(tl.load(num_prefix_states + row), num_stages=STATES_AHEAD):
+            next_peak = tl.load(prefix_peaks + state_elements, mask=valid, other=0.0)
+            next_mass = tl.load(prefix_masses + state_elements, mask=valid, other=1.0)
+            total_elements = state_elements[:, None] * HEAD_DIM + columns[None, :]
+            next_total = tl.load(prefix_totals + total_elements, mask=inside, other=0.0)
+            peak, mass, total = merge_states(peak, mass, total, next_peak, next_mass, next_total)
+            state_elements += num_heads
+
+    part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+    end_tile = tl.cdiv(length, TILE)
+    # The tiles that a window or the end cuts are part of the loop, whose loads run ahead: of rows
+    # with few tokens they are most of the work. A tile of which all keys count gives the same
+    # bytes with masks as without.
+    for tile in tl.range(first // TILE, end_tile):
+        part_peak, part_mass, part_total = attend_tile(
+            query, key_cache, value_cache, key_scales, value_scales, table,
+            tile * TILE, first, length, kv_head, scale, softcap,
+            key_stride, value_stride, scale_stride,
+            part_peak, part_mass, part_total,
+            HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
+        )  # fmt: skip
+        if (tile + 1) * TILE % PARTITION == 0:
+            peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
+            part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+    if (end_tile * TILE % PARTITION != 0) & (length > first):
+        peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
+    if sinks is not None:
+        own = tl.load(sinks + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)
+        mass = add_sinks(peak, mass, own)
+    tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["table_stride", "max_partitions"])
+def partial_states(
+    q,
+    key_cache,
+    value_cache,
+    key_scales,
+    value_scales,
+    block_tables,
+    table_rows,
+    context_lens,
+    peaks,
+    masses,
+    totals,
+    num_prefix_partitions,
+    scale,
+    softcap,
+    window,
+    max_partitions,
+    q_stride,
+    table_stride,
+    key_stride,
+    value_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    NUM_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTITION: tl.constexpr,
+    PREFIX_PARTITION: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+):
+    """One program: one row's query heads of one kv head, over each n-th of the row's partitions.
+
+    Grid: (num_kv_heads, num_rows, n). The state of a row's i-th partition behind `first` goes to
+    peaks, masses [num_rows, max_partitions, num_heads], totals [.., head_dim], at [row, i].
+    """
+    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    num_heads = tl.num_programs(0) * GROUP
+    length = tl.load(context_lens + row)
+    first = 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window, 0)
+    if HAS_PREFIX:
+        first = tl.load(num_prefix_partitions + row) * PREFIX_PARTITION
+    begin, end = first // PARTITION, tl.cdiv(length, PARTITION)
+    if length <= first or begin + tl.program_id(2) >= end:
+        return
+    heads, columns = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)
+    valid = heads < GROUP
+    inside = valid[:, None] & (columns < HEAD_DIM)[None, :]
+    elements = (kv_head * GROUP + heads)[:, None] * HEAD_DIM + columns[None, :]
+    query = tl.load(q + row * q_stride + elements, mask=inside, other=0.0)
+    table = block_tables + tl.load(table_rows + row).to(tl.int64) * table_stride
+    for index in range(tl.program_id(2), end - begin, tl.num_programs(2)):
+        low = tl.maximum((begin + index) * PARTITION, first)
+        high = tl.minimum((begin + index + 1) * PARTITION, length)
+        peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+        next_tile, end_tile = low // TILE, high // TILE
+        if HAS_WINDOW:  # noqa: SIM102
+            if low % TILE != 0:
+                peak, mass, total = attend_tile(
+                    query, key_cache, value_cache, key_scales, value_scales, table,
+                    next_tile * TILE, low, high, kv_head, scale, softcap,
+                    key_stride, value_stride, scale_stride,
+                    peak, mass, total,
+                    HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
+                )  # fmt: skip
+                next_tile += 1
+        for tile in tl.range(next_tile, end_tile):
+            peak, mass, total = attend_tile(
+                query, key_cache, value_cache, key_scales, value_scales, table,
+                tile * TILE, low, high, kv_head, scale, softcap,
+                key_stride, value_stride, scale_stride,
+                peak, mass, total,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, False, "evict_first",
+            )  # fmt: skip
+        if (high % TILE != 0) & (end_tile >= next_tile):
+            peak, mass, total = attend_tile(
+                query, key_cache, value_cache, key_scales, value_scales, table,
+                end_tile * TILE, low, high, kv_head, scale, softcap,
+                key_stride, value_stride, scale_stride,
+                peak, mass, total,
+                HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
+            )  # fmt: skip
+        states = (row * max_partitions + index) * num_heads + kv_head * GROUP + heads
+        tl.store(peaks + states, peak, mask=valid)
+        tl.store(masses + states, mass, mask=valid)
+        tl.store(totals + states[:, None] * HEAD_DIM + columns[None, :], total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["max_partitions"])
+def reduce_states(
+    peaks,
+    masses,
+    totals,
+    context_lens,
+    out,
+    sinks,
+    prefix_peaks,
+    prefix_masses,
+    prefix_totals,
+    first_slots,
+    num_prefix_states,
+    num_prefix_partitions,
+    window,
+    max_partitions,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PARTITION: tl.constexpr,
+    PREFIX_PARTITION: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """One program: one query head of one row, over the states of its prefix and its partitions.
+
+    Grid: (num_heads, num_rows).
+    """
+    head, row, num_heads = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    columns = tl.arange(0, WIDTH)
+    inside = (columns < HEAD_DIM)[None, :]
+    out_elements = out + (row * num_heads + head) * HEAD_DIM + columns[None, :]
+    length = tl.load(context_lens + row)
+    if length == 0:
+        tl.store(out_elements, tl.zeros((1, WIDTH), out.dtype.element_ty), mask=inside)
+        return
+    peak, mass, total = empty_state(1, WIDTH)
+    first = 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window, 0)
+    if HAS_PREFIX:
+        first = tl.load(num_prefix_partitions + row) * PREFIX_PARTITION
+        slot = tl.load(first_slots + row).to(tl.int64)
+        peak, mass, total = merge_run(
+            peak, mass, total, prefix_peaks, prefix_masses, prefix_totals,
+            slot * num_heads + head, tl.load(num_prefix_states + row), num_heads,
+            HEAD_DIM, WIDTH, STATES_AHEAD,
+        )  # fmt: skip
+    if length > first:
+        count = tl.cdiv(length, PARTITION) - first // PARTITION
+        peak, mass, total = merge_run(
+            peak, mass, total, peaks, masses, totals,
+            row * max_partitions * num_heads + head, count, num_heads,
+            HEAD_DIM, WIDTH, STATES_AHEAD,
+        )  # fmt: skip
+    if sinks is not None:
+        mass = add_sinks(peak, mass, tl.load(sinks + head + tl.arange(0, 1)))
+    tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def merge_run(
+    peak,
+    mass,
+    total,
+    peaks,
+    masses,
+    totals,
+    first,
+    count,
+    stride,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STATES_AHEAD: tl.constexpr,
+) -> Any:
+    """Merge the states at first, first + stride, .. into that of one query head."""
+    columns = tl.arange(0, WIDTH)
+    inside = (columns < HEAD_DIM)[None, :]
+    state = first + tl.arange(0, 1)
+    # Loads of several states ahead: one after another they would cost their latency each.
+    for _ in tl.range(count, num_stages=STATES_AHEAD):
+        next_total = tl.load(
+            totals + state[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
+        )
+        peak, mass, total = merge_states(
+            peak, mass, total, tl.load(peaks + state), tl.load(masses + state), next_total
+        )
+        state += stride
+    return peak, mass, total

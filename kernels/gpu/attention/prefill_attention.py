@@ -1,4 +1,4 @@
-"""Causal attention of prompt chunks over the KV memory, their own part included.
+"""Causal attention of prompt chunks over the KV cache, their own part included.
 
 A tile of rows, a row being one (token, query head of the group that reads one kv head), walks the
 keys in tiles of a fixed width counted from token 0, in ascending order. Why a row's bytes depend on
@@ -6,8 +6,8 @@ nothing but its own context: the width is the same for every tile of rows, key t
 not see leave its state as it was, to the bit, and a key tile that all rows of a tile see gives the
 same numbers with its masks as without.
 
-Which chunk and which rows a program works on it finds in `chunk_starts` on the device, so that
-nothing waits for the device. The grid follows from the shapes alone, and programs too many return.
+A program finds its chunk and its rows in `chunk_starts` on the device, so that nothing waits for
+the device. The grid follows from the shapes alone, and programs too many return.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.attention.kv_tile import readable
-from pagedrun.kernels.gpu.attention.prefill_tile import attend
-from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, add_sinks, empty_state
+from pagedrun.kernels.gpu.attention.attend_tile import (
+    LOG2_E,
+    add_sinks,
+    bend_scores,
+    empty_state,
+    load_scales,
+    load_tile,
+    readable,
+    token_offsets,
+)
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.gpu.quantize import magnitude
+from pagedrun.kernels.gpu.kv_cache import magnitude
+from pagedrun.kernels.gpu.matrix_product import multiply
 
 MAX_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class PrefillTile:
     """Rows of queries and keys in one step of a program, and how many warps and stages it gets."""
 
     num_rows: int
@@ -63,7 +69,7 @@ def prefill_attention(
         return out
     on = chip.chip_of(q.device)
     rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
-    tile = tile_for(head_dim, group, q.dtype, scales is not None, rows_of_a_chunk, on)
+    tile = prefill_tile(head_dim, group, q.dtype, scales is not None, rows_of_a_chunk, on)
     tile_tokens = tile.num_rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
@@ -99,14 +105,14 @@ def prefill_attention(
     return out
 
 
-def tile_for(
+def prefill_tile(
     head_dim: int,
     group: int,
     dtype: torch.dtype,
     is_quantised: bool,
     rows_of_a_chunk: int,
     on: Chip,
-) -> Tile:
+) -> PrefillTile:
     """Return the tile of a chip for heads of this size, `group` of them to a kv head, and chunks of
     so many rows each.
 
@@ -121,21 +127,23 @@ def tile_for(
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
         num_warps = 4 if width > 256 and on.backend == "hip" else 8
-        return Tile(32, 16 if width > 128 or is_uneven else 32, num_warps, 1)
+        return PrefillTile(32, 16 if width > 128 or is_uneven else 32, num_warps, 1)
     if width > 256:
         # With 99 KB there is room for one tile of keys and values.
         num_stages = 1 if on.shared_memory < 128 << 10 else 2
-        return Tile(32, 16, 4, 1) if on.backend == "hip" else Tile(32, 32, 8, num_stages)
+        return (
+            PrefillTile(32, 16, 4, 1) if on.backend == "hip" else PrefillTile(32, 32, 8, num_stages)
+        )
     if on.backend == "hip":
-        return Tile(64 if width > 128 else 128, 32, 4, 2)
+        return PrefillTile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
-        return Tile(64, 32, 8, 2)
+        return PrefillTile(64, 32, 8, 2)
     if on.matrix_unit == "mma" and width == 128:
         # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
         # heads and of rows without a query take some too, and an sm_120 runs out of them anyway.
         needs_room = is_quantised or head_dim < width or is_uneven or on.arch == 120
-        return Tile(64, 32, 4, 2) if needs_room else Tile(128, 32, 8, 3)
-    return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 3)
+        return PrefillTile(64, 32, 4, 2) if needs_room else PrefillTile(128, 32, 8, 3)
+    return PrefillTile(64, 64, 4, 2) if is_small else PrefillTile(128, 64, 8, 3)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "table_stride"])
@@ -194,7 +202,7 @@ def _prefill_attention(
         if window is not None:
             edge = tl.maximum(first_position - window + 1, 0) // NUM_KEYS
             full_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), NUM_KEYS)
-            state = attend(
+            state = attend_causal(
                 state,
                 query,
                 positions,
@@ -210,7 +218,7 @@ def _prefill_attention(
                 sizes,
                 True,
             )
-        state = attend(
+        state = attend_causal(
             state,
             query,
             positions,
@@ -226,7 +234,7 @@ def _prefill_attention(
             sizes,
             False,
         )
-        state = attend(
+        state = attend_causal(
             state,
             query,
             positions,
@@ -269,3 +277,83 @@ def _chunk_of(tile, chunk_starts, num_chunks, TILE_TOKENS: tl.constexpr) -> Any:
         begun = exists & (starts // TILE_TOKENS + chunks <= tile)
         num_begun += tl.sum(begun.to(tl.int32), axis=0)
     return num_begun - 1
+
+
+@triton.jit
+def attend_causal(
+    state,
+    query,
+    positions,
+    first_tile,
+    last_tile,
+    caches,
+    table,
+    kv_head,
+    context_end,
+    scale,
+    softcap,
+    window,
+    sizes: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> Any:
+    """Return the state of the rows after the key tiles from `first_tile` up to `last_tile`.
+
+    state: largest score so far (a power of two), sum of weights, and sum of values with these
+    weights, of each row. query: [num_rows, WIDTH], zeros from HEAD_DIM on. positions: [num_rows].
+    caches: keys, values, scales of keys and of values (or None). context_end: the first
+    token that is not to be read. sizes: block size, number of kv heads, head size, keys in a tile.
+    MASKED: the rows do not all see all keys of these tiles.
+    """
+    BLOCK_SIZE: tl.constexpr = sizes[0]
+    block_vectors: tl.constexpr = BLOCK_SIZE * sizes[1]
+    HEAD_DIM: tl.constexpr = sizes[2]
+    NUM_KEYS: tl.constexpr = sizes[3]
+    NUM_ROWS: tl.constexpr = query.shape[0]
+    WIDTH: tl.constexpr = query.shape[1]
+    key_cache, value_cache, key_scales, value_scales = caches
+    peak, mass, total = state
+    for tile in tl.range(first_tile, last_tile):
+        tokens = tile * NUM_KEYS + tl.arange(0, NUM_KEYS)
+        written = tokens < context_end
+        # Where the tokens' head vectors lie, counted in such.
+        vectors = token_offsets(
+            table, tile * NUM_KEYS, kv_head, written, block_vectors, NUM_KEYS, BLOCK_SIZE, 1, MASKED
+        )
+        offsets = vectors * HEAD_DIM
+        keys = load_tile(key_cache, offsets, written, query, HEAD_DIM, WIDTH, MASKED, "")
+        scores = multiply(query, tl.trans(keys), tl.zeros((NUM_ROWS, NUM_KEYS), tl.float32))
+        if key_scales is not None:
+            scores *= load_scales(key_scales, vectors, written, MASKED)[None, :]
+        # An infinite key must show as NaN: minus infinity would be a weight of 0.
+        scores = tl.fma(scores, 0.0, scores)
+        if softcap is not None:
+            scores = bend_scores(scores, scale, softcap)
+        values = load_tile(value_cache, offsets, written, query, HEAD_DIM, WIDTH, MASKED, "")
+        value_scale = tl.full((NUM_KEYS,), 1.0, tl.float32)
+        if value_scales is not None:
+            value_scale = load_scales(value_scales, vectors, written, MASKED)
+        if MASKED:
+            # What is not finite in a value moves to the scores, where the mask can stop it: a
+            # weight of 0 would not, for 0 times NaN is NaN.
+            finite = tl.max(magnitude(values.to(tl.float32)), axis=1) < float("inf")
+            finite = finite & (magnitude(value_scale) < float("inf"))
+            values = tl.where(finite[:, None], values, tl.zeros_like(values))
+            value_scale = tl.where(finite, value_scale, 0.0)
+            scores = tl.where(finite[None, :], scores, float("nan"))
+            visible = tokens[None, :] <= positions[:, None]
+            if window is not None:
+                visible = visible & (tokens[None, :] > positions[:, None] - window)
+            scores = tl.where(visible, scores, float("-inf"))
+
+        factor = scale if softcap is None else 1.0
+        joint = tl.maximum(peak, tl.max(scores, axis=1) * factor)
+        # A row whose window begins in a later tile has no peak yet.
+        base = joint if window is None else tl.where(joint == float("-inf"), 0.0, joint)
+        weights = tl.exp2(tl.fma(scores, factor, -base[:, None]))
+        old = tl.exp2(peak - base)
+        mass = tl.fma(mass, old, tl.sum(weights, axis=1))
+        if value_scales is not None:
+            weights *= value_scale[None, :]
+        total = multiply(weights.to(values.dtype), values, total * old[:, None])
+        peak = joint
+    return peak, mass, total

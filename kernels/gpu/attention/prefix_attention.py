@@ -4,28 +4,48 @@ The rows of a group times the query heads of a kv head are one matrix, the keys 
 with nothing masked between them. A program takes one item of `PrefixWork` for one kv head and
 writes the state of each row over its units; `decode_attention` merges a row's states, in ascending
 order. No state depends on the other rows of a tile, nor on how many they are.
+
+`GpuAttention` makes the work items of a step, once for all layers; a captured launch reads them in
+the memory that `prefix_room` reserves.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention import AttentionOps, AttentionShape, PreparedAttention
+from pagedrun.kernels.attention_inputs import AttentionInputs, KVLayer, PrefixGroups, Softmax
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.attention.attend_tile import attend_tile
-from pagedrun.kernels.gpu.attention.kv_tile import readable
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS, PrefixPartials
-from pagedrun.kernels.gpu.attention.prefix_tile import PrefixTile
-from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
-from pagedrun.kernels.gpu.attention.softmax_state import LOG2_E, empty_state, merge_states
+from pagedrun.kernels.gpu.attention.attend_tile import (
+    LOG2_E,
+    attend_tile,
+    empty_state,
+    merge_states,
+    readable,
+)
+from pagedrun.kernels.gpu.attention.prefix_work import (
+    UNIT_PARTITIONS,
+    UNIT_TOKENS,
+    PrefixPartials,
+    PrefixWork,
+)
 from pagedrun.kernels.gpu.chip import Chip
 
 # Programs for each processor: those that find no item left end at once.
 PROGRAMS_PER_PROCESSOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTile:
+    """Rows of the query matrix, and keys at a time."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
 
 
 def prefix_tile(
@@ -241,3 +261,58 @@ def attend_units(
         tl.store(peaks + states, peak, mask=valid)
         tl.store(masses + states, mass, mask=valid)
         tl.store(totals + states[:, None] * HEAD_DIM + columns[None, :], total, mask=inside)
+
+
+class GpuAttention(PreparedAttention[PrefixWork, PrefixPartials]):
+    """The work items are made once for all layers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls,
+        inputs: AttentionInputs,
+        ops: AttentionOps[PrefixWork, PrefixPartials],
+        shape: AttentionShape,
+        room: int,
+    ) -> "GpuAttention":
+        """Return attention over the inputs, with room for groups to come; see `Backend.prepare`."""
+        rows, device = inputs.decode, inputs.block_tables.device
+        work = None
+        if rows is not None and room:
+            work = prefix_room(len(rows.context_lens), room, shape, device)
+            if rows.groups is not None:
+                work.write(rows.groups)
+        elif rows is not None and rows.groups is not None:
+            work = prefix_work(rows.groups, shape, device)
+        return cls(ops, PrefixPartials, inputs, work)
+
+    def regroup(self, groups: PrefixGroups) -> None:
+        """Replace the work items in stream order, in the memory that they have."""
+        assert self.work is not None, "prepared without room"
+        self.work.write(groups)
+
+
+def prefix_room(
+    num_rows: int,
+    num_partitions: int,
+    shape: AttentionShape,
+    device: torch.device,
+) -> PrefixWork:
+    """Return work without items, with room for any groups of so many rows.
+
+    num_partitions: of all rows together. A row has a unit begun besides its whole ones, an item
+    covers a unit of a row at least, and a group a partition of each of its rows.
+    """
+    on = chip.chip_of(device)
+    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
+    max_slots = num_partitions // UNIT_PARTITIONS + num_rows
+    return PrefixWork.allocate(
+        max_items=max_slots,
+        max_entries=num_partitions,
+        max_rows=num_rows,
+        max_slots=max_slots,
+        tile_rows=tile_rows(num_rows, shape.num_heads // shape.num_kv_heads, heights),
+        device=device,
+        at_once=items_at_once(shape, on),
+    )

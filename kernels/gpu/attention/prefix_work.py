@@ -1,4 +1,4 @@
-"""The work items of prefix attention on a GPU, made from groups on the host."""
+"""Work items of prefix attention, made from groups on the host, and the states that it writes."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
+from pagedrun.kernels.attention_inputs import PrefixGroups, PrefixResult
+from pagedrun.kernels.partition import PARTITION_TOKENS
+
+# Tokens of a prefix, counted from token 0, that give one partial state. Each row's state of a unit
+# is written and read once: head_dim * 4 bytes for each query head and unit, where a unit's keys
+# and values are 2 * head_dim * 1024 elements for each kv head. Shorter units would write more, in
+# longer ones more would be read again where prefixes branch.
+UNIT_TOKENS = 1024
 
 UNIT_PARTITIONS = UNIT_TOKENS // PARTITION_TOKENS
 ITEM_FIELDS = 6
@@ -254,3 +259,24 @@ def _cut(
     index = np.arange(len(group)) - np.repeat(np.cumsum(num_items) - num_items, num_items)
     offset = index % num_tiles[group] * tile_rows
     return group, index // num_tiles[group], offset, np.minimum(counts[group] - offset, tile_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPartials(PrefixResult):
+    """States of query rows over the units of their prefixes, for `decode_attention` to merge.
+
+    Row r's states, each of one unit or merged of several, lie from slot `first_slots[r]` on, in
+    ascending order. What a state is: see `PrefixState`, the same after merging. Other slots are
+    undefined.
+
+    peaks, masses: [num_slots, num_heads] float32. totals: [num_slots, num_heads, head_dim] float32.
+    first_slots, num_states, num_partitions: [num_rows] int32, partitions being those of
+    `PARTITION_TOKENS`.
+    """
+
+    peaks: Tensor
+    masses: Tensor
+    totals: Tensor
+    first_slots: Tensor
+    num_states: Tensor
+    num_partitions: Tensor

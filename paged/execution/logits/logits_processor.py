@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW
+from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 from pagedrun.paged.execution.device import Device, Place, transferred
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
@@ -64,7 +64,7 @@ _DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed", "row", "sample", "po
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """What `sample` takes besides logits, see `kernels/reference/sampling/sample.py`, and what
+    """What `sample` takes besides logits, see `kernels/reference/sampling.py`, and what
     processors of logits take. All [num_rows], on the device.
 
     temperature, top_p, min_p: float32. top_k: int32. seed, row, sample, position: int64.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
 from pagedrun.paged.execution.logits.penalties import Penalties

@@ -14,8 +14,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Protocol
 
-from pagedrun.kernels.code_form import CodeForm
-from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
 from pagedrun.paged.files.gguf import BLOCK_TYPES
 
 

@@ -11,11 +11,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.code_kernels import CodeKernels
-from pagedrun.kernels.experts.grouped_linear import GroupedLinear
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import (
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import (
     PackedWeight,
     all_alike,
     dtype_name,

@@ -1,7 +1,6 @@
 """ERNIE 4.5 with mixtures: a softmax that is corrected where experts are compared."""
 
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec

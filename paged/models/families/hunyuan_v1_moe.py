@@ -1,7 +1,6 @@
 """Hunyuan with mixtures: the dense model's attention, and an expert that all tokens pass."""
 
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.families.family import Family, load_decoder

@@ -1,7 +1,6 @@
 """LFM2 with mixtures: the first layers are dense, the others have corrected sigmoid mixtures."""
 
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.families.family import Family, load_decoder

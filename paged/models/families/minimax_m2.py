@@ -1,7 +1,6 @@
 """MiniMax-M2: norms of all queries and keys together, sigmoid mixtures, partly turning heads."""
 
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.families.family import Family, load_decoder

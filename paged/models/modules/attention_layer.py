@@ -7,9 +7,7 @@ round alike; keys and values of all tokens of the batch are in the cache before 
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.head_norms import HeadNorms
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, Softmax
 from pagedrun.paged.cache.cache_spec import KVPlace
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
+from pagedrun.kernels.quantized_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,

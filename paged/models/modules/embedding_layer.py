@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pagedrun.kernels.linear import Linear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.ops import Linear
+from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec

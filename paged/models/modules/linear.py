@@ -21,8 +21,8 @@ from pagedrun.paged.models.checkpoint.tensors import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.linear import Linear
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.ops import Linear
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.modules.mlp import Activation, MlpSpec
 from pagedrun.paged.models.modules.moe import ClippedSwiglu

@@ -9,8 +9,7 @@ dense MLP (`SideMixtureSpec`). `moe_layer` computes them.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,

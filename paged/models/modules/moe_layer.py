@@ -7,7 +7,7 @@ on its own experts and weights, not on the other tokens of a batch.
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.experts.routing import ExpertRows, Routing
+from pagedrun.kernels.op_values import ExpertRows, Routing
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.modules.mlp_layer import Mlp, activation
 from pagedrun.paged.models.modules.moe import MixtureSpec, RouterSpec, SideMixtureSpec

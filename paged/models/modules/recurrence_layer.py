@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.cache_spec import StatePlace
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
@@ -13,7 +13,7 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 _BLOCK_SIZES = (64, 32, 128, 256, 512, 1024, 2048, 4096)
@@ -129,7 +129,7 @@ class Int8Rows:
 
         Raises `ModelError` for rows in another order.
         """
-        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         layout = f"{part.name}.weight_format"
         if source.stored.get(layout) is not None and source.read(layout).item() != 0:

@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
@@ -23,7 +23,7 @@ from pagedrun.paged.values.json_value import JSONValue
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 # The dtype of the codes in the formats that store one number a weight.
@@ -183,7 +183,7 @@ class PackQuantized:
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         unpack, order = source.kernels.unpack_codes, ascending_order(self.num_bits)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,
     HeldCodes,
@@ -28,7 +28,7 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 

@@ -8,7 +8,7 @@ layers.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import E2M1, CodeForm
+from pagedrun.kernels.quantized_form import E2M1, CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import FLOATS, Parameter, Role, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
@@ -19,7 +19,7 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 _SCALE_BIAS, _NAN_EXPONENT = 127, 255  # of an exponent in a byte
@@ -104,7 +104,7 @@ def packed_floats(
     """
     import torch
 
-    from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+    from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
     pairs, scales = pairs.to(source.device), scales.to(source.device)
     codes = torch.stack([pairs & 15, pairs >> 4], dim=2).flatten(1)

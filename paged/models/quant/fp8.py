@@ -7,7 +7,7 @@ tensors.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.checkpoint.tensors import (
     FLOATS,
@@ -22,7 +22,7 @@ from pagedrun.paged.models.quant.linear_methods import Unpacked
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 # All multiply, the first too: it is the inverse of what the weights were multiplied by.
@@ -70,7 +70,7 @@ class ScaledCodes:
         """Return codes and scales."""
         import torch
 
-        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         codes = source.read(f"{part.name}.weight").to(source.device)
         scales = source.read(self._scales(part, in_features, source.stored).name).to(source.device)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import BLOCK_FORMS, CodeForm
+from pagedrun.kernels.quantized_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
@@ -13,7 +13,7 @@ from pagedrun.paged.models.quant.linear_methods import Unpacked
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 

@@ -7,7 +7,7 @@ eight rows of one column. Groups of columns have a scale and a zero point for ea
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.kernels.code_form import CodeForm
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
 from pagedrun.paged.models.modules.linear import Projection
@@ -17,7 +17,7 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 _GPTQ_LAYOUTS = (None, "gptq", "gptq_v2")
@@ -95,7 +95,7 @@ class Gptq:
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         unpack, order = source.kernels.unpack_codes, ascending_order(self.num_bits)
 
@@ -189,7 +189,7 @@ class Awq:
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         def codes(name: str) -> "Tensor":
             words = source.read(f"{part.name}.{name}").to(source.device)

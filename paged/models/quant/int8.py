@@ -22,8 +22,8 @@ from pagedrun.paged.models.quant.linear_methods import Dense, Unpacked, check_st
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.linear import Linear
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.ops import Linear
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 # Sums of so many products fit 32 bits.

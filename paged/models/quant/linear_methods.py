@@ -9,8 +9,7 @@ dtype at load. Both give the same products up to rounding: activations are not q
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from pagedrun.kernels.code_form import CodeForm
-from pagedrun.kernels.code_kernels import CodeKernels
+from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
 from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,
     HeldCodes,
@@ -24,8 +23,8 @@ from pagedrun.paged.values.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pagedrun.kernels.linear import Linear
-    from pagedrun.kernels.packed_weight import PackedWeight
+    from pagedrun.kernels.ops import Linear
+    from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
+from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
 from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache, KVMemory
 from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
 

@@ -22,10 +22,9 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.backend import Backend
-from pagedrun.kernels.experts.routing import ExpertRows
-from pagedrun.kernels.linear import Linear
+from pagedrun.kernels.attention_inputs import Softmax
+from pagedrun.kernels.op_values import ExpertRows
+from pagedrun.kernels.ops import Backend, Linear
 from pagedrun.paged.cache.cache_spec import KVPlace
 from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.model import ForwardBatch

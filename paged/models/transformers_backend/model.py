@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint

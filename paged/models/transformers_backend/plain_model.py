@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pagedrun.kernels.attention.attention import AttentionShape
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
 from pagedrun.paged.models.model import ForwardBatch

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
 from pagedrun.paged.bench.kernel_points import (

@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from pagedrun.kernels import cpu
-from pagedrun.kernels.attention.prefix_groups import PrefixState
+from pagedrun.kernels.attention_inputs import PrefixState
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.bench.contender import EngineContender, reading_alone
 from pagedrun.paged.bench.op_timer import OpTimer

@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from pagedrun.kernels import processor
+from pagedrun.kernels import kernel_set as processor
 from pagedrun.paged.execution.device_options import CpuDtypes, GpuDtypes
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, KV_DTYPES
 from pagedrun.paged.values.errors import UsageError

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import Device, choose_device

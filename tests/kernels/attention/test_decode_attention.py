@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
+from pagedrun.kernels.partition import PARTITION_TOKENS
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention import Attention, AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.backend import Backend
+from pagedrun.kernels.attention import Attention, AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    DecodeInputs,
+    KVLayer,
+    PrefillInputs,
+    Softmax,
+)
+from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Twin

@@ -5,12 +5,16 @@ from typing import Any
 
 import torch
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import AttentionInputs, DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import (
+    AttentionInputs,
+    DecodeInputs,
+    KVLayer,
+    KVScales,
+    PrefillInputs,
+    Softmax,
+)
+from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 
 LENGTHS = [300, 77, 131]

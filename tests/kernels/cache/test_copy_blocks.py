@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from pagedrun.kernels import gpu
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
 from tests.without_float8 import refuse_float8

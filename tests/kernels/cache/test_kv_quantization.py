@@ -3,11 +3,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.reference.kv_cache import quantize
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:

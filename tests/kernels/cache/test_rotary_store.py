@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.attention.head_norms import HeadNorms
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
+from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -18,9 +18,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales
+from pagedrun.kernels.reference.kv_cache import quantize
 
 
 class Kind(StrEnum):

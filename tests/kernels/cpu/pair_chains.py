@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.simd.block_product import block_product
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.quantized_weight import PackedWeight
 
 _LANES = 16
 _multiply = block_product(1, 1)

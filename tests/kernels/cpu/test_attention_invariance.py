@@ -14,12 +14,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixState
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, PrefixState, Softmax
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.every_pair import every_pair
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
-from pagedrun.kernels.processor import has_features
+from pagedrun.kernels.kernel_set import has_features
 
 NUM_K = 37
 Multiply = Any

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
 
 NUM_TOKENS = 300
 BLOCK_SIZES = [16, 1, 2, 3, 5, 64]

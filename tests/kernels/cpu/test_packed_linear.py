@@ -11,7 +11,7 @@ from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight, joined_neighbours
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbours
 from tests.every_pair import every_pair
 from tests.kernels.cpu.pair_chains import pair_chains
 from tests.kernels.cpu.products import (

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import (
+    DecodeInputs,
+    KVLayer,
+    KVScales,
+    PrefillInputs,
+    Softmax,
+)
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
 from tests.kernels.cpu.test_attention_invariance import (

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.backend import Backend
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
-from pagedrun.kernels.experts.routing import ExpertRows
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.op_values import ExpertRows
+from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 from tests.kernels.cpu.products import DTYPES, skip_unless_supported
 

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.routing import ExpertRows
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
+from pagedrun.kernels.op_values import ExpertRows
 from tests.kernels.conftest import Twin
 
 SCORES = [*Score]

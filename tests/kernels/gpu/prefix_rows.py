@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
-from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS
+from pagedrun.kernels.attention_inputs import PrefixGroups
+from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS, UNIT_TOKENS
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Context, build_context
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import (
     DECODE_PARTITION,

@@ -7,13 +7,10 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import gpu, reference
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
-from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, tile_for
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, prefill_tile
 from pagedrun.kernels.gpu.chip import Chip
-from pagedrun.kernels.reference.cache.quantize import quantize
+from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
 
@@ -235,7 +232,9 @@ def test_chunk_alone_equals_chunk_in_batch(
 def test_few_rows_take_a_smaller_tile_with_the_same_keys(
     group: int, head_dim: int, is_quantised: bool, dtype: torch.dtype, chip: Chip
 ) -> None:
-    few, many = (tile_for(head_dim, group, dtype, is_quantised, rows, chip) for rows in (4, 4096))
+    few, many = (
+        prefill_tile(head_dim, group, dtype, is_quantised, rows, chip) for rows in (4, 4096)
+    )
     assert few.num_keys == many.num_keys
     assert MAX_GROUP <= few.num_rows <= many.num_rows
     # Warps have as many rows each, so that a product is made by the same instructions.

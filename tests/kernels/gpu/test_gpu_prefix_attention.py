@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, PrefixGroups, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefix_attention import (
@@ -27,8 +23,7 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     prefix_work,
     tile_rows,
 )
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
-from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
+from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
 from tests.kernels.conftest import Context, build_context
 from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
 

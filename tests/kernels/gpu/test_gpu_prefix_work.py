@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.prefix_groups import PrefixGroups
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import PrefixGroups
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import items_at_once, tile_rows
-from pagedrun.kernels.gpu.attention.prefix_partials import UNIT_TOKENS
-from pagedrun.kernels.gpu.attention.prefix_work import PrefixWork
+from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
 from tests.kernels.conftest import build_context
 from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
 

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pagedrun.kernels.gpu.quantize import encode
+from pagedrun.kernels.gpu.kv_cache import encode
 
 
 @triton.jit  # type: ignore[untyped-decorator]

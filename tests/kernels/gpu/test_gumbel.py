@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pagedrun.kernels.gpu.sampling.gumbel import exact_noise, noise
+from pagedrun.kernels.gpu.sampling import exact_noise, noise
 
 EDGES = [0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2**29 - 1, 2**32 - 2**29, 2**32 - 2, 2**32 - 1]
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.experts.routing import ExpertRows
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.gpu.packed.grouped_linear import QuantizedGroupedLinear
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear
+from pagedrun.kernels.op_values import ExpertRows
+from pagedrun.kernels.quantized_weight import PackedWeight
 from tests.kernels.gpu.test_packed_linear import inputs, moved
 from tests.kernels.packed_forms import GPU_FORMS
 

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.gpu.packed import linear as packed_linear
-from pagedrun.kernels.gpu.packed.code_tensors import CodeTensors
-from pagedrun.kernels.gpu.packed.expand import expand
-from pagedrun.kernels.gpu.packed.linear import QuantizedLinear
-from pagedrun.kernels.gpu.packed.product_tile import EXPAND_ROWS, tile_of
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.gpu.quantized import linear as packed_linear
+from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
+from pagedrun.kernels.gpu.quantized.linear import QuantizedLinear
+from pagedrun.kernels.gpu.quantized.products import EXPAND_ROWS, expand, tile_of
+from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from tests.kernels.conftest import INTERPRETS
 from tests.kernels.packed_forms import FORMS, GPU_FORMS, awq, codes, halves, mxfp4, q4_0, random
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.partition import PARTITION_TOKENS
+from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.gpu.attention.decode_attention import (
     MAX_SINGLE_PASS_DIM,
     max_row_partitions,
 )
-from pagedrun.kernels.gpu.attention.prefix_room import prefix_room
+from pagedrun.kernels.gpu.attention.prefix_attention import prefix_room
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.planning.sizing import (
     FEW_PROGRAMS,

@@ -5,8 +5,8 @@ import torch
 import triton
 from torch import Tensor
 
-from pagedrun.kernels.gpu.sampling.threshold import CAPACITY, find_thresholds
-from pagedrun.kernels.reference.sampling.sample import GREEDY_BELOW, _keep
+from pagedrun.kernels.gpu.sampling import CAPACITY, find_thresholds
+from pagedrun.kernels.reference.sampling import GREEDY_BELOW, _keep
 
 CHUNK = 1000
 

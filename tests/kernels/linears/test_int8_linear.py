@@ -14,9 +14,8 @@ from pagedrun.kernels.cpu.linears.int8_linear import (
     Int8Words,
     Products,
 )
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.processor import has_features
-from pagedrun.kernels.reference.linears.int8_linear import MAX_IN_FEATURES
+from pagedrun.kernels.kernel_set import KernelSet, has_features
+from pagedrun.kernels.reference.linear import MAX_IN_FEATURES
 
 DTYPES = [torch.float32, torch.bfloat16]
 MAX_ROWS = 70

@@ -2,7 +2,7 @@
 
 import torch
 
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.op_values import StateInputs
 
 
 def state_inputs(

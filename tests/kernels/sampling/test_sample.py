@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels import cpu, gpu, reference
-from pagedrun.kernels.reference.sampling.sample import gumbel_noise, philox4x32
+from pagedrun.kernels.reference.sampling import gumbel_noise, philox4x32
 
 KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
     ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),

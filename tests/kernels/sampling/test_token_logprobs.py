@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels import reference
-from pagedrun.kernels.token_logprobs import TokenLogprobs
+from pagedrun.kernels.op_values import TokenLogprobs
 from tests.kernels.conftest import Twin
 
 VOCAB = 5000  # more than a block of any twin, and no multiple of one

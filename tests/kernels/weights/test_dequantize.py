@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pagedrun.kernels import cpu, reference
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 DTYPES = [torch.float32, torch.bfloat16]
 

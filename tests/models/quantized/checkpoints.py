@@ -18,7 +18,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.packed_weight import PackedWeight
+from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.code_form import E2M1
+from pagedrun.kernels.quantized_form import E2M1
 from tests.models.quantized.checkpoints import Stored
 
 # Quantiles of a normal distribution, as bitsandbytes writes them beside the codes.

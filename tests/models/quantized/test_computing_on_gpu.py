@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.kernels.attention.read_once import ON_GPU
-from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.partition import ON_GPU
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory

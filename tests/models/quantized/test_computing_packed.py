@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.kernels.attention.read_once import NEVER
-from pagedrun.kernels.code_kernels import CodeKernels
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.partition import NEVER
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedrun.kernels.attention.read_once import ReadOnce
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart, num_common
 from pagedrun.paged.planning.planner import PartPlanner, part_nodes, prefix_nodes

@@ -4,10 +4,7 @@ import functools
 
 import torch
 
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
 from pagedrun.kernels.gpu.attention.decode_attention import (
     MAX_SINGLE_PASS_DIM,
     decode_single_pass,
@@ -29,7 +26,7 @@ def launch(
     has_prefix: bool,
     has_sinks: bool,
 ) -> None:
-    from pagedrun.kernels.gpu.attention.prefix_partials import PrefixPartials
+    from pagedrun.kernels.gpu.attention.prefix_work import PrefixPartials
 
     q = torch.ones(NUM_ROWS, KV_HEADS * group, head_dim, dtype=dtype)
     cache = torch.ones(3, KV_HEADS, block_size, head_dim).to(cache_dtype)

@@ -5,8 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
-from pagedrun.kernels.experts.expert_choice import ExpertChoice
-from pagedrun.kernels.experts.score import Score
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from tests.kernels.gpu.ahead_of_time import Case
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.gpu.packed.code_tensors import CodeTensors
-from pagedrun.kernels.gpu.packed.expand import expand
-from pagedrun.kernels.gpu.packed.grouped_linear import QuantizedGroupedLinear
-from pagedrun.kernels.gpu.packed.linear import QuantizedLinear
-from pagedrun.kernels.packed_weight import GroupScales, PackedWeight
+from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
+from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
+from pagedrun.kernels.gpu.quantized.products import expand
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from tests.kernels.gpu.ahead_of_time import Case
 
 

@@ -5,10 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
-from pagedrun.kernels.attention.attention_inputs import PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
 from tests.kernels.gpu.ahead_of_time import Case
 
 

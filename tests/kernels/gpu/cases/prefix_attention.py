@@ -4,10 +4,8 @@ import functools
 
 import torch
 
-from pagedrun.kernels.attention.attention import AttentionShape
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import KVLayer, KVScales, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import (
     items_at_once,

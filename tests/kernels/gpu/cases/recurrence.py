@@ -5,7 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
-from pagedrun.kernels.state_inputs import StateInputs
+from pagedrun.kernels.op_values import StateInputs
 from tests.kernels.gpu.ahead_of_time import Case
 
 

@@ -5,9 +5,7 @@ import functools
 import torch
 
 from pagedrun.kernels import gpu
-from pagedrun.kernels.attention.head_norms import HeadNorms
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.kv_scales import KVScales
+from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
 from tests.kernels.gpu.ahead_of_time import Case
 
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention.attention_inputs import DecodeInputs, PrefillInputs
-from pagedrun.kernels.attention.kv_layer import KVLayer
-from pagedrun.kernels.attention.softmax import Softmax
+from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, PrefillInputs, Softmax
 from pagedrun.kernels.gpu.attention.decode_attention import decode_single_pass, decode_split
 from pagedrun.kernels.gpu.attention.prefill_attention import prefill_attention
 from pagedrun.kernels.gpu.attention.prefix_attention import prefix_attention

@@ -1,1 +1,0 @@
-"""What attention reads, and how: the same values for every backend."""

@@ -1,1 +1,0 @@
-"""Mixtures of experts: who is chosen, which rows go where, and their linear layers."""

@@ -1,0 +1,169 @@
+"""Quantized weights in the layout that the kernels of this folder read."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+
+# What kernels call the kinds of codes: whole numbers by their bits, and floats.
+FLOAT4, FLOAT8 = 1, 2
+STEP = 64  # inputs whose codes lie together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeTensors:
+    """One or more weights of the same shape and form, for each all of these one after the other:
+
+    words: [num_steps, out_features, 8] int32, of eight codes each, the first in the lowest bits, or
+    [num_steps, out_features, 16], of four. A step is 64 neighbouring inputs of all outputs: so the
+    tile of a program lies in one piece. above: the fifth bit of each code, or the fifth and sixth,
+    in words alike. scales, zeros (int8), minima: [num_groups, out_features]; of those with factors
+    one byte each, and `factors`, `minimum_factors` have a line for every `neighbours` groups.
+
+    kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: what whole numbers are more by
+    than they mean. group: inputs that have one scale; 0: all have. span: neighbours that are in one
+    group wherever a step begins.
+    """
+
+    words: Tensor
+    above: Tensor | None
+    scales: Tensor
+    factors: Tensor | None
+    zeros: Tensor | None
+    minima: Tensor | None
+    minimum_factors: Tensor | None
+    kind: int
+    offset: int
+    group: int
+    span: int
+    neighbours: int
+
+    @classmethod
+    def of(cls, weights: Iterable[PackedWeight]) -> "CodeTensors":
+        """Return weights in this layout, copied one at a time."""
+        remaining = iter(weights)
+        first = next(remaining)
+        form = first.form
+        kind = form.held_bits
+        if form.is_float:
+            kind = FLOAT8 if form.held_bits == 8 else FLOAT4
+        group = 0 if form.group_size is None else form.group_size
+        pieces = [_Pieces.of(each, kind) for each in chain([first], remaining)]
+        return cls(
+            words=torch.stack([each.words for each in pieces]),
+            above=_stacked([each.above for each in pieces]),
+            scales=torch.stack([each.scales for each in pieces]),
+            factors=_stacked([each.factors for each in pieces]),
+            zeros=_stacked([each.zeros for each in pieces]),
+            minima=_stacked([each.minima for each in pieces]),
+            minimum_factors=_stacked([each.minimum_factors for each in pieces]),
+            kind=kind,
+            offset=_offset(first, kind),
+            group=group,
+            span=math.gcd(STEP, group),
+            neighbours=max(form.groups_per_factor, 1),
+        )
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of a row."""
+        return self.scales.shape[1]
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All tensors, in the order in which kernels take them."""
+        return (
+            *(self.words, self.above, self.scales, self.factors),
+            *(self.zeros, self.minima, self.minimum_factors),
+        )
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What kernels are compiled for."""
+        return {
+            "KIND": self.kind,
+            "OFFSET": self.offset,
+            "GROUP": self.group,
+            "SPAN": self.span,
+            "STEP": STEP,
+            "NEIGHBOURS": self.neighbours,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """The tensors of one weight."""
+
+    words: Tensor
+    above: Tensor | None
+    scales: Tensor
+    factors: Tensor | None
+    zeros: Tensor | None
+    minima: Tensor | None
+    minimum_factors: Tensor | None
+
+    @classmethod
+    def of(cls, weight: PackedWeight, kind: int) -> "_Pieces":
+        weight = weight.by_row()
+        codes = weight.codes.view(torch.uint8) + _offset(weight, kind)
+        codes = functional.pad(codes, (0, -codes.shape[1] % STEP))
+        scales, minima = weight.scales, weight.minima
+        if scales.values.dtype is torch.float8_e8m0fnu:
+            scales = GroupScales(scales.values.view(torch.uint8))
+        elif kind == FLOAT8:
+            scales = GroupScales(scales.to_float32())
+        above = None
+        if kind in (5, 6):
+            above = _by_step(_joined(codes >> 4, kind - 4), STEP * (kind - 4) // 8)
+        low = codes if kind in (FLOAT8, 8) else _joined(codes & 15, 4)
+        return cls(
+            words=_by_step(low, low.shape[1] * STEP // codes.shape[1]),
+            above=above,
+            scales=_by_group(scales.values),
+            factors=_if_any(scales.factors, _by_group),
+            zeros=_if_any(weight.zeros, _by_group),
+            minima=None if minima is None else _by_group(minima.values),
+            minimum_factors=None if minima is None else _if_any(minima.factors, _by_group),
+        )
+
+
+def _offset(weight: PackedWeight, kind: int) -> int:
+    """Return what codes are raised by, so that none is below zero."""
+    if kind in (FLOAT4, FLOAT8) or weight.minima is not None:
+        return 0
+    return 1 << (kind - 1)
+
+
+def _joined(codes: Tensor, num_bits: int) -> Tensor:
+    """Return bytes of neighbouring codes [out_features, in_features], the first in the low bits."""
+    fields = torch.unflatten(codes, 1, (-1, 8 // num_bits)).unbind(2)
+    packed = fields[0].clone()
+    for index, field in enumerate(fields[1:], start=1):
+        packed |= field << (index * num_bits)
+    return packed
+
+
+def _by_step(packed: Tensor, step_bytes: int) -> Tensor:
+    """Return bytes [out_features, num_bytes] as words [num_steps, out_features, ...]."""
+    steps = torch.unflatten(packed, 1, (-1, step_bytes)).transpose(0, 1).contiguous()
+    return steps.view(torch.int32)
+
+
+def _by_group(numbers: Tensor) -> Tensor:
+    """Return numbers [out_features, num_groups] with those of a group side by side."""
+    return numbers.T.contiguous()
+
+
+def _if_any(numbers: Tensor | None, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+    return None if numbers is None else change(numbers)
+
+
+def _stacked(pieces: Sequence[Tensor | None]) -> Tensor | None:
+    found = [each for each in pieces if each is not None]
+    return torch.stack(found) if found else None

@@ -1,1 +1,0 @@
-"""What recurrent layers compute."""

@@ -1,0 +1,40 @@
+"""Partitions of keys and values, and the threshold for reading shared ones once.
+
+A context is cut into partitions of `PARTITION_TOKENS`, counted from token 0 whatever the batch,
+the chunk or the block size. Each partition gives a partial result (max, sum, output) and the
+partials merge in ascending order, so a row's bytes do not depend on the rest of the batch.
+"""
+
+from dataclasses import dataclass
+
+PARTITION_TOKENS = 128
+
+MOST_ROWS = 128  # more rows than these are never asked for
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnce:
+    """A prefix is read once if `min_rows` rows share it, and rows times tokens are `min_work`.
+
+    Below, each row's own reading takes less time. A constant of the kernels, never measured at
+    run time: rows read either way differ in their last bits, so it decides bytes.
+    """
+
+    min_rows: int
+    min_work: int
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """The numbers of rows that are tried, ascending."""
+        counts = []
+        rows = self.min_rows
+        while rows <= MOST_ROWS:
+            counts.append(rows)
+            rows *= 2
+        return tuple(counts)
+
+
+# For engines that are compared with those that do.
+NEVER = ReadOnce(MOST_ROWS + 1, 0)
+# Not measured on a GPU yet; on CPUs before the products of our own it was level here.
+ON_GPU = ReadOnce(16, 16 * 1024)

@@ -1,0 +1,107 @@
+"""Forms of quantized weights: bits, groups and scales, and the kernels that compute with them.
+
+Without torch: plans, checkpoint readers and backends all ask `CodeKernels`, and so agree.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+_HALF = 2  # bytes
+# What a float of four bits (E2M1) means: sign, two bits of exponent, one of fraction.
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeForm:
+    """Codes of `num_bits`, floats of 4 or 8 where `is_float`, and what groups of `group_size` have.
+
+    group_size: neighbouring columns; None: a whole row is one group. scale_bytes: of a group's
+    scale, and of its minimum where there are minima. groups_per_factor: how many of both a float16
+    multiplies; 0: none. is_scattered: columns of a group are not neighbours.
+    """
+
+    num_bits: int
+    group_size: int | None
+    scale_bytes: int
+    groups_per_factor: int = 0
+    is_float: bool = False
+    has_zeros: bool = False
+    has_minima: bool = False
+    is_scattered: bool = False
+
+    @property
+    def held_bits(self) -> int:
+        """Bits that kernels keep a code in."""
+        if self.num_bits <= 4:
+            return 4
+        return self.num_bits if self.num_bits <= 6 else 8
+
+    def num_bytes(self, out_features: int, in_features: int) -> int:
+        """Return the bytes of a matrix, without the padding of a layout."""
+        groups = 1 if self.group_size is None else -(-in_features // self.group_size)
+        scale_bytes = 4 if self.is_float and self.num_bits == 8 else self.scale_bytes
+        of_groups = groups * (scale_bytes * (1 + self.has_minima) + self.has_zeros)
+        if self.groups_per_factor:
+            of_groups += groups // self.groups_per_factor * _HALF * (1 + self.has_minima)
+        return -(-out_features * in_features * self.held_bits // 8) + out_features * of_groups
+
+
+# What the blocks of GGUF are split into, by their kind.
+BLOCK_FORMS = {
+    "Q4_0": CodeForm(4, 32, 2),
+    "Q4_1": CodeForm(4, 32, 2, has_minima=True),
+    "Q5_0": CodeForm(5, 32, 2),
+    "Q8_0": CodeForm(8, 32, 2),
+    "Q4_K": CodeForm(4, 32, 1, 8, has_minima=True),
+    "Q5_K": CodeForm(5, 32, 1, 8, has_minima=True),
+    "Q6_K": CodeForm(6, 16, 1, 16),
+}
+
+_STEP = 32  # inputs of which kernels of a CPU read the codes together
+_SIXTEEN = 16  # inputs of which kernels of a GPU load the scales together
+
+
+class CodeKernels(Enum):
+    """Those of a kind of device; where there are none, weights are unpacked when they are read.
+
+    Plans, what reads a checkpoint and backends all ask this, and so agree.
+    """
+
+    NONE = "none"
+    CPU = "cpu"
+    GPU = "gpu"
+
+    def hold(self, form: CodeForm, in_features: int, dtype: str) -> bool:
+        """Return whether a linear layer of a model in `dtype`, torch's name, holds such codes."""
+        if self is CodeKernels.CPU:
+            return dtype == "bfloat16" and _fits_cpu(form, in_features)
+        if self is CodeKernels.GPU:
+            return dtype in ("bfloat16", "float16") and _fits_gpu(form, in_features)
+        return False
+
+    @property
+    def of_experts(self) -> "CodeKernels":
+        """Which kernels there are for the experts of mixtures."""
+        return self if self is CodeKernels.GPU else CodeKernels.NONE
+
+
+def _fits_cpu(form: CodeForm, in_features: int) -> bool:
+    """Return whether groups lie together and fit steps, and codes of more than five bits have no
+    zero points or minima; floats have eight bits."""
+    has_offsets = form.has_zeros or form.has_minima
+    if form.is_scattered or (form.has_zeros and form.has_minima):
+        return False
+    if (form.held_bits > 5 and has_offsets) or (form.is_float and form.num_bits != 8):
+        return False
+    size = in_features if form.group_size is None else form.group_size
+    if form.held_bits == 6 and 2 * size == _STEP:
+        return in_features % _STEP == 0
+    return size >= in_features or size % _STEP == 0
+
+
+def _fits_gpu(form: CodeForm, in_features: int) -> bool:
+    """Return whether groups lie together and fit what is loaded of them."""
+    if form.is_scattered or (form.has_zeros and form.has_minima):
+        return False
+    size = in_features if form.group_size is None else form.group_size
+    return size >= in_features or size % _SIXTEEN == 0

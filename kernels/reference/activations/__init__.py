@@ -1,1 +1,0 @@
-"""Gates: the activations of feed-forward layers, and the gate behind attention."""

@@ -1,1 +1,0 @@
-"""The KV memory: tokens stored in it, as codes where it is quantised, and its blocks copied."""

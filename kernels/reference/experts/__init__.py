@@ -1,1 +1,0 @@
-"""Mixtures of experts: who computes what, the products, and the sum."""

@@ -1,1 +1,0 @@
-"""Weights out of what checkpoints hold: codes with scales, words, bytes, blocks of GGUF."""
