@@ -102,7 +102,7 @@ def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
 ) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
-    device = DeviceFacts(kernels.read_once, code_kernels=kernels.quantized_form)
+    device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
     found = Unpacking.of(EngineConfig(model=path, dtype=dtype), device, KernelSet.AMX)
     if settings is None:
         assert found is None
