@@ -19,9 +19,9 @@ from pagedrun.kernels.attention_inputs import DecodeInputs, PrefixGroups
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.batch_layout import attention_shapes
 from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape, RowUpdate
 from pagedrun.paged.execution.device import CapturedStep, Device
+from pagedrun.paged.execution.forward_batch import attention_shapes
 from pagedrun.paged.execution.logits.logits_processor import EarlyStops
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing, without_rows

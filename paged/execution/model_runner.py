@@ -15,10 +15,10 @@ from torch import Tensor
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import attention_shapes, forward_batch
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
@@ -126,10 +126,12 @@ class ModelRunner:
     def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
         """Compute a step kernel by kernel."""
         known = KnownTokens.of(step, before)
-        layout = BatchLayout.of(step, self._cache.block_size, self._cache.specs, self._sharing)
-        shapes = attention_shapes(self._model, self._cache)
-        hidden = self._model.hidden(layout.forward(self._device, shapes, known), self._cache)
-        self._note_reads(layout.groups[0].attention)
+        cache, shapes = self._cache, attention_shapes(self._model, self._cache)
+        batch, attention = forward_batch(
+            step, cache.block_size, cache.specs, shapes, self._sharing, self._device, known
+        )
+        hidden = self._model.hidden(batch, cache)
+        self._note_reads(attention[0])
         scores = self._scores(hidden[step.num_samples :], step)
         drawn = self._sampler.sample(self._model.head(hidden[: step.num_samples]), step)
         return StepResult(drawn.ids, drawn.logprobs, scores)

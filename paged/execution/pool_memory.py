@@ -15,12 +15,12 @@ from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
-from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout, attention_shapes
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import attention_shapes
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.metrics.report_sections import LedgerFigures, WeightFigures, weight_figures
-from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
@@ -188,15 +188,21 @@ def _measure_step(
             first_positions=torch.zeros(num_chunks, dtype=torch.int32),
         ),
     )
-    batch = BatchLayout(
-        input_ids=torch.zeros(num_tokens, dtype=torch.int64),
-        positions=positions,
+    place = device.place
+    batch = ForwardBatch(
+        input_ids=place(torch.zeros(num_tokens, dtype=torch.int64)),
+        positions=place(positions),
         num_prefill_tokens=num_tokens,
-        # All chunks write to the same blocks: what they hold does not matter.
-        groups=(GroupLayout(positions, attention),) * len(specs),
-        logits_rows=torch.arange(min(num_logits, num_tokens)),
-        states=StateInputs(passed, starts, nowhere, nowhere) if state_specs else None,
-    ).forward(device, attention_shapes(model, cache), None)
+        # All chunks write to the same blocks: their contents do not matter.
+        groups=tuple(
+            GroupBatch(place(positions), device.kernels.prepare(attention.placed(place), shape))
+            for shape in attention_shapes(model, cache)
+        ),
+        logits_rows=place(torch.arange(min(num_logits, num_tokens))),
+        states=(
+            StateInputs(passed, starts, nowhere, nowhere).placed(place) if state_specs else None
+        ),
+    )
     torch.cuda.synchronize(device.torch_device)
     torch.cuda.reset_peak_memory_stats(device.torch_device)
     before = torch.cuda.memory_allocated(device.torch_device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
-from pagedrun.paged.execution.batch_layout import BatchLayout, attention_shapes
+from pagedrun.paged.execution.forward_batch import attention_shapes, forward_batch
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -61,9 +61,10 @@ class DrivenModel:
         step = made_step(*(self._chunk(each) for each in parts))
         specs = self.model.kv_cache_specs(self._dtype)
         step = replace(step, block_tables=step.block_tables * len(specs))
-        layout = BatchLayout.of(step, BLOCK_SIZE, specs, PrefixSharing(share=False))
         shapes = attention_shapes(self.model, self._cache)
-        batch = replace(layout.forward(self._device, shapes, None), states=inputs(step, parts))
+        sharing = PrefixSharing(share=False)
+        batch, _ = forward_batch(step, BLOCK_SIZE, specs, shapes, sharing, self._device)
+        batch = replace(batch, states=inputs(step, parts))
         return self.model.head(self.model.hidden(batch, self._cache))
 
     def _chunk(self, part: Part) -> MadeChunk:

@@ -8,57 +8,74 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedrun.kernels.attention import AttentionShape
+from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.execution.batch_layout import BatchLayout, GroupLayout
+from pagedrun.paged.execution.device import Device
+from pagedrun.paged.execution.forward_batch import forward_batch
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from pagedrun.paged.models.model import NO_SLOT
+from pagedrun.paged.models.model import NO_SLOT, ForwardBatch
+from pagedrun.paged.scheduling.step_input import StepInput
 from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
 
 FULL = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=8, dtype="float32")
 SLIDING = replace(FULL, window=50)
 
 
-def build(chunks: list[MadeChunk], block_size: int = 4) -> BatchLayout:
-    return BatchLayout.of(made_step(*chunks), block_size, [FULL], PrefixSharing(share=True))
+DEVICE = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+SHAPE = AttentionShape(1, 1, 8, torch.float32, torch.float32)
+
+
+def lay_out(
+    step: StepInput, block_size: int, specs: list[KVCacheSpec], *, share: bool = True
+) -> tuple[ForwardBatch, tuple[AttentionInputs, ...]]:
+    shapes, sharing = [SHAPE] * len(specs), PrefixSharing(share=share)
+    return forward_batch(step, block_size, specs, shapes, sharing, DEVICE)
+
+
+def build(chunks: list[MadeChunk], block_size: int = 4) -> tuple[ForwardBatch, AttentionInputs]:
+    batch, (attention,) = lay_out(made_step(*chunks), block_size, [FULL])
+    return batch, attention
 
 
 def test_a_whole_prompt() -> None:
-    batch = build([MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
+    batch, attention = build([MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 0, 5)])
     assert batch.input_ids.tolist() == [10, 11, 12, 13, 14]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4]
     assert batch.groups[0].slots.tolist() == [28, 29, 30, 31, 12]
-    assert batch.groups[0].attention.block_tables.tolist() == [[7, 3]]
+    assert attention.block_tables.tolist() == [[7, 3]]
     assert batch.num_prefill_tokens == 5
     assert batch.logits_rows.tolist() == [4]
-    assert batch.groups[0].attention.prefill is not None
-    assert batch.groups[0].attention.prefill.chunk_starts.tolist() == [0, 5]
-    assert batch.groups[0].attention.prefill.table_rows.tolist() == [0]
-    assert batch.groups[0].attention.prefill.first_positions.tolist() == [0]
-    assert batch.groups[0].attention.decode is None
+    assert attention.prefill is not None
+    assert attention.prefill.chunk_starts.tolist() == [0, 5]
+    assert attention.prefill.table_rows.tolist() == [0]
+    assert attention.prefill.first_positions.tolist() == [0]
+    assert attention.decode is None
 
 
 def test_each_group_of_layers_has_tables_and_slots_of_its_own() -> None:
     step = made_step(MadeChunk([10, 11, 12, 13, 14], [], [7, 3], 3, 5))
     step = replace(step, block_tables=(*step.block_tables, np.array([[0, 6]], dtype=np.int32)))
-    full, sliding = BatchLayout.of(step, 4, [FULL, SLIDING], PrefixSharing(share=True)).groups
-    assert (full.slots.tolist(), sliding.slots.tolist()) == ([31, 12], [3, 24])
-    assert full.attention.block_tables.tolist() == [[7, 3]]
-    assert sliding.attention.block_tables.tolist() == [[0, 6]]
+    batch, (full, sliding) = lay_out(step, 4, [FULL, SLIDING])
+    assert [group.slots.tolist() for group in batch.groups] == [[31, 12], [3, 24]]
+    assert full.block_tables.tolist() == [[7, 3]]
+    assert sliding.block_tables.tolist() == [[0, 6]]
 
 
 def test_decode_alone() -> None:
-    batch = build(
+    batch, attention = build(
         [MadeChunk([1, 2], [50], [5], 2, 3), MadeChunk([1], [60, 61, 62, 63], [6, 8], 4, 5)]
     )
     assert batch.input_ids.tolist() == [50, 63]
     assert batch.positions.tolist() == [2, 4]
     assert batch.groups[0].slots.tolist() == [22, 32]
     assert batch.num_prefill_tokens == 0
-    assert batch.groups[0].attention.prefill is None
-    assert batch.groups[0].attention.decode is not None
-    assert batch.groups[0].attention.decode.table_rows.tolist() == [0, 1]
-    assert batch.groups[0].attention.decode.context_lens.tolist() == [3, 5]
+    assert attention.prefill is None
+    assert attention.decode is not None
+    assert attention.decode.table_rows.tolist() == [0, 1]
+    assert attention.decode.context_lens.tolist() == [3, 5]
     assert batch.logits_rows.tolist() == [0, 1]
 
 
@@ -67,19 +84,19 @@ def test_decode_prefill_and_replay_in_one_step() -> None:
     decode = MadeChunk([1, 2, 3], [40], [9], 3, 4)
     replay = MadeChunk([20, 21, 22], [30, 31], [2, 5], 1, 5)
     unfinished = MadeChunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5)
-    batch = build([decode, replay, unfinished])
+    batch, attention = build([decode, replay, unfinished])
     assert batch.input_ids.tolist() == [21, 22, 62, 63, 64, 40, 30, 31]
     assert batch.positions.tolist() == [1, 2, 2, 3, 4, 3, 3, 4]
     assert batch.groups[0].slots.tolist() == [9, 10, 18, 19, 24, 39, 11, 20]
-    assert batch.groups[0].attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
+    assert attention.block_tables.tolist() == [[9, 0], [2, 5], [4, 6]]
     assert batch.num_prefill_tokens == 5
-    assert batch.groups[0].attention.prefill is not None
-    assert batch.groups[0].attention.prefill.chunk_starts.tolist() == [0, 2, 5]
-    assert batch.groups[0].attention.prefill.table_rows.tolist() == [1, 2]
-    assert batch.groups[0].attention.prefill.first_positions.tolist() == [1, 2]
-    assert batch.groups[0].attention.decode is not None
-    assert batch.groups[0].attention.decode.table_rows.tolist() == [0, 1, 1]
-    assert batch.groups[0].attention.decode.context_lens.tolist() == [4, 4, 5]
+    assert attention.prefill is not None
+    assert attention.prefill.chunk_starts.tolist() == [0, 2, 5]
+    assert attention.prefill.table_rows.tolist() == [1, 2]
+    assert attention.prefill.first_positions.tolist() == [1, 2]
+    assert attention.decode is not None
+    assert attention.decode.table_rows.tolist() == [0, 1, 1]
+    assert attention.decode.context_lens.tolist() == [4, 4, 5]
     # In the order of the chunks, not of the tokens; the unfinished prompt samples nothing.
     assert batch.logits_rows.tolist() == [5, 7]
 
@@ -92,7 +109,7 @@ def test_tokens_pass_a_state_in_the_order_of_their_sequence() -> None:
         MadeChunk([60, 61, 62, 63, 64, 65], [], [4, 6], 2, 5),
     )
     step = replace(step, read_slots=np.array([8, -1, 3]), write_slots=np.array([8, 0, 5]))
-    batch = BatchLayout.of(step, 4, [FULL], PrefixSharing(share=True))
+    batch, _ = lay_out(step, 4, [FULL])
     states = batch.states
     assert states is not None
     passed = [batch.input_ids[chunk].tolist() for chunk in states.chunks()]
@@ -100,50 +117,52 @@ def test_tokens_pass_a_state_in_the_order_of_their_sequence() -> None:
     assert (states.read_slots.tolist(), states.write_slots.tolist()) == ([8, -1, 3], [8, 0, 5])
     tensors = (states.tokens, states.chunk_starts, states.read_slots, states.write_slots)
     assert {each.dtype for each in tensors} == {torch.int32}
-    assert build([MadeChunk([1, 2], [], [5], 0, 2)]).states is None
+    assert build([MadeChunk([1, 2], [], [5], 0, 2)])[0].states is None
 
 
 def test_what_is_stored_already_gets_no_slot() -> None:
     found_whole = MadeChunk([1, 2, 3, 4], [], [8], 3, 4, store_from=4)
     half = MadeChunk([5, 6, 7, 8, 9, 10], [], [8, 1], 2, 6, store_from=4)
-    batch = build([found_whole, half])
+    batch, _ = build([found_whole, half])
     assert batch.groups[0].slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 4, 5]
     assert batch.logits_rows.tolist() == [0, 4]
 
 
 def test_a_replay_that_starts_behind_the_prompt() -> None:
-    batch = build([MadeChunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
+    batch, attention = build([MadeChunk([1, 2, 3], [40, 41, 42, 43], [9, 2], 4, 6)])
     assert batch.num_prefill_tokens == 0
     assert batch.input_ids.tolist() == [41, 42]
-    assert batch.groups[0].attention.decode is not None
-    assert batch.groups[0].attention.decode.context_lens.tolist() == [5, 6]
+    assert attention.decode is not None
+    assert attention.decode.context_lens.tolist() == [5, 6]
     assert batch.logits_rows.tolist() == []
     assert batch.logits_rows.dtype == torch.int64
 
 
 def test_dtypes_and_shapes() -> None:
-    batch = build([MadeChunk([1, 2], [3], [2], 1, 3), MadeChunk([1], [], [3, 4, 5], 0, 1)])
-    assert batch.groups[0].attention.prefill is not None
-    assert batch.groups[0].attention.decode is not None
+    batch, attention = build(
+        [MadeChunk([1, 2], [3], [2], 1, 3), MadeChunk([1], [], [3, 4, 5], 0, 1)]
+    )
+    assert attention.prefill is not None
+    assert attention.decode is not None
     wide = (batch.input_ids, batch.positions, batch.groups[0].slots, batch.logits_rows)
     assert {tensor.dtype for tensor in wide} == {torch.int64}
     narrow = (
-        batch.groups[0].attention.block_tables,
-        batch.groups[0].attention.prefill.chunk_starts,
-        batch.groups[0].attention.prefill.table_rows,
-        batch.groups[0].attention.prefill.first_positions,
-        batch.groups[0].attention.decode.table_rows,
-        batch.groups[0].attention.decode.context_lens,
+        attention.block_tables,
+        attention.prefill.chunk_starts,
+        attention.prefill.table_rows,
+        attention.prefill.first_positions,
+        attention.decode.table_rows,
+        attention.decode.context_lens,
     )
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
-    assert batch.groups[0].attention.block_tables.shape == (2, 3)
+    assert attention.block_tables.shape == (2, 3)
     assert all(tensor.is_contiguous() for tensor in (*wide, *narrow))
 
 
 def test_a_slot_beyond_int32() -> None:
     """A block id fits into int32; a slot in a large pool does not."""
     block = 2**31 - 1
-    batch = build([MadeChunk([1, 2], [], [block], 0, 2)], block_size=16)
+    batch, _ = build([MadeChunk([1, 2], [], [block], 0, 2)], block_size=16)
     assert batch.groups[0].slots.tolist() == [block * 16, block * 16 + 1]
 
 
@@ -161,7 +180,7 @@ def chunks(draw: st.DrawFn) -> MadeChunk:
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=st.sampled_from([1, 2, 3, 4]))
 @settings(max_examples=150, deadline=None)
 def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: int) -> None:
-    batch = build(given_chunks, size)
+    batch, attention = build(given_chunks, size)
     expected: dict[bool, list[tuple[int, int, int, int]]] = {True: [], False: []}
     for row, each in enumerate(given_chunks):
         tokens = [*each.prompt, *each.output]
@@ -183,11 +202,11 @@ def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: in
     ]
 
     queries = []
-    if batch.groups[0].attention.prefill is not None:
-        starts = batch.groups[0].attention.prefill.chunk_starts.tolist()
+    if attention.prefill is not None:
+        starts = attention.prefill.chunk_starts.tolist()
         pieces = zip(
-            batch.groups[0].attention.prefill.table_rows,
-            batch.groups[0].attention.prefill.first_positions,
+            attention.prefill.table_rows,
+            attention.prefill.first_positions,
             strict=True,
         )
         for index, (row_id, first) in enumerate(pieces):
@@ -195,17 +214,15 @@ def test_any_batch_holds_each_token_once(given_chunks: list[MadeChunk], size: in
             assert length > 0
             queries += [(int(row_id), int(first) + offset) for offset in range(length)]
         assert starts[-1] == batch.num_prefill_tokens
-    if batch.groups[0].attention.decode is not None:
+    if attention.decode is not None:
         rows, lens = (
-            batch.groups[0].attention.decode.table_rows.tolist(),
-            batch.groups[0].attention.decode.context_lens.tolist(),
+            attention.decode.table_rows.tolist(),
+            attention.decode.context_lens.tolist(),
         )
         queries += [(row, length - 1) for row, length in zip(rows, lens, strict=True)]
     assert queries == [(row, position) for row, _, position, _ in ordered]
     for row, each in enumerate(given_chunks):
-        assert (
-            batch.groups[0].attention.block_tables[row, : len(each.blocks)].tolist() == each.blocks
-        )
+        assert attention.block_tables[row, : len(each.blocks)].tolist() == each.blocks
 
 
 @given(data=st.data(), prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5))
@@ -234,9 +251,9 @@ def test_token_ids_of_any_range(data: st.DataObject, prompt: list[int]) -> None:
 def test_tokens_read(
     num_prompt: int, num_output: int, start: int, end: int, read: int, windowed: int
 ) -> None:
-    batch = build([MadeChunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
-    assert batch.groups[0].attention.tokens_read(None) == (read, read)
-    assert batch.groups[0].attention.tokens_read(3) == (windowed, windowed)
+    _, attention = build([MadeChunk([1] * num_prompt, [2] * num_output, [0, 1, 2], start, end)])
+    assert attention.tokens_read(None) == (read, read)
+    assert attention.tokens_read(3) == (windowed, windowed)
 
 
 def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
@@ -254,16 +271,16 @@ def test_rows_that_decode_together_read_their_shared_partitions_once() -> None:
         for own in (5, 6, 7)
     ]
     apart = 3 * (len(prompt) + 1)
-    together = build(chunks, block_size=PARTITION_TOKENS)
-    assert together.groups[0].attention.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
-    assert together.groups[0].attention.tokens_read(50) == (150, 150)
+    _, together = build(chunks, block_size=PARTITION_TOKENS)
+    assert together.tokens_read(None) == (apart - 2 * PARTITION_TOKENS, apart)
+    assert together.tokens_read(50) == (150, 150)
     step = made_step(*chunks)
-    alone = BatchLayout.of(step, PARTITION_TOKENS, [FULL], PrefixSharing(share=False))
-    assert alone.groups[0].attention.tokens_read(None) == (apart, apart)
+    _, (alone,) = lay_out(step, PARTITION_TOKENS, [FULL], share=False)
+    assert alone.tokens_read(None) == (apart, apart)
 
 
-def reads_together(group: GroupLayout) -> bool:
-    rows = group.attention.decode
+def reads_together(attention: AttentionInputs) -> bool:
+    rows = attention.decode
     assert rows is not None
     return rows.groups is not None
 
@@ -277,9 +294,8 @@ def test_rows_read_nothing_together_behind_a_window() -> None:
     ]
     step = made_step(*rows)
     step = replace(step, block_tables=step.block_tables * 3)
-    sharing = PrefixSharing(share=True)
-    layout = BatchLayout.of(step, PARTITION_TOKENS, [FULL, SLIDING, FULL], sharing)
-    assert [reads_together(group) for group in layout.groups] == [True, False, True]
+    _, attention = lay_out(step, PARTITION_TOKENS, [FULL, SLIDING, FULL])
+    assert [reads_together(each) for each in attention] == [True, False, True]
     only_windows = [replace(FULL, num_layers=0), SLIDING, SLIDING]
-    layout = BatchLayout.of(step, PARTITION_TOKENS, only_windows, sharing)
-    assert not any(map(reads_together, layout.groups))
+    _, attention = lay_out(step, PARTITION_TOKENS, only_windows)
+    assert not any(map(reads_together, attention))
