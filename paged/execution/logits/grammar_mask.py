@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
+from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText
@@ -32,7 +32,7 @@ NO_FORCED_TOKEN = -1
 
 @dataclass(slots=True)
 class _Row:
-    """A row with a structure: its grammar, and where each of its samples is."""
+    """Row with a structure: its grammar and the state of each sample."""
 
     request: Request
     field: str
@@ -42,21 +42,20 @@ class _Row:
     error: RowError | None = None
 
 
-class GrammarMask:
-    """Forbids what would leave the structure that a request asks for.
+class GrammarMask(LogitsProcessor):
+    """Masks tokens that would leave the structure of an answer.
 
-    Each answer is followed through its thought, if it has one, and its structure behind that; the
-    mask of its next token is computed in a thread while the device computes the next step. Nothing
-    here depends on which rows are in a step together.
+    Each answer is followed through its thought, if any, and then its structure; the mask of its
+    next token is computed in a thread while the device computes the next step. Masks do not depend
+    on the other rows of a step.
     """
 
     needs_newest_token = True
-    can_be_captured = False
 
     def __init__(
         self, grammars: Grammars, tokenizer: Tokenizer, device: Device, *, jump_ahead: bool = True
     ) -> None:
-        """jump_ahead: whether `forced` says which token must follow, where only one may."""
+        """jump_ahead: let `forced` return tokens without alternative."""
         self.grammars = grammars
         self._tokenizer = tokenizer
         self._texts = AnswerText(tokenizer)
@@ -69,30 +68,30 @@ class GrammarMask:
 
     @property
     def num_followed(self) -> int:
-        """Rows whose answers are followed now."""
+        """Number of rows with a structure."""
         return len(self._rows)
 
     def begin(self, request: Request) -> None:
-        """Begin to compile the grammar of a request that has one."""
-        self.end(request.index)  # of a run before that did not come to its end
+        """Start to compile the grammar of a request with a structure."""
+        self.end(request.index)  # of an earlier run that was abandoned
         structure = request.params.structure
         if structure is not None:
             grammar = self.grammars.compiled(structure)
-            # How likely a token was is known from the step that draws it.
+            # Log-probabilities of a token come from the step that draws it.
             has_steps = request.params.logprobs is not None or _may_forbid(request.params)
             may_jump = self.jump_ahead and not has_steps
             self._rows[request.index] = _Row(request, structure.field, grammar, may_jump)
 
     def end(self, row: int) -> None:
-        """Forget where the answers of a request are."""
+        """Remove a request."""
         self._rows.pop(row, None)
 
     def applies(self, draws: Draws) -> bool:
-        """Return whether some answer has a structure."""
+        """Return whether an answer has a structure."""
         return bool(self._rows) and not self._rows.keys().isdisjoint(draws.row.tolist())
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Go on by these tokens, and begin to compute what may follow."""
+        """Advance the answers by these tokens, and start to compute the next masks."""
         self._forced.clear()
         if not self._rows:
             return
@@ -113,7 +112,7 @@ class GrammarMask:
         self._filler.begin(to_fill)
 
     def forced(self, rows: Int64s, samples: Int64s) -> Int64s:
-        """Return the token that must follow those noted last, `NO_FORCED_TOKEN` if several may.
+        """Return the only token that may follow each answer, `NO_FORCED_TOKEN` if several may.
 
         rows, samples, and the tokens: [num_answers] int64.
         """
@@ -124,7 +123,7 @@ class GrammarMask:
         return np.array(tokens, dtype=np.int64)
 
     def are_complete(self, rows: Int64s, samples: Int64s) -> NDArray[np.bool_]:
-        """Return which answers end here since nothing may follow, [num_answers] bool."""
+        """Return a mask of the answers that no token may follow, [num_answers] bool."""
         if not self._rows:
             return np.zeros(len(rows), dtype=np.bool_)
         answers = zip(rows.tolist(), samples.tolist(), strict=True)
@@ -134,7 +133,7 @@ class GrammarMask:
         return row in self._rows and self._rows[row].answers[sample].is_complete
 
     def error(self, row: int) -> RowError | None:
-        """Return why a row with a structure got no token; None for a row without one."""
+        """Return the error of a structured row without an allowed token, None for another row."""
         found = self._rows.get(row)
         if found is None:
             return None
@@ -153,15 +152,15 @@ class GrammarMask:
         )
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Forbid every answer what leaves its structure."""
+        """Mask tokens that leave the structure of their answer."""
         assert batch.draws is not None, "captured"
         self._filler.wait()
         answers = zip(batch.draws.row.tolist(), batch.draws.sample.tolist(), strict=True)
         masks: dict[int, TokenMask] = {}
-        for place, (row, sample) in enumerate(answers):
+        for index, (row, sample) in enumerate(answers):
             mask = self._mask(self._rows[row], sample) if row in self._rows else None
             if mask is not None:
-                masks[place] = mask
+                masks[index] = mask
         if not masks:
             return logits
         self._device.kernels.mask_logits(
@@ -172,7 +171,7 @@ class GrammarMask:
         return logits
 
     def _mask(self, row: _Row, sample: int) -> TokenMask | None:
-        """Return what a sample's next token may be, None if any may."""
+        """Return the mask of the next token of a sample, None if all are allowed."""
         if sample not in row.answers and row.error is None:
             error = row.grammar.exception()
             if error is None:
@@ -186,7 +185,7 @@ class GrammarMask:
         return row.answers[sample].mask
 
     def _answer(self, row: _Row) -> StructuredAnswer:
-        """Return an answer at its beginning."""
+        """Return a new answer."""
         thought = self._texts.thought(row.request)
         tags = None if thought is None else thought.tags
         if tags is None:
@@ -197,6 +196,6 @@ class GrammarMask:
 
 
 def _may_forbid(params: SamplingParams) -> bool:
-    """Whether other parameters may forbid the one token that a structure allows."""
+    """Return whether other parameters may mask the only token that a structure allows."""
     is_narrowed = params.allowed_token_ids is not None or bool(params.bad_words)
     return is_narrowed or bool(params.min_tokens and params.stop_token_ids)

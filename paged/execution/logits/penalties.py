@@ -7,63 +7,55 @@ import torch
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
-from pagedrun.paged.execution.logits.token_processors import PerRequest
+from pagedrun.paged.execution.logits.logits_processor import PerRequestProcessor, SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.values.request import Request
 
 
-class Penalties:
+class Penalties(PerRequestProcessor[Int64s]):
     """Applies `repetition_penalty`, `frequency_penalty` and `presence_penalty`, as vLLM does.
 
-    Each sample has a line of `TokenCounts`, made when its request begins: what preemption does to
-    the sample does not touch it.
+    Each sample has a row of `TokenCounts` from the beginning of its request to its end, preemptions
+    included. The value of a request is the row indices of its samples, [n] int64.
     """
 
     needs_newest_token = True
-    can_be_captured = False
 
     def __init__(self, device: Device) -> None:
+        super().__init__(device)
         self._counts = TokenCounts(device)
-        self._lines: PerRequest[Int64s] = PerRequest()  # [n] int64, those of a request's samples
 
-    def begin(self, request: Request) -> None:
-        """Make the lines of a request's samples; the prompt matters to one of the penalties."""
-        self.end(request.index)
+    def requested(self, request: Request) -> Int64s | None:
+        """Add the rows of the samples; the prompt counts for the repetition penalty."""
         params = request.params
         penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        if penalties != (1.0, 0.0, 0.0):
-            seen = request.prompt_token_ids if params.repetition_penalty != 1.0 else ()
-            self._lines[request.index] = self._counts.add(params.n, seen, penalties)
+        if penalties == (1.0, 0.0, 0.0):
+            return None
+        seen = request.prompt_token_ids if params.repetition_penalty != 1.0 else ()
+        return self._counts.add(params.n, seen, penalties)
 
     def end(self, row: int) -> None:
-        """Give the lines of a request back."""
-        lines = self._lines.pop(row)
-        if lines is not None:
-            self._counts.remove(lines)
-
-    def applies(self, draws: Draws) -> bool:
-        """Return whether some request has a penalty."""
-        return self._lines.is_asked(draws.row)
+        """Free the rows of a request."""
+        if row in self._by_row:
+            self._counts.remove(self._by_row.pop(row))
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Count the tokens of samples that have a line."""
-        places, lines = self._found(rows, samples)
-        self._counts.count(lines, tokens[places])
+        """Count the tokens of samples with penalties."""
+        positions, lines = self._lines(rows, samples)
+        self._counts.count(lines, tokens[positions])
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Penalize what each sample has come across."""
+        """Penalize the tokens that each sample has seen."""
         assert batch.draws is not None
         logits = logits.float()
-        self._counts.penalize(logits, *self._found(batch.draws.row, batch.draws.sample))
+        self._counts.penalize(logits, *self._lines(batch.draws.row, batch.draws.sample))
         return logits
 
-    def _found(self, rows: Int64s, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Return which of these samples have a line, and the line, [num_found] int64 each."""
-        found = [(place, lines[samples[place]]) for place, lines in self._lines.found(rows)]
-        places, lines = np.array(found, dtype=np.int64).reshape(-1, 2).T.copy()
-        return places, lines
+    def _lines(self, rows: Int64s, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """Return positions and count rows of the samples with penalties, [num_found] int64 each."""
+        found = [(index, lines[samples[index]]) for index, lines in self.found(rows)]
+        positions, lines = np.array(found, dtype=np.int64).reshape(-1, 2).T.copy()
+        return positions, lines
 
 
 _FIRST_LINES = 16
@@ -72,10 +64,10 @@ _FACTORS = ("repetition", "presence", "frequency")
 
 
 class TokenCounts:
-    """A line for each sample with its distinct tokens, in tensors on the device.
+    """Distinct tokens of each sample with their counts: one row ("line") a sample, on the device.
 
-    A line is as long as the tokens are many that its sample has come across, not the vocabulary;
-    all grow as needed. token_ids, counts: [num_lines, width] int32, see `count_tokens` in
+    The width follows the number of distinct tokens, not the vocabulary; lines and width grow as
+    needed. token_ids, counts: [num_lines, width] int32, see `count_tokens` in
     `pagedrun.kernels.reference`. num_ids: [num_lines] int32. repetition, presence, frequency:
     [num_lines] float32, the sample's penalties.
     """
@@ -89,13 +81,13 @@ class TokenCounts:
             self._zeros((_FIRST_LINES,), torch.float32) for _ in _FACTORS
         )
         self._free = list(range(_FIRST_LINES - 1, -1, -1))
-        # The host's bound of each line's ids, so that it need not ask the device.
+        # Upper bounds of `num_ids` on the host, which save a read from the device.
         self._most_ids = np.zeros(_FIRST_LINES, dtype=np.int64)
 
     def add(
         self, num_lines: int, seen: Iterable[int], penalties: tuple[float, float, float]
     ) -> Int64s:
-        """Return new lines, [num_lines] int64, that hold the tokens `seen`, none counted yet.
+        """Return the indices of new lines, [num_lines] int64, with the tokens `seen` at count 0.
 
         penalties: repetition, presence and frequency.
         """
@@ -114,11 +106,11 @@ class TokenCounts:
         return lines
 
     def remove(self, lines: Int64s) -> None:
-        """Let later samples have these lines."""
+        """Free lines for later samples."""
         self._free.extend(lines.tolist())
 
     def count(self, lines: Int64s, tokens: Int64s) -> None:
-        """Count tokens, [num_tokens] int64, each in the line of its place."""
+        """Count tokens[i] in lines[i], [num_tokens] int64 each."""
         while len(lines):
             distinct, first = np.unique(lines, return_index=True)
             self._most_ids[distinct] += 1
@@ -133,7 +125,7 @@ class TokenCounts:
             lines, tokens = np.delete(lines, first), np.delete(tokens, first)
 
     def penalize(self, logits: Tensor, rows: Int64s, lines: Int64s) -> None:
-        """Penalize in place what each line holds, in its row of logits.
+        """Penalize in place the tokens of each line, in its row of logits.
 
         logits: [num_rows, vocab_size] float32. rows, lines: [num_penalized] int64.
         """
@@ -158,7 +150,7 @@ class TokenCounts:
         self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
 
     def _widen(self, width: int) -> None:
-        """Make room for so many ids in each line, and for twice as many as before."""
+        """Grow the lines to `width` ids, at least to twice their width."""
         old = self.token_ids.shape[1]
         if width <= old:
             return

@@ -1,12 +1,11 @@
 """Logits processors that forbid, force or bias single tokens.
 
 Allowed tokens, bad words, minimum lengths, logit biases and thinking budgets, with the tables
-that they share: parameters by request, lists of (row, token) pairs, and a trie of forbidden
-words. Parameters of a flag are one object in all rows and may be as long as a vocabulary:
-`LastMade` converts them once.
+that they share: lists of (row, token) pairs and a trie of forbidden words. Parameters of a flag
+are one object in all rows and may be as long as a vocabulary: `LastConverted` converts them once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
+from pagedrun.paged.execution.logits.logits_processor import (
+    LogitsProcessor,
+    PerRequestProcessor,
+    SamplingBatch,
+)
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import Draws
 from pagedrun.paged.text.answer_text import AnswerText
@@ -24,168 +27,122 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 
 
-class AllowedTokens:
-    """Forbids every token but those that a request allows."""
-
-    needs_newest_token = False
-    can_be_captured = False
+class AllowedTokens(PerRequestProcessor[Int64s]):
+    """Masks all tokens but `allowed_token_ids`."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
-        self._asked: PerRequest[Int64s] = PerRequest()
-        self._ids: LastMade[tuple[int, ...], Int64s] = LastMade(_ids_of)
+        super().__init__(device)
+        self._ids: LastConverted[tuple[int, ...], Int64s] = LastConverted(_array)
 
-    def begin(self, request: Request) -> None:
-        """Keep the ids that the request allows."""
-        self.end(request.index)
-        if request.params.allowed_token_ids is not None:
-            self._asked[request.index] = self._ids.of(request.params.allowed_token_ids)
-
-    def end(self, row: int) -> None:
-        """Drop the ids that a request allows."""
-        self._asked.pop(row)
-
-    def applies(self, draws: Draws) -> bool:
-        """Return whether some request does not allow all."""
-        return self._asked.is_asked(draws.row)
-
-    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Do nothing: the same tokens are allowed all along."""
+    def requested(self, request: Request) -> Int64s | None:
+        """Return the allowed ids, None if all are."""
+        ids = request.params.allowed_token_ids
+        return None if ids is None else self._ids.of(ids)
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Write minus infinity where a token is not allowed."""
+        """Write minus infinity to tokens that are not allowed."""
         assert batch.draws is not None
-        asked = list(self._asked.found(batch.draws.row))
-        pairs = TokenPairs.of(asked, self._device)
+        found = list(self.found(batch.draws.row))
+        pairs = TokenPairs.of(found, self._device)
         allowed = logits[pairs.rows, pairs.token_ids]
-        rows = self._device.place(torch.tensor([row for row, _ in asked]))
+        rows = self._device.place(torch.tensor([row for row, _ in found]))
         logits.index_fill_(0, rows, -torch.inf)
         logits[pairs.rows, pairs.token_ids] = allowed
         return logits
 
 
-def _ids_of(token_ids: tuple[int, ...]) -> Int64s:
-    return np.array(token_ids, dtype=np.int64)
+def _array(token_ids: Iterable[int]) -> Int64s:
+    return np.array(list(token_ids), dtype=np.int64)
 
 
 class WordTree:
-    """A place in the tree: the words that begin with the tokens on the way to it.
-
-    `last` are the tokens that complete one of them, `following` leads on to longer ones.
-    """
+    """Node of a trie of words. `last`: tokens that complete a word; `following`: child nodes."""
 
     __slots__ = ("following", "last")
 
     def __init__(self, words: Iterable[tuple[int, ...]] = ()) -> None:
-        """Make the root of the tree of these words, of which none is empty."""
+        """Build the root of a trie of these words, none of them empty."""
         self.last: set[int] = set()
         self.following: dict[int, WordTree] = {}
         for word in words:
-            place = self
+            node = self
             for token in word[:-1]:
-                place = place.following.setdefault(token, WordTree())
-            place.last.add(word[-1])
+                node = node.following.setdefault(token, WordTree())
+            node.last.add(word[-1])
 
 
 class _Words:
-    """The words that a request forbids, and how far each sample has come in some of them.
+    """Forbidden words of a request, and the progress of each sample in them.
 
-    `begun` has by sample the places in the tree to which ends of its answer lead, from the root on.
+    `begun`: by sample, the trie nodes that suffixes of its answer lead to from the root.
     """
 
     def __init__(self, tree: WordTree) -> None:
         self.tree = tree
-        self.always = _array(self.tree.last)  # words of one token
+        self.always = _array(sorted(self.tree.last))  # words of one token
         self.begun: dict[int, list[WordTree]] = {}
 
     def note(self, sample: int, token: int) -> None:
-        places = (*self.begun.get(sample, ()), self.tree)
-        self.begun[sample] = [
-            place.following[token] for place in places if token in place.following
-        ]
+        nodes = (*self.begun.get(sample, ()), self.tree)
+        self.begun[sample] = [node.following[token] for node in nodes if token in node.following]
 
     def forbidden(self, sample: int) -> Int64s:
         """Return the tokens that would complete a word, [num_tokens] int64."""
-        places = self.begun.get(sample)
-        if not places:
+        nodes = self.begun.get(sample)
+        if not nodes:
             return self.always
-        return _array(self.tree.last.union(*(place.last for place in places)))
+        return _array(sorted(self.tree.last.union(*(node.last for node in nodes))))
 
 
-class BadWordsFilter:
-    """Forbids the last token of a word where its other tokens end the answer so far."""
+class BadWordsFilter(PerRequestProcessor[_Words]):
+    """Masks the last token of a forbidden word where its other tokens end the answer so far."""
 
     needs_newest_token = True
-    can_be_captured = False
 
     def __init__(self, device: Device) -> None:
-        self._device = device
-        self._asked: PerRequest[_Words] = PerRequest()
-        self._trees: LastMade[tuple[tuple[int, ...], ...], WordTree] = LastMade(WordTree)
+        super().__init__(device)
+        self._trees: LastConverted[tuple[tuple[int, ...], ...], WordTree] = LastConverted(WordTree)
 
-    def begin(self, request: Request) -> None:
-        """Keep the words that the request forbids."""
-        self.end(request.index)
+    def requested(self, request: Request) -> _Words | None:
+        """Return the forbidden words, None without."""
         assert bool(request.params.bad_words) == bool(request.bad_words_ids), "words without ids"
-        if request.bad_words_ids:
-            self._asked[request.index] = _Words(self._trees.of(request.bad_words_ids))
-
-    def end(self, row: int) -> None:
-        """Drop the words that a request forbids."""
-        self._asked.pop(row)
-
-    def applies(self, draws: Draws) -> bool:
-        """Return whether some request forbids words."""
-        return self._asked.is_asked(draws.row)
+        ids = request.bad_words_ids
+        return _Words(self._trees.of(ids)) if ids else None
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Go on in the words that answers have begun."""
-        for place, words in self._asked.found(rows):
-            words.note(int(samples[place]), int(tokens[place]))
+        """Advance the samples in their words."""
+        for index, words in self.found(rows):
+            words.note(int(samples[index]), int(tokens[index]))
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Write minus infinity where a token would complete a word."""
+        """Write minus infinity to tokens that would complete a word."""
         assert batch.draws is not None
         samples = batch.draws.sample
         forbidden = (
-            (place, words.forbidden(int(samples[place])))
-            for place, words in self._asked.found(batch.draws.row)
+            (index, words.forbidden(int(samples[index])))
+            for index, words in self.found(batch.draws.row)
         )
         pairs = TokenPairs.of(forbidden, self._device)
         logits[pairs.rows, pairs.token_ids] = -torch.inf
         return logits
 
 
-def _array(tokens: set[int]) -> Int64s:
-    return np.array(sorted(tokens), dtype=np.int64)
+class MinTokens(LogitsProcessor):
+    """Masks the stop tokens of answers below `min_tokens`."""
 
-
-class MinTokens:
-    """Forbids what would stop an answer that has not got its `min_tokens`."""
-
-    needs_newest_token = False
     can_be_captured = True
 
-    def begin(self, request: Request) -> None:
-        """Do nothing: what stops an answer is in the draws."""
-
-    def end(self, row: int) -> None:
-        """Do nothing: nothing is kept."""
-
     def applies(self, draws: Draws) -> bool:
-        """Return whether some answer is too short."""
+        """Return whether an answer is too short."""
         return bool(draws.stop_token_ids)
 
-    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Do nothing: how many tokens there are is in the draws."""
-
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Return logits in which no answer can stop too early."""
+        """Return logits with the stop tokens of short answers masked."""
         return logits if batch.early_stops is None else batch.early_stops.forbidden(logits)
 
 
 class _Bias(NamedTuple):
-    """token_ids: [num_ids] int64, each once. biases: [num_ids] float32."""
+    """token_ids: [num_ids] int64, distinct. biases: [num_ids] float32."""
 
     token_ids: Int64s
     biases: NDArray[np.float32]
@@ -196,53 +153,36 @@ class _Bias(NamedTuple):
         return cls(np.array(token_ids, dtype=np.int64), np.array(biases, dtype=np.float32))
 
 
-class LogitBias:
-    """Makes tokens that a request names likelier, or less likely."""
-
-    needs_newest_token = False
-    can_be_captured = False
+class LogitBias(PerRequestProcessor[_Bias]):
+    """Adds `logit_bias` to the logits."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
-        self._asked: PerRequest[_Bias] = PerRequest()
-        self._biases: LastMade[tuple[tuple[int, float], ...], _Bias] = LastMade(_Bias.of)
+        super().__init__(device)
+        self._biases: LastConverted[tuple[tuple[int, float], ...], _Bias] = LastConverted(_Bias.of)
 
-    def begin(self, request: Request) -> None:
-        """Keep the biases of the request."""
-        self.end(request.index)
-        if request.params.logit_bias:
-            self._asked[request.index] = self._biases.of(request.params.logit_bias)
-
-    def end(self, row: int) -> None:
-        """Drop the biases of a request."""
-        self._asked.pop(row)
-
-    def applies(self, draws: Draws) -> bool:
-        """Return whether some request has a bias."""
-        return self._asked.is_asked(draws.row)
-
-    def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Do nothing: biases are the same all along."""
+    def requested(self, request: Request) -> _Bias | None:
+        """Return the biases, None without."""
+        bias = request.params.logit_bias
+        return self._biases.of(bias) if bias else None
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """Add the biases."""
         assert batch.draws is not None
-        asked = list(self._asked.found(batch.draws.row))
-        pairs = TokenPairs.of(((place, bias.token_ids) for place, bias in asked), self._device)
+        found = list(self.found(batch.draws.row))
+        pairs = TokenPairs.of(((index, bias.token_ids) for index, bias in found), self._device)
         logits = logits.float()
-        biases = np.concatenate([bias.biases for _, bias in asked])
+        biases = np.concatenate([bias.biases for _, bias in found])
         logits[pairs.rows, pairs.token_ids] += self._device.place(torch.from_numpy(biases))
         return logits
 
 
-class ThinkingBudget:
-    """Forces the closing tag, token by token, behind the `thinking_budget` tokens of a thought.
+class ThinkingBudget(LogitsProcessor):
+    """Forces the closing tag, token by token, after the `thinking_budget` tokens of a thought.
 
-    Which tokens a thought has only the host knows: a row is waited for until its thought ends.
+    Only the host can follow a thought, so that a row needs its newest token until the thought ends.
     """
 
     needs_newest_token = True
-    can_be_captured = False
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._texts = AnswerText(tokenizer)
@@ -250,7 +190,7 @@ class ThinkingBudget:
         self._thoughts: dict[int, dict[int, ThoughtBudget]] = {}
 
     def begin(self, request: Request) -> None:
-        """Watch the samples of a request that has a budget."""
+        """Add the samples of a request with a budget."""
         self.end(request.index)
         budget = request.params.thinking_budget
         if budget is None:
@@ -265,11 +205,11 @@ class ThinkingBudget:
             self._thoughts[request.index] = budgets
 
     def end(self, row: int) -> None:
-        """Forget the request."""
+        """Remove a request."""
         self._thoughts.pop(row, None)
 
     def applies(self, draws: Draws) -> bool:
-        """Return whether a thought goes on, or may begin."""
+        """Return whether a thought continues, or may begin."""
         return bool(self._thoughts) and any(
             sample in self._thoughts.get(row, ()) for row, sample in _names(draws.row, draws.sample)
         )
@@ -284,14 +224,14 @@ class ThinkingBudget:
                 del thoughts[sample]
 
     def __call__(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        """Leave a thought without budget one token."""
+        """Allow a thought without budget one token only."""
         draws = batch.draws
         assert draws is not None
-        for place, (row, sample) in enumerate(_names(draws.row, draws.sample)):
+        for index, (row, sample) in enumerate(_names(draws.row, draws.sample)):
             thought = self._thoughts.get(row, {}).get(sample)
             if thought is not None and thought.forced is not None:
-                logits[place] = -torch.inf
-                logits[place, thought.forced] = 0.0
+                logits[index] = -torch.inf
+                logits[index, thought.forced] = 0.0
         return logits
 
 
@@ -300,67 +240,32 @@ def _names(rows: Int64s, samples: Int64s) -> list[tuple[int, int]]:
 
 
 T = TypeVar("T")
-
-
-class PerRequest(Generic[T]):
-    """What each request asks for, by its index; of requests that ask for nothing there is none."""
-
-    def __init__(self) -> None:
-        self._by_row: dict[int, T] = {}
-
-    def __setitem__(self, row: int, asked: T) -> None:
-        self._by_row[row] = asked
-
-    def __bool__(self) -> bool:
-        return bool(self._by_row)
-
-    def pop(self, row: int) -> T | None:
-        """Forget what a request asks for; return it, None if it asks for nothing."""
-        return self._by_row.pop(row, None)
-
-    def is_asked(self, rows: Int64s) -> bool:
-        """Return whether one of these requests, [num_rows] int64, asks for something."""
-        return bool(self._by_row) and not self._by_row.keys().isdisjoint(rows.tolist())
-
-    def found(self, rows: Int64s) -> Iterator[tuple[int, T]]:
-        """Yield the place in `rows`, [num_rows] int64, of each that asks for something, and it."""
-        if not self._by_row:
-            return
-        for place, row in enumerate(rows.tolist()):
-            asked = self._by_row.get(row)
-            if asked is not None:
-                yield place, asked
-
-
 V = TypeVar("V")
 
 
-class LastMade(Generic[V, T]):
-    """Makes something of values, not again for the very object that came last.
+class LastConverted(Generic[V, T]):
+    """Function with a cache of its last argument, compared by identity."""
 
-    What a flag says is one object in all rows, and may be as long as a vocabulary.
-    """
-
-    def __init__(self, make: Callable[[V], T]) -> None:
-        self._make = make
+    def __init__(self, convert: Callable[[V], T]) -> None:
+        self._convert = convert
         self._last: tuple[V, T] | None = None
 
     def of(self, value: V) -> T:
-        """Return what is made of a value, which must not change."""
+        """Return the converted value, which must not be changed."""
         if self._last is None or self._last[0] is not value:
-            self._last = (value, self._make(value))
+            self._last = (value, self._convert(value))
         return self._last[1]
 
 
 class TokenPairs(NamedTuple):
-    """rows, token_ids: [num_pairs] int64 on the device, to index logits with both."""
+    """Indices of logits: rows, token_ids, [num_pairs] int64 each, on the device."""
 
     rows: Tensor
     token_ids: Tensor
 
     @classmethod
     def of(cls, lists: Iterable[tuple[int, Int64s]], device: Device) -> "TokenPairs":
-        """Return the pairs of rows of logits with lists of token ids, one list after the other."""
+        """Return the pairs of each row of logits with its list of token ids."""
         rows, token_ids = zip(*lists, strict=True)
         lengths = [len(each) for each in token_ids]
         return cls(

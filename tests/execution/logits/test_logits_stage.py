@@ -30,11 +30,10 @@ Answers = list[tuple[int, ...]]
 
 
 @dataclass
-class NoRepeat:
+class NoRepeat(LogitsProcessor):
     """Never the token before: needs to have seen it."""
 
     needs_newest_token = True
-    can_be_captured = False
     last: dict[tuple[int, int], int] = field(default_factory=dict)
     begun: dict[int, Request] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
@@ -62,17 +61,10 @@ class NoRepeat:
         return logits
 
 
-class OddOnly:
+class OddOnly(LogitsProcessor):
     """Odd tokens only: works on the device by itself."""
 
-    needs_newest_token = False
     can_be_captured = True
-
-    def begin(self, request: Request) -> None:
-        pass
-
-    def end(self, row: int) -> None:
-        pass
 
     def applies(self, draws: Draws) -> bool:
         return len(draws) > 0
