@@ -6,62 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from pagedrun.paged.metrics.inspection_sections import Lifetimes, SharedBlocks
+from pagedrun.paged.metrics.inspection_sections import (
+    LastToken,
+    Lifetimes,
+    SharedBlocks,
+    ShownTable,
+    TableBlock,
+)
 from pagedrun.paged.metrics.pool_moments import BlockState, Moment, block_states
 from pagedrun.paged.metrics.snapshot import Holdings, Int32s, Int64s, Snapshot, Table
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """One block of a table: the sequence's block number `logical` is the pool's `physical`.
-
-    `tokens` are stored in it, by all its holders. It was taken in step `since`: `found` with its
-    content, or `copied` from a shared block that the sequence was to write into, or else empty.
-    """
-
-    logical: int
-    physical: int
-    ref_count: int
-    state: BlockState
-    tokens: int
-    found: bool
-    copied: bool
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockTable:
-    """The blocks that sample `sample` of row `row` held, by logical number."""
-
-    row: int
-    sample: int
-    block_size: int
-    entries: tuple[TableEntry, ...]
-
-    @property
-    def last(self) -> TableEntry | None:
-        """The last block that stores anything."""
-        stored = (entry for entry in reversed(self.entries) if entry.tokens)
-        return next(stored, None)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that the sequence has stored, as far as its last block tells."""
-        last = self.last
-        return 0 if last is None else last.logical * self.block_size + last.tokens
-
-    @property
-    def last_slot(self) -> int | None:
-        """The slot of the last token: physical block times block size, plus its place in it."""
-        last = self.last
-        return None if last is None else last.physical * self.block_size + last.tokens - 1
-
-
-def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTable]:
-    """Return the tables of the row's samples that held blocks at the moment, by sample."""
+def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[ShownTable]:
+    """Return the block tables of the samples of a row that held blocks at the moment."""
     held = snapshot.holdings.where(snapshot.holdings.row == row)
-    # Where the row gave up a block, and when. A new one in the same step is a copy of that: what
-    # is preempted comes back in a later step.
+    # (sample, position, step) of released blocks. A new block at the same position and step is a
+    # copy of the released one, because a preempted sequence is resumed in a later step.
     left = {
         (sample, position, end)
         for sample, position, end in zip(
@@ -73,23 +33,37 @@ def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[BlockTabl
     states = block_states(snapshot.samples, moment.number)[held.block].tolist()
     ref_counts = snapshot.samples.ref_counts[moment.number][held.block].tolist()
     fills = snapshot.samples.fills[moment.number][held.block].tolist()
-    entries: dict[int, list[TableEntry]] = {}
-    for place, sample in enumerate(held.sample.tolist()):
-        logical, begin = int(held.position[place]), int(held.begin[place])
-        entries.setdefault(sample, []).append(
-            TableEntry(
-                logical=logical,
-                physical=int(held.block[place]),
-                ref_count=ref_counts[place],
-                state=BlockState(states[place]),
-                tokens=fills[place],
-                found=bool(held.found[place]),
-                copied=not held.found[place] and (sample, logical, begin) in left,
-                since=begin,
-            )
+    blocks: dict[int, list[TableBlock]] = {}
+    for index, sample in enumerate(held.sample.tolist()):
+        logical, begin = int(held.position[index]), int(held.begin[index])
+        found = bool(held.found[index])
+        blocks.setdefault(sample, []).append(
+            {
+                "logical": logical,
+                "physical": int(held.block[index]),
+                "ref_count": ref_counts[index],
+                "state": BlockState(states[index]).name.lower(),
+                "tokens": fills[index],
+                "found": found,
+                "copied": not found and (sample, logical, begin) in left,
+                "since": begin,
+            }
         )
-    size = snapshot.block_size
-    return [BlockTable(row, sample, size, tuple(each)) for sample, each in entries.items()]
+    return [_table(sample, each, snapshot.block_size) for sample, each in blocks.items()]
+
+
+def _table(sample: int, blocks: list[TableBlock], block_size: int) -> ShownTable:
+    last = next((block for block in reversed(blocks) if block["tokens"]), None)
+    if last is None:
+        return {"sample": sample, "tokens": 0, "blocks": blocks, "last_token": None}
+    num_tokens = last["logical"] * block_size + last["tokens"]
+    token: LastToken = {
+        "token": num_tokens - 1,
+        "physical": last["physical"],
+        "offset": last["tokens"] - 1,
+        "slot": last["physical"] * block_size + last["tokens"] - 1,
+    }
+    return {"sample": sample, "tokens": num_tokens, "blocks": blocks, "last_token": token}
 
 
 def residencies(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
@@ -105,15 +79,15 @@ def residencies(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
     return list(zip(begins[first].tolist(), ends[last].tolist(), strict=True))
 
 
-def shared_blocks(tables: Sequence[BlockTable]) -> list[SharedBlocks]:
+def shared_blocks(tables: Sequence[ShownTable]) -> list[SharedBlocks]:
     """Return the stretches of blocks that several of a row's tables have in common, in order.
 
     A block of the pool has the same place in each table that holds it.
     """
     holders: dict[tuple[int, int], list[int]] = {}
     for table in tables:
-        for entry in table.entries:
-            holders.setdefault((entry.logical, entry.physical), []).append(table.sample)
+        for block in table["blocks"]:
+            holders.setdefault((block["logical"], block["physical"]), []).append(table["sample"])
     found: list[SharedBlocks] = []
     last: dict[tuple[int, ...], SharedBlocks] = {}
     for (logical, _), samples in sorted(holders.items()):

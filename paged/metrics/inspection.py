@@ -11,8 +11,6 @@ import numpy as np
 
 from pagedrun.paged.metrics.block_tables import (
     BlockLives,
-    BlockTable,
-    TableEntry,
     block_tables,
     lifetimes,
     residencies,
@@ -22,6 +20,7 @@ from pagedrun.paged.metrics.inspection_sections import (
     BeamCounts,
     BeamEvent,
     BlockLife,
+    HeldPrefix,
     HeldPrefixes,
     InspectedBeams,
     InspectedPool,
@@ -32,8 +31,6 @@ from pagedrun.paged.metrics.inspection_sections import (
     PreemptionRecord,
     RowBeams,
     RunCounts,
-    ShownTable,
-    TableBlock,
 )
 from pagedrun.paged.metrics.pool_moments import (
     LETTERS,
@@ -206,7 +203,7 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
         "num_stays": len(periods),
         "stays": periods[:top],
         "sampled_at": sampled[0] if sampled else None,
-        "tables": [_table(table) for table in tables],
+        "tables": tables,
         "shared": shared_blocks(tables),
         "beams": beams,
         "preemptions": preemption_events(gone.where(mine[:top]), () if beams is None else (row,)),
@@ -216,55 +213,14 @@ def _row(snapshot: Snapshot, row: int, moment: Moment | None, top: int) -> Inspe
     return found
 
 
-def _table(table: BlockTable) -> ShownTable:
-    last = table.last
-    return {
-        "sample": table.sample,
-        "tokens": table.num_tokens,
-        "blocks": [_block(entry) for entry in table.entries],
-        "last_token": None
-        if last is None
-        else {
-            "token": table.num_tokens - 1,
-            "physical": last.physical,
-            "offset": last.tokens - 1,
-            "slot": table.last_slot,
-        },
-    }
-
-
-def _block(entry: TableEntry) -> TableBlock:
-    return {
-        "logical": entry.logical,
-        "physical": entry.physical,
-        "ref_count": entry.ref_count,
-        "state": entry.state.name.lower(),
-        "tokens": entry.tokens,
-        "found": entry.found,
-        "copied": entry.copied,
-        "since": entry.since,
-    }
-
-
 def _prefixes(snapshot: Snapshot, top: int) -> HeldPrefixes:
     nodes = snapshot.prefixes
-    saved = sum(nodes.saved.tolist())  # not in 64 bits, which a file could make too few
+    saved = sum(nodes.saved.tolist())  # not in 64 bits, which a hostile file could overflow
     return {
         "count": len(nodes),
         "tokens_saved": saved,
         "bytes_saved": saved * snapshot.bytes_per_token,
-        "top": [
-            {
-                "parent": each.parent,
-                "start": each.start,
-                "tokens": each.end,
-                "rows": each.rows,
-                "row": each.row,
-                "tokens_saved": each.saved,
-                "bytes_saved": each.saved * snapshot.bytes_per_token,
-            }
-            for each in top_prefixes(nodes, top)
-        ],
+        "top": top_prefixes(nodes, top, snapshot.bytes_per_token),
     }
 
 
@@ -299,42 +255,27 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPrefix:
-    """A prefix of `end` tokens that `rows` rows begin with; `row` is one of them.
-
-    `parent` is the place, in the same list, of the longest listed prefix inside it; None at the
-    top. `start` is where that one ends.
-    `saved` are prompt tokens.
-    """
-
-    parent: int | None
-    start: int
-    end: int
-    rows: int
-    row: int
-    saved: int
-
-
-def top_prefixes(nodes: PrefixNodes, count: int) -> list[ShownPrefix]:
+def top_prefixes(nodes: PrefixNodes, count: int, bytes_per_token: int) -> list[HeldPrefix]:
     """Return the nodes that save most, parents before children, in the order of the tree."""
     best = np.sort(np.argsort(-nodes.saved, kind="stable")[:count])
-    place_of = {node: place for place, node in enumerate(best.tolist())}
+    index_of = {node: index for index, node in enumerate(best.tolist())}
     parents = nodes.parent
-    shown = []
-    for node in place_of:
+    shown: list[HeldPrefix] = []
+    for node in index_of:
         above = int(parents[node])
-        while above >= 0 and above not in place_of:  # what is not listed is passed over
+        while above >= 0 and above not in index_of:  # skip nodes that are not listed
             above = int(parents[above])
+        saved = int(nodes.saved[node])
         shown.append(
-            ShownPrefix(
-                parent=place_of.get(above),
-                start=int(nodes.end[above]) if above >= 0 else 0,
-                end=int(nodes.end[node]),
-                rows=int(nodes.rows[node]),
-                row=int(nodes.row[node]),
-                saved=int(nodes.saved[node]),
-            )
+            {
+                "parent": index_of.get(above),
+                "start": int(nodes.end[above]) if above >= 0 else 0,
+                "tokens": int(nodes.end[node]),
+                "rows": int(nodes.rows[node]),
+                "row": int(nodes.row[node]),
+                "tokens_saved": saved,
+                "bytes_saved": saved * bytes_per_token,
+            }
         )
     return shown
 

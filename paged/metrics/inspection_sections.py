@@ -2,7 +2,7 @@
 
 from typing import NotRequired, TypedDict
 
-from pagedrun.paged.metrics.report_sections import StateFigures
+from pagedrun.paged.metrics.report_sections import GroupFigures, StateFigures
 
 Number = int | float
 
@@ -58,19 +58,12 @@ class PoolMoment(StateCounts):
     time_s: float
 
 
-class InspectedGroup(TypedDict):
+class InspectedGroup(GroupFigures):
     """One entry of `groups`, the pool of a group of layers, as the report's `kv.groups` has it.
 
     `moment` is what was in it after the step shown, None where no snapshot tells.
     """
 
-    num_layers: int
-    window: int | None
-    num_blocks: int
-    bytes_per_token: int
-    pool_bytes: int
-    peak_blocks: int
-    peak_bytes: int
     moment: StateCounts | None
 
 
@@ -190,7 +183,7 @@ class LastToken(TypedDict):
     token: int
     physical: int
     offset: int
-    slot: int | None
+    slot: int
 
 
 class ShownTable(TypedDict):

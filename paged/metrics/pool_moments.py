@@ -11,7 +11,6 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.inspection_sections import (
     GroupTable,
     HeldBlock,
@@ -19,6 +18,7 @@ from pagedrun.paged.metrics.inspection_sections import (
     PoolMoment,
     StateCounts,
 )
+from pagedrun.paged.metrics.report_sections import group_figures
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Float64s, GroupSamples, Int64s, PoolSamples, Snapshot
 from pagedrun.paged.values.errors import UsageError, option
@@ -226,9 +226,10 @@ def inspected_groups(snapshot: Snapshot, moment: Moment | None) -> list[Inspecte
     pools = [snapshot.samples, *(_samples_of(snapshot, group) for group in snapshot.further)]
     size = snapshot.block_size
     return [
-        _group(
-            shape, peak, None if moment is None else sample_counts(pool, moment.number, size), size
-        )
+        {
+            **group_figures(shape, peak, size),
+            "moment": None if moment is None else sample_counts(pool, moment.number, size),
+        }
         for shape, peak, pool in zip(shapes, peaks, pools, strict=True)
     ]
 
@@ -272,18 +273,3 @@ def _samples_of(snapshot: Snapshot, group: GroupSamples) -> PoolSamples:
     """Return the samples of the pool of a further group."""
     samples = snapshot.samples
     return PoolSamples(samples.steps, samples.times, group.ref_counts, group.fills)
-
-
-def _group(
-    shape: PoolShape, peak: int, moment: StateCounts | None, block_size: int
-) -> InspectedGroup:
-    return {
-        "num_layers": shape.num_layers,
-        "window": shape.window,
-        "num_blocks": shape.num_blocks,
-        "bytes_per_token": shape.bytes_per_token,
-        "pool_bytes": shape.num_bytes(block_size),
-        "peak_blocks": peak,
-        "peak_bytes": peak * block_size * shape.bytes_per_token,
-        "moment": moment,
-    }

@@ -8,6 +8,7 @@ from a file is checked where it is read (`saved_report`).
 from collections.abc import Callable, Mapping
 from typing import NotRequired, TypedDict, TypeVar, cast
 
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.values.report_parts import LibraryFigures, StoreFigures
 
@@ -384,6 +385,19 @@ def groups_part(groups: list[GroupFigures]) -> GroupsPart:
 def section_of(kind: type[Section], value: Callable[[str], object]) -> Section:
     """Return a section with all of its keys, in order; `value` gives each by its name, checked."""
     return cast(Section, {name: value(name) for name in kind.__annotations__})
+
+
+def group_figures(shape: PoolShape, peak_blocks: int, block_size: int) -> GroupFigures:
+    """Return the figures of the pool of a group of layers."""
+    return {
+        "num_layers": shape.num_layers,
+        "window": shape.window,
+        "num_blocks": shape.num_blocks,
+        "bytes_per_token": shape.bytes_per_token,
+        "pool_bytes": shape.num_bytes(block_size),
+        "peak_blocks": peak_blocks,
+        "peak_bytes": peak_blocks * block_size * shape.bytes_per_token,
+    }
 
 
 def weight_figures(count: int, stored_bytes: int | None, held_bytes: int) -> WeightFigures:

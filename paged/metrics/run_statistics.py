@@ -21,6 +21,7 @@ from pagedrun.paged.metrics.report_sections import (
     PoolFigures,
     StageTimes,
     WeightFigures,
+    group_figures,
     groups_part,
 )
 from pagedrun.paged.metrics.step_costs import StepFit, StepTimes
@@ -151,15 +152,7 @@ class RunStatistics:
         further = self._further_peaks or (0,) * (len(self.pools) - 1)  # without a step
         peaks = (self._peak_blocks, *further)
         return [
-            {
-                "num_layers": each.num_layers,
-                "window": each.window,
-                "num_blocks": each.num_blocks,
-                "bytes_per_token": each.bytes_per_token,
-                "pool_bytes": each.num_bytes(self.block_size),
-                "peak_blocks": peak,
-                "peak_bytes": peak * self.block_size * each.bytes_per_token,
-            }
+            group_figures(each, peak, self.block_size)
             for each, peak in zip(self.pools, peaks, strict=True)
         ]
 

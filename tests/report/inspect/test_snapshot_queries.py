@@ -88,22 +88,22 @@ def test_tables_list_what_a_row_holds(seed: int) -> None:
         for row in range(max(holding.row for holding in run.holdings) + 2):
             held = [s for s in run.holdings if s.row == row and s.begin <= step < s.end]
             found = {
-                (table.sample, entry.logical): (
-                    entry.physical,
-                    entry.ref_count,
-                    entry.state,
-                    entry.tokens,
-                    entry.found,
-                    entry.since,
+                (table["sample"], block["logical"]): (
+                    block["physical"],
+                    block["ref_count"],
+                    block["state"],
+                    block["tokens"],
+                    block["found"],
+                    block["since"],
                 )
                 for table in block_tables(snapshot, row, moment)
-                for entry in table.entries
+                for block in table["blocks"]
             }
             assert found == {
                 (s.sample, s.position): (
                     s.block,
                     len(run.holders[step][s.block]),
-                    state_of(run, step, s.block),
+                    state_of(run, step, s.block).name.lower(),
                     run.fills[step][s.block],
                     s.found,
                     s.begin,
@@ -176,10 +176,10 @@ def test_a_block_that_took_the_place_of_a_shared_one_is_a_copy() -> None:
 
     def copied(step: int) -> list[tuple[int, int]]:
         return [
-            (table.sample, entry.logical)
+            (table["sample"], block["logical"])
             for table in block_tables(snapshot, 7, Moment.of(snapshot, step))
-            for entry in table.entries
-            if entry.copied
+            for block in table["blocks"]
+            if block["copied"]
         ]
 
     assert (copied(3), copied(5), copied(7)) == ([], [(1, 1)], [(1, 1)])
@@ -196,9 +196,10 @@ def test_the_slot_of_the_last_token_is_block_times_size_plus_its_place() -> None
     ]
     assert len(tables) > 10
     for table in tables:
-        last = table.entries[-1]
-        assert table.num_tokens == last.logical * BLOCK_SIZE + last.tokens
-        assert table.last_slot == last.physical * BLOCK_SIZE + last.tokens - 1
+        last, token = table["blocks"][-1], table["last_token"]
+        assert table["tokens"] == last["logical"] * BLOCK_SIZE + last["tokens"]
+        assert token is not None
+        assert token["slot"] == last["physical"] * BLOCK_SIZE + last["tokens"] - 1
 
 
 def test_lifetimes_are_counted_in_classes_that_double() -> None:
@@ -283,15 +284,17 @@ def test_the_prefixes_that_save_most_keep_their_places_in_the_tree() -> None:
         row=[0, 1, 2, 3, 10, 10],
         saved=[80, 5, 60, 90, 1, 8],
     )
-    shown = top_prefixes(nodes, 4)
-    assert [(each.parent, each.start, each.end, each.saved) for each in shown] == [
+    shown = top_prefixes(nodes, 4, 2)
+    assert [
+        (each["parent"], each["start"], each["tokens"], each["tokens_saved"]) for each in shown
+    ] == [
         (None, 0, 10, 80),
         (0, 10, 40, 60),  # the node between is not listed
         (0, 10, 30, 90),
         (None, 0, 16, 8),
     ]
-    everything = top_prefixes(nodes, 100)
-    assert [each.parent for each in everything] == [None, 0, 1, 1, None, 4]
-    assert [each.row for each in everything] == nodes.row.tolist()
-    assert top_prefixes(nodes, 0) == []
-    assert np.array_equal(nodes.saved, [each.saved for each in everything])
+    everything = top_prefixes(nodes, 100, 2)
+    assert [each["parent"] for each in everything] == [None, 0, 1, 1, None, 4]
+    assert [each["row"] for each in everything] == nodes.row.tolist()
+    assert top_prefixes(nodes, 0, 2) == []
+    assert np.array_equal(nodes.saved, [each["tokens_saved"] for each in everything])
