@@ -18,7 +18,7 @@ from pagedrun.cli.terminal.console import safe, tell
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer
 from pagedrun.paged.metrics.timeline import ReplicaState
-from pagedrun.paged.text.prompt_renderer import PromptModes
+from pagedrun.paged.text.prompt_reader import PromptModes
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8

@@ -15,7 +15,7 @@ from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
-from pagedrun.paged.text.prompt_renderer import PromptModes
+from pagedrun.paged.text.prompt_reader import PromptModes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from pagedrun.paged.job.progress import AnswerLengths, Phase, ShownAnswer, Tally
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP
 from pagedrun.paged.metrics.timeline import Decimated, ReplicaState, ReplicatedStep, StepRecord
-from pagedrun.paged.text.prompt_renderer import PromptModes
+from pagedrun.paged.text.prompt_reader import PromptModes
 from pagedrun.paged.values.errors import as_flag, spelled
 
 # What rows differ in besides the length of their answers, as a share of the mean.

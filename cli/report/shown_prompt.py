@@ -10,7 +10,7 @@ from rich.text import Text
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
 from pagedrun.cli.report.report_figures import Figure
 from pagedrun.cli.terminal.console import safe_lines
-from pagedrun.paged.text.prompt_renderer import PromptMode
+from pagedrun.paged.text.prompt_reader import PromptMode
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import SamplingParams
 

@@ -9,8 +9,9 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Row, id_column
 from pagedrun.paged.job.progress import JobListener
-from pagedrun.paged.job.prompts.prompt_builder import PROMPT_COLUMNS, TemplateColumns
+from pagedrun.paged.job.prompts.prompt_builder import TemplateColumns
 from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.text.prompt_reader import PROMPT_FORMS
 from pagedrun.paged.values.errors import RowError, UsageError, option
 
 MIN_ROWS = 2  # one row may be wrong by itself
@@ -28,7 +29,7 @@ def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
     rows: of the first window. Needs no model, so that it comes at once.
     """
     field = config.prompts.field
-    names = PROMPT_COLUMNS if field is None else (field,)
+    names = PROMPT_FORMS if field is None else (field,)
     readable = [row for row in rows if row.error is None]
     if config.resume or config.prompts.template is not None or len(readable) < MIN_ROWS:
         return

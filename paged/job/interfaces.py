@@ -8,8 +8,7 @@ from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan import EarlierAnswers
-from pagedrun.paged.text.prompt import TextEncoder
-from pagedrun.paged.text.prompt_renderer import ChatRenderer
+from pagedrun.paged.text.prompt import TokenizerLike
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, Request
@@ -26,10 +25,6 @@ class ModelShape(Protocol):
     @property
     def max_position_embeddings(self) -> int:
         """Longest context that the model was made for, in tokens."""
-
-
-class TokenizerLike(TextEncoder, ChatRenderer, Protocol):
-    """The part of `Tokenizer` that turns rows into ids."""
 
 
 class RunLike(Protocol):

@@ -25,8 +25,9 @@ from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
 from pagedrun.paged.planning.windows import Windows
+from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
-from pagedrun.paged.text.prompt_renderer import RAW, PromptMode, PromptModes
+from pagedrun.paged.text.prompt_reader import PromptMode, PromptModes
 from pagedrun.paged.text.reasoning import check_budget
 from pagedrun.paged.values.errors import RowError, UsageError, option
 

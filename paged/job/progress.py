@@ -17,7 +17,7 @@ from pagedrun.paged.metrics.report_sections import (
     VoteCounts,
 )
 from pagedrun.paged.metrics.timeline import StepRecord
-from pagedrun.paged.text.prompt_renderer import PromptModes
+from pagedrun.paged.text.prompt_reader import PromptModes
 from pagedrun.paged.values.errors import EngineError, RowError, as_flag
 from pagedrun.paged.values.logprobs import TokenLogprob
 from pagedrun.paged.values.request import Completion

@@ -16,7 +16,7 @@ from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.planning.prefix_tree import request_tree
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import Overlong
-from pagedrun.paged.text.prompt_renderer import PromptMode
+from pagedrun.paged.text.prompt_reader import PromptMode
 from pagedrun.paged.values.errors import RowError, UsageError, WrittenError, as_flag, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

@@ -8,11 +8,11 @@ templates iterate over objects.
 import json
 from contextlib import suppress
 
-from pagedrun.paged.text.prompt_renderer import SYSTEM_ROLES
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.prompt_input import ChatMessage
 
+SYSTEM_ROLES = ("system", "developer")
 # A role is part of the chat's markup, where whatever a row says would be obeyed.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _IMAGES = ("image", "image_url", "input_image")

@@ -10,15 +10,17 @@ are taken unchanged.
 """
 
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.logprobs import Continuation
+from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.rules import integers
 from pagedrun.paged.values.sampling_params import MAX_N, SamplingParams
 
@@ -30,13 +32,34 @@ GivenContinuation = str | tuple[int, ...]
 
 
 class TextEncoder(Protocol):
-    """The part of a tokenizer that turns texts into token ids and back."""
+    """Tokenizer without chats: texts to token ids and back."""
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the ids of each text; `RowError` if one of them cannot be encoded."""
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""
+
+
+class TokenizerLike(TextEncoder, Protocol):
+    """Tokenizer with a chat template."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """Chat template in force, None without one."""
+
+    def render_chat(
+        self,
+        messages: Seq[ChatMessage],
+        template_kwargs: Mapping[str, JSONValue] | None = None,
+        *,
+        time: datetime | None = None,
+    ) -> str:
+        """Return the chat as text; `RowError` (`template_error`) if the template refuses it.
+
+        `template_kwargs` are further variables of the template. `time` is its clock, None for the
+        present.
+        """
 
 
 def parse_continuations(value: object, params: SamplingParams) -> tuple[GivenContinuation, ...]:
@@ -242,6 +265,24 @@ def parse_priority(value: object) -> int:
         raise RowError("invalid_param", f"{PRIORITY} must be {_RULE.wanted}", param=PRIORITY)
     assert isinstance(value, int)
     return value
+
+
+RAW = "raw"
+
+
+def parse_raw(value: object) -> bool | None:
+    """Return whether a prompt says that it is raw, None if it does not say.
+
+    Raises `RowError` for anything but a boolean.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    raise RowError(
+        "invalid_param",
+        f"{RAW} must be true or false: whether the prompt is completed as it is, without the "
+        f"chat template, as with {option(RAW)}; rename the column if it holds something else",
+        param=RAW,
+    )
 
 
 TEMPLATE_KWARGS = "chat_template_kwargs"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from pagedrun.paged.text.prompt import (
     CONTINUATIONS,
@@ -192,14 +191,10 @@ MAX_KEPT = 256  # lists of words whose ids are remembered: most rows of a file h
 _NAME = "bad_words"
 
 
-class _Encoder(Protocol):
-    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]: ...
-
-
 class BadWords:
     """Encodes lists of words, as vLLM does."""
 
-    def __init__(self, tokenizer: _Encoder) -> None:
+    def __init__(self, tokenizer: TextEncoder) -> None:
         self._tokenizer = tokenizer
         self._known: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
 

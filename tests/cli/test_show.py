@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pagedrun.cli.report.shown_prompt import draw_prompt
 from pagedrun.paged.job.shown_row import PromptPart, ShownRow
-from pagedrun.paged.text.prompt_renderer import PromptMode
+from pagedrun.paged.text.prompt_reader import PromptMode
 from pagedrun.recipes.demo import demo_model_folder
 from tests.command import Command
 

@@ -14,6 +14,9 @@ class Encoder:
     def __init__(self) -> None:
         self.num_calls = 0
 
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        raise AssertionError("words are only encoded")
+
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         assert not add_special_tokens
         self.num_calls += 1

@@ -20,7 +20,7 @@ from pagedrun.paged.job.inputs.row import (
     refuse_empty,
     with_columns,
 )
-from pagedrun.paged.text.prompt_renderer import RAW
+from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import sampling_keys

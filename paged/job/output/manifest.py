@@ -17,7 +17,7 @@ from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.row import InputDigest
-from pagedrun.paged.text.prompt_renderer import RAW
+from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue, plain
 from pagedrun.paged.values.sampling_params import SamplingParams

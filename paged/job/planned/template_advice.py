@@ -18,13 +18,11 @@ from pagedrun.paged.job.inputs.json_line import parse_object
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.row import Columns, RowSource
-from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder, TemplateColumns
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.metrics.report_sections import EngineReport, MovableParts, TemplateAdvice
 from pagedrun.paged.text.chat_messages import parse_messages
-from pagedrun.paged.text.prompt import CONTINUATIONS
-from pagedrun.paged.text.prompt_renderer import RAW
+from pagedrun.paged.text.prompt import CONTINUATIONS, RAW, TokenizerLike
 from pagedrun.paged.values.errors import PagedrunError, RowError
 from pagedrun.paged.values.sampling_params import SamplingParams
 

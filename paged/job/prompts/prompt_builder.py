@@ -5,35 +5,29 @@ columns close to the name of a parameter are reported, not interpreted.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from jinja2 import TemplateError, meta, nodes
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, id_column
-from pagedrun.paged.job.interfaces import TokenizerLike
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.text.chat_messages import parse_messages
 from pagedrun.paged.text.prompt import (
     CONTINUATIONS,
     PRIORITY,
+    RAW,
     TEMPLATE_KWARGS,
-    TOKEN_IDS,
     Prompt,
-    checked_token_ids,
-    parse_continuations,
-    parse_priority,
+    TokenizerLike,
 )
-from pagedrun.paged.text.prompt_renderer import RAW, PromptRenderer, parse_raw
-from pagedrun.paged.text.reasoning import check_budget
+from pagedrun.paged.text.prompt_reader import PROMPT_FORMS, PromptReader
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.values.errors import RowError, nearest, option
 from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import SamplingParams, sampling_keys
 
-PROMPT_COLUMNS = ("prompt", "messages", TOKEN_IDS)
 # What decides how a prompt is made, or what runs, is the user's to say and not a row's.
 FORBIDDEN_COLUMNS = (
     "chat_template",
@@ -56,39 +50,47 @@ class PromptBuilder:
     ) -> None:
         self._config = config
         self._defaults = defaults
-        self._tokenizer = tokenizer
-        self._renderer = PromptRenderer(
-            tokenizer, config.time, raw=config.raw, system=config.system
+        self._reader = PromptReader(
+            tokenizer,
+            config.time,
+            raw=config.raw,
+            system=config.system,
+            variables=config.template_kwargs,
+            untrusted=True,
         )
         self._keys = request_keys() | {NESTED_PARAMS, CONTINUATIONS, PRIORITY}
         template = config.template
         self._read = frozenset() if template is None else TemplateColumns.of(template.source).names
 
     def build(self, columns: Columns) -> Prompt:
-        """Return what a row with these columns asks; `RowError` if it cannot be asked."""
+        """Return the prompt of a row with these columns; raises `RowError` if it is invalid."""
         _refuse_columns(columns)
         params = _sampling_params(columns, self._defaults)
-        check_budget(params, self._tokenizer.chat_template)
-        continuations = parse_continuations(columns.get(CONTINUATIONS), params)
-        priority = parse_priority(columns.get(PRIORITY))
-        prompt = self._prompt(columns, params, is_scored=bool(continuations))
-        return replace(prompt, priority=priority).followed_by(continuations)
+        fields = {name: columns.get(name) for name in (CONTINUATIONS, PRIORITY, RAW)}
+        if self._config.field == RAW:
+            del fields[RAW]
+        return self._reader.read({**fields, **self._prompt(columns)}, params)
 
-    def _prompt(self, columns: Columns, params: SamplingParams, *, is_scored: bool) -> Prompt:
-        variables, renderer = self._config.template_kwargs, self._renderer
-        raw = None if self._config.field == RAW else parse_raw(columns.get(RAW))
+    def _prompt(self, columns: Columns) -> Columns:
+        """Return the prompt by its form, see `PROMPT_FORMS`."""
         if self._config.template is not None:
-            text = self._config.template.render(columns)
-            return renderer.text(text, params, variables, raw=raw, is_scored=is_scored)
-        name = self._prompt_column(columns)
-        value = columns[name]
-        if self._config.field is None and name == "messages":
-            return renderer.chat(parse_messages(value), params, variables, raw=raw)
-        if self._config.field is None and name == TOKEN_IDS:
-            return Prompt(params, token_ids=self._token_ids(value))
+            return {"prompt": self._config.template.render(columns)}
+        name = self._config.field
+        if name is None:
+            if all(columns.get(name) is None for name in PROMPT_FORMS):
+                raise RowError(
+                    "missing_prompt",
+                    f"no prompt, messages or prompt_token_ids; {option('prompt_field')} names "
+                    "another column",
+                    param="prompt",
+                )
+            return {name: columns.get(name) for name in PROMPT_FORMS}
+        value = columns.get(name)
+        if value is None:
+            raise RowError("missing_prompt", f"no column {name!r}", param=name)
         if not isinstance(value, str):
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
-        return renderer.text(value, params, variables, raw=raw, is_scored=is_scored)
+        return {"prompt": value}
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that this layer did not use."""
@@ -96,7 +98,7 @@ class PromptBuilder:
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
-            used.update(PROMPT_COLUMNS)
+            used.update(PROMPT_FORMS)
         return {name: value for name, value in columns.items() if name not in used}
 
     def misspelt_keys(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
@@ -110,30 +112,6 @@ class PromptBuilder:
             and name not in self._read
             and could_be(key, value)
         )
-
-    def _prompt_column(self, columns: Columns) -> str:
-        names = PROMPT_COLUMNS if self._config.field is None else (self._config.field,)
-        given = [name for name in names if columns.get(name) is not None]
-        if len(given) == 1:
-            return given[0]
-        if given:
-            raise RowError(
-                "ambiguous_prompt", f"{' and '.join(given)} exclude each other", param=given[1]
-            )
-        if self._config.field is not None:
-            raise RowError("missing_prompt", f"no column {names[0]!r}", param=names[0])
-        raise RowError(
-            "missing_prompt",
-            f"no prompt, messages or prompt_token_ids; {option('prompt_field')} names another "
-            "column",
-            param="prompt",
-        )
-
-    def _token_ids(self, value: object) -> tuple[int, ...]:
-        if self._config.system is not None:
-            message = f"{TOKEN_IDS} cannot be combined with {option('system')}"
-            raise RowError("unsupported_content", message, param=TOKEN_IDS)
-        return checked_token_ids(value)
 
 
 def request_keys() -> frozenset[str]:

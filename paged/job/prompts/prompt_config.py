@@ -76,7 +76,7 @@ class PromptTemplate:
 class PromptConfig:
     """Where the prompt comes from: the row's own columns, one named column, or a template.
 
-    `raw` and `system` are those of `PromptRenderer`. `template_kwargs` are for the chat template.
+    `raw` and `system` are those of `PromptReader`. `template_kwargs` are for the chat template.
     `time` is what the clock of the chat template says in all of them: a run over midnight asks all
     rows the same.
 

@@ -13,9 +13,8 @@ from pagedrun.paged.job.prompts.prompt_builder import (
     not_supported,
     request_keys,
 )
-from pagedrun.paged.text.prompt import PRIORITY, TEMPLATE_KWARGS, Prompt
+from pagedrun.paged.text.prompt import PRIORITY, RAW, TEMPLATE_KWARGS, Prompt
 from pagedrun.paged.text.prompt_encoder import ENCODE_BATCH_ROWS, EncodedPrompt, PromptEncoder
-from pagedrun.paged.text.prompt_renderer import RAW
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.logprobs import MAX_LOGPROBS
