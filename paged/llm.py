@@ -145,10 +145,10 @@ class PromptWindows:
     def _encoded(self, rows: Seq[_Row]) -> Iterator[Request | Completion]:
         encoded = self._encoder.encode([row.index for row in rows], [row.prompt for row in rows])
         for row, each in zip(rows, encoded, strict=True):
-            if isinstance(each.asked, Request):
-                yield each.asked
+            if each.request is not None:
+                yield each.request
             else:
-                yield Completion(Request(row.index, (), row.params), error=each.asked)
+                yield Completion(Request(row.index, (), row.params), error=each.error)
 
     def _check(self) -> None:
         if self._stop.is_set():

@@ -19,7 +19,7 @@ from pagedrun.paged.job.input_checks import (
 from pagedrun.paged.job.inputs.byte_streams import ReadingStop
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
-from pagedrun.paged.job.inputs.row import InputDigest, InputFacts, Row, RowSource, place_of
+from pagedrun.paged.job.inputs.row import InputDigest, InputFacts, Row, RowSource
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
@@ -185,9 +185,9 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
     """Yield rows; raise `UsageError` at the first one that cannot be asked."""
     for row in rows:
         if row.error is not None:
-            raise refused_row(config.input, row, row.error)
+            raise refused_row(config.input, row.row, row.error)
         for name, key in row.misspelt:
-            place = place_of(row.unit, row.line, row.file or config.input)
+            place = row.row.place_in(config.input)
             raise UsageError(
                 f"{place}: {shown_key(name)} sets nothing: did you mean {key}? {option('strict')} "
                 "refuses the whole input for it; rename it if it is data"
@@ -215,12 +215,12 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
         )
     _warn_of_keys(rows, listener)
     _warn_of_equal_answers(rows, listener)
-    num_cut = sum(row.num_truncated_tokens > 0 for row in rows)
+    num_cut = sum(row.encoded.num_truncated_tokens > 0 for row in rows)
     if num_cut:
         listener.on_warning(
             f"the prompts of {num_cut} rows were truncated to fit max_model_len {max_model_len}"
         )
-    num_clamped = sum(row.clamped for row in rows)
+    num_clamped = sum(row.encoded.clamped for row in rows)
     if num_clamped:
         listener.on_warning(
             f"max_tokens of {num_clamped} rows was reduced to the room that their prompts leave in "
@@ -319,10 +319,9 @@ class RowWindows:
         self._digest = self._source.digest(whole=whole)
 
 
-def refused_row(name: str, row: Row | JobRow, error: RowError) -> UsageError:
+def refused_row(name: str, row: Row, error: RowError) -> UsageError:
     """Return the refusal of a whole input because of one row, as `strict` asks for."""
-    place = place_of(row.unit, row.line, row.file or name)
     return UsageError(
-        f"{place}: {error.marked} ({error.code}); {option('strict')} refuses the whole "
+        f"{row.place_in(name)}: {error.marked} ({error.code}); {option('strict')} refuses the whole "
         "input; without it the row gets an error instead of an answer"
     )

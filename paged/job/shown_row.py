@@ -136,21 +136,21 @@ def _shown(
     return ShownRow(
         index=row.index,
         id=row.id,
-        line=row.line,
-        unit=row.unit,
+        line=row.row.line,
+        unit=row.row.unit,
         prompt_mode=None if request is None else _mode(row),
         text=None if request is None else "".join(part.text for part in parts),
         parts=parts,
         token_ids=ids,
-        prompt_tokens=row.num_prompt_tokens,
-        truncated_tokens=row.num_truncated_tokens,
-        truncated_from=_CUT_END[config.on_overlong] if row.num_truncated_tokens else None,
-        max_tokens_clamped=row.clamped,
+        prompt_tokens=row.encoded.num_prompt_tokens,
+        truncated_tokens=row.encoded.num_truncated_tokens,
+        truncated_from=_CUT_END[config.on_overlong] if row.encoded.num_truncated_tokens else None,
+        max_tokens_clamped=row.encoded.clamped,
         max_model_len=prepared.max_model_len,
         rows=len(window),
         shared=shared,
         continuations=tuple(each.text for each in continuations),
-        sampling=_sampling(request.params, config, clamped=row.clamped)
+        sampling=_sampling(request.params, config, clamped=row.encoded.clamped)
         if request is not None and is_sampled
         else {},
         input=row.input,

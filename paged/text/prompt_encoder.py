@@ -39,17 +39,26 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """What a prompt asks of the engine, or why it cannot be asked.
+    """Request of a prompt, or the error of an invalid one.
 
-    `num_prompt_tokens` are those that were kept, `num_truncated_tokens` those that were dropped
-    because the prompt was too long. `clamped` says whether `max_tokens` was cut to the room that
-    the prompt leaves.
+    `num_prompt_tokens` are kept, `num_truncated_tokens` dropped from a prompt that is too long.
+    `clamped`: `max_tokens` was reduced to the room that the prompt leaves.
     """
 
-    asked: Request | RowError
+    result: Request | RowError
     num_prompt_tokens: int = 0
     num_truncated_tokens: int = 0
     clamped: bool = False
+
+    @property
+    def request(self) -> Request | None:
+        """The request of a valid prompt."""
+        return self.result if isinstance(self.result, Request) else None
+
+    @property
+    def error(self) -> RowError | None:
+        """The error of an invalid prompt."""
+        return self.result if isinstance(self.result, RowError) else None
 
 
 class PromptEncoder:

@@ -9,10 +9,11 @@ import pytest
 
 from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.output.output_row import BROKEN, BatchRow, ErrorBody, answered_row
 from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
@@ -217,7 +218,7 @@ def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:
 def test_a_chat_is_answered_with_a_message() -> None:
     call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES, "model": "m"}))
     request = Request(4, (1,), SamplingParams())
-    row = JobRow(4, 5, "a", {}, None, request, None, 1, call=call)
+    row = JobRow(Row(4, 5, 0, b"", "a"), EncodedPrompt(request, 1), {}, call=call)
     output = SampleOutput(0, "hello", (7, 8), FinishReason.LENGTH, None)
     answered = answered_row(row, Completion(request, (output,), num_cached_tokens=1))
     assert json.loads(json.dumps(answered, default=json_fields)) == {
@@ -257,7 +258,7 @@ def test_a_chat_is_answered_with_a_message() -> None:
 def test_what_the_engine_cannot_do_is_not_the_callers_fault() -> None:
     call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES}))
     request = Request(0, (1,), SamplingParams())
-    row = JobRow(0, 1, "a", {}, None, request, None, 1, call=call)
+    row = JobRow(Row(0, 1, 0, b"", "a"), EncodedPrompt(request, 1), {}, call=call)
     failed = answered_row(row, Completion(request, (), error=RowError("nan_logits", "no number")))
     assert isinstance(failed, BatchRow)
     assert failed.response.status_code == BROKEN == 500

@@ -42,8 +42,13 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Where the row is, for messages."""
-        return place_of(self.unit, self.line, self.file)
+        """Position in the input, for messages."""
+        position = f"{self.unit} {self.line}"
+        return position if self.file is None else f"{self.file}, {position}"
+
+    def place_in(self, name: str) -> str:
+        """Return the position with the input's name, `name` if there is only one."""
+        return f"{self.file or name}, {self.unit} {self.line}"
 
 
 def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
@@ -74,11 +79,6 @@ def row_id(columns: Columns, index: int) -> str | int:
     if len(str(value)) > MAX_ID_CHARS:
         raise RowError("invalid_id", f"{name} is longer than {MAX_ID_CHARS} characters", param=name)
     return value
-
-
-def place_of(unit: str, line: int, file: str | None) -> str:
-    """Return how messages name the place of a row."""
-    return f"{unit} {line}" if file is None else f"{file}, {unit} {line}"
 
 
 def at_line(error: RowError, line: int) -> RowError:

@@ -63,11 +63,11 @@ class Usage:
         """Return what the row took; without a completion, nothing but its prompt."""
         outputs = () if completion is None else completion.outputs
         return cls(
-            prompt_tokens=row.num_prompt_tokens,
+            prompt_tokens=row.encoded.num_prompt_tokens,
             cached_tokens=0 if completion is None else completion.num_cached_tokens,
             completion_tokens=sum(len(output.token_ids) for output in outputs),
-            truncated_tokens=row.num_truncated_tokens,
-            max_tokens_clamped=row.clamped,
+            truncated_tokens=row.encoded.num_truncated_tokens,
+            max_tokens_clamped=row.encoded.clamped,
         )
 
 
@@ -390,7 +390,7 @@ def answered_row(row: JobRow, completion: Completion) -> WrittenRow:
 
 def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> WrittenRow:
     """Return what to write for a row without an answer; a `BatchCall` has a status code too."""
-    error = at_line(error, row.line)
+    error = at_line(error, row.row.line)
     if row.call is not None:
         return _with_columns(BatchRow.failed(row.index, row.call, error, status_code), row)
     return OutputRow.failed(row, error)

@@ -263,7 +263,7 @@ class _FilePlan:
         self._lap("encode_s")
         self._num_rows += len(rows)
         self._refused.update(row.error.code for row in rows if row.error is not None)
-        self._num_clamped += sum(row.clamped for row in rows)
+        self._num_clamped += sum(row.encoded.clamped for row in rows)
         asked = [row.request for row in rows if row.request is not None]
         self._num_voting += sum(request.params.vote is not None for request in asked)
         return asked

@@ -1,11 +1,11 @@
 """Requests of rows, including rows of OpenAI batch files."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from pagedrun.paged.job.inputs.json_line import shown_key
-from pagedrun.paged.job.inputs.row import LINE, Columns, Row, at_line, place_of
+from pagedrun.paged.job.inputs.row import Columns, Row, at_line
 from pagedrun.paged.job.prompts.prompt_builder import (
     FORBIDDEN_COLUMNS,
     PromptBuilder,
@@ -82,35 +82,47 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """What the job keeps of a row until it is written: either a `request` or an `error`.
+    """A row until it is written: its prompt as a `request` or an `error`, and its columns.
 
     The request's `index` is the row's. `input` are the columns that come back in the output, or all
-    where tables are made of the rows: then `used` names those that were used. `expected` is the
-    answer that the row itself names, if any. `call` is set if the row is one of an OpenAI batch
-    file, and is answered as such.
+    where tables are made of the rows: then `used` names the other ones. `expected` is the answer
+    that the row itself names, if any. `call` is set in an OpenAI batch file. `misspelt` has columns
+    close to the name of a parameter, each with that name. Of `row` the columns are dropped.
     """
 
-    index: int
-    line: int
-    id: str | int
+    row: Row
+    encoded: EncodedPrompt
     input: Columns
-    expected: str | None
-    request: Request | None
-    error: RowError | None
-    num_prompt_tokens: int = 0
-    unit: str = LINE  # what `line` counts
+    expected: str | None = None
     call: BatchCall | None = None
-    clamped: bool = False  # max_tokens was cut to the room that the prompt leaves
-    num_truncated_tokens: int = 0  # of the prompt, dropped because it was too long
-    file: str | None = None  # the input, if there are several
-    misspelt: tuple[tuple[str, str], ...] = ()  # columns that are near a key, each with that
+    misspelt: tuple[tuple[str, str], ...] = ()
     used: tuple[str, ...] | None = None
-    is_chat: bool = False  # the prompt is what the chat template made; elsewhere it is raw
+    is_chat: bool = False  # rendered by the chat template
+
+    @property
+    def index(self) -> int:
+        """Index of the row."""
+        return self.row.index
+
+    @property
+    def id(self) -> str | int:
+        """Id of the row."""
+        return self.row.id
 
     @property
     def place(self) -> str:
-        """Where the row is, for messages."""
-        return place_of(self.unit, self.line, self.file)
+        """Position in the input, for messages."""
+        return self.row.place
+
+    @property
+    def request(self) -> Request | None:
+        """Request of a valid row."""
+        return self.encoded.request
+
+    @property
+    def error(self) -> RowError | None:
+        """Error of an invalid row."""
+        return self.encoded.error
 
 
 class RequestBuilder:
@@ -127,23 +139,25 @@ class RequestBuilder:
         """Yield one `JobRow` for each row."""
         rows = iter(rows)
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
-            prompts = [self._prompt(row) for row in batch]
+            calls = [BatchCall.of(row.columns) for row in batch]
+            prompts = list(map(self._prompt, batch, calls))
             encoded = self._encoder.encode([row.index for row in batch], prompts)
-            yield from map(self._job_row, batch, prompts, encoded)
+            yield from map(self._job_row, batch, calls, prompts, encoded)
 
-    def _prompt(self, row: Row) -> Prompt | RowError:
+    def _prompt(self, row: Row, call: BatchCall | None) -> Prompt | RowError:
         if row.error is not None:
             return row.error
         try:
-            call = BatchCall.of(row.columns)
             return self._prompts.build(row.columns if call is None else call.columns())
         except RowError as error:
             return error
 
-    def _job_row(self, row: Row, prompt: Prompt | RowError, encoded: EncodedPrompt) -> JobRow:
-        asked = encoded.asked
+    def _job_row(
+        self, row: Row, call: BatchCall | None, prompt: Prompt | RowError, encoded: EncodedPrompt
+    ) -> JobRow:
+        if encoded.error is not None:
+            encoded = replace(encoded, result=at_line(encoded.error, row.line))
         expected = row.columns.get("expected")
-        call = BatchCall.of(row.columns)
         carried: Columns = self._prompts.carried_columns(row.columns)
         misspelt = self._prompts.misspelt_keys(carried, row.columns) if call is None else ()
         used = None
@@ -152,19 +166,11 @@ class RequestBuilder:
             used = tuple(name for name in given if name not in carried)
             carried = given
         return JobRow(
-            index=row.index,
-            line=row.line,
-            id=row.id,
+            row=replace(row, columns={}, written=None),
+            encoded=encoded,
             input=carried,
             expected=expected if isinstance(expected, str) else None,
-            request=asked if isinstance(asked, Request) else None,
-            error=at_line(asked, row.line) if isinstance(asked, RowError) else None,
-            num_prompt_tokens=encoded.num_prompt_tokens,
-            unit=row.unit,
-            file=row.file,
             call=call,
-            clamped=encoded.clamped,
-            num_truncated_tokens=encoded.num_truncated_tokens,
             misspelt=misspelt,
             used=used,
             is_chat=isinstance(prompt, Prompt) and prompt.is_chat,

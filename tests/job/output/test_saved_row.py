@@ -5,10 +5,11 @@ import json
 import pytest
 
 from pagedrun.paged.files.atomic import json_fields
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.output.saved_rows import SavedRow
 from pagedrun.paged.job.prompts.requests import CHAT, BatchCall, JobRow
+from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -20,7 +21,8 @@ ERROR = RowError("nan_logits", "no number")
 
 
 def job_row(call: BatchCall | None) -> JobRow:
-    return JobRow(3, 4, "c" if call else 12, {}, None, REQUEST, None, 1, call=call)
+    row = Row(3, 4, 0, b"", "c" if call else 12)
+    return JobRow(row, EncodedPrompt(REQUEST, 1), {}, call=call)
 
 
 def saved(row: WrittenRow) -> SavedRow | None:

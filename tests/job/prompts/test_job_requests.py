@@ -119,7 +119,7 @@ def test_a_text_beyond_all_reason_is_refused_without_encoding_it() -> None:
 def test_max_tokens_is_cut_to_the_room_left(length: int, wanted: int, clamped: bool) -> None:
     (row,) = build({"prompt_token_ids": [1] * length, "min_tokens": 5}, max_tokens=5)
     assert row.request is not None
-    assert (row.request.params.max_tokens, row.clamped) == (wanted, clamped)
+    assert (row.request.params.max_tokens, row.encoded.clamped) == (wanted, clamped)
     assert row.request.params.min_tokens == wanted
 
 
@@ -184,7 +184,7 @@ def scored(columns: dict[str, Any]) -> tuple[tuple[int, ...], list[tuple[str, tu
     """Return the prompt of a row with continuations, and what each of these adds to it."""
     (row,) = build(columns)
     assert row.request is not None
-    assert row.num_prompt_tokens == len(row.request.prompt_token_ids)
+    assert row.encoded.num_prompt_tokens == len(row.request.prompt_token_ids)
     given = [(each.text, each.token_ids) for each in row.request.continuations]
     return row.request.prompt_token_ids, given
 
