@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from pagedrun.paged.files.json_object import is_integer
-from pagedrun.paged.job.output.output_row import ANSWERED
+from pagedrun.paged.job.output.saved_rows import SavedRow
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -139,25 +139,27 @@ class ComparedAnswer:
 
     @classmethod
     def parse(cls, line: bytes) -> "ComparedAnswer | None":
-        """Return the answer that a line holds; None if it is no output row."""
-        try:
-            row: JSONValue = json.loads(line)
-        except (ValueError, RecursionError):
+        """Return the answer of a line, None if it is no output row."""
+        saved = SavedRow.parse(line)
+        row = {} if saved is None else saved.fields
+        row_id = next((row[key] for key in _IDS if key in row), None)
+        if saved is None or not isinstance(row_id, str | int):
             return None
-        if not isinstance(row, dict) or "error" not in row:
-            return None
-        index, row_id = row.get("index"), next((row[key] for key in _IDS if key in row), None)
-        if not is_integer(index) or not isinstance(row_id, str | int):
-            return None
-        read = _of_call if isinstance(row.get("response"), dict) else _of_row
-        text, error, outputs = read(row)
+        body = saved.body
+        outputs = _objects(body.get("outputs", body.get("choices")))
+        first = outputs[0] if outputs else {}
+        text = body.get("text", first.get("text", _object(first.get("message")).get("content")))
+        text = text if isinstance(text, str) else None
+        error = body.get("error")
+        code = error.get("code") if isinstance(error, dict) else error
+        num_tokens = _object(body.get("usage")).get("completion_tokens")
         return cls(
-            index=index,
+            index=saved.index,
             id=row_id,
             text=text,
-            error=error,
+            error=None if code is None else str(code),
             finish_reasons=tuple(str(each.get("finish_reason")) for each in outputs),
-            num_tokens=_num_tokens(row),
+            num_tokens=num_tokens if is_integer(num_tokens) else 0,
             is_correct=_is_correct(row, text),
             whole=_answer_of(row),
         )
@@ -298,31 +300,6 @@ def common_length(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _of_row(row: dict[str, JSONValue]) -> tuple[str | None, str | None, list[dict[str, JSONValue]]]:
-    """Return text, error and outputs of a row in our own format."""
-    text, error = row.get("text"), row["error"]
-    code = error.get("code") if isinstance(error, dict) else error
-    return (
-        text if isinstance(text, str) else None,
-        None if code is None else str(code),
-        _objects(row.get("outputs")),
-    )
-
-
-def _of_call(
-    row: dict[str, JSONValue],
-) -> tuple[str | None, str | None, list[dict[str, JSONValue]]]:
-    """Return the same of an answer to a row of an OpenAI batch file."""
-    response = _object(row["response"])
-    body = _object(response.get("body"))
-    if response.get("status_code") != ANSWERED:
-        return None, str(_object(body.get("error")).get("code")), []
-    choices = _objects(body.get("choices"))
-    first = choices[0] if choices else {}
-    text = first.get("text", _object(first.get("message")).get("content"))
-    return (text if isinstance(text, str) else None), None, choices
-
-
 def _answer_of(value: JSONValue, depth: int = 0) -> JSONValue:
     """Return a row without what is no part of its answer, at its top and in an OpenAI response."""
     if not isinstance(value, dict) or depth > 2:
@@ -332,12 +309,6 @@ def _answer_of(value: JSONValue, depth: int = 0) -> JSONValue:
         for name, each in value.items()
         if name not in _ASIDE
     }
-
-
-def _num_tokens(row: dict[str, JSONValue]) -> int:
-    body = _object(_object(row.get("response")).get("body"))
-    count = _object(row.get("usage", body.get("usage"))).get("completion_tokens")
-    return count if is_integer(count) else 0
 
 
 def _is_correct(row: dict[str, JSONValue], text: str | None) -> bool | None:

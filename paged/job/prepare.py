@@ -322,6 +322,6 @@ class RowWindows:
 def refused_row(name: str, row: Row, error: RowError) -> UsageError:
     """Return the refusal of a whole input because of one row, as `strict` asks for."""
     return UsageError(
-        f"{row.place_in(name)}: {error.marked} ({error.code}); {option('strict')} refuses the whole "
-        "input; without it the row gets an error instead of an answer"
+        f"{row.place_in(name)}: {error.marked} ({error.code}); {option('strict')} refuses the "
+        "whole input; without it the row gets an error instead of an answer"
     )

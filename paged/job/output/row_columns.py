@@ -397,11 +397,6 @@ class RowShaper:
         return follow(row.given, name) if found is MISSING else found
 
 
-def public_row(row: OutputColumns) -> OutputColumns:
-    """Return a row of the journal as it is written elsewhere: of the input what was not used."""
-    return RowParts(row).public
-
-
 def json_keys_of(rows: Iterable[OutputColumns]) -> tuple[list[str], bool]:
     """Return the keys of all answers that are JSON objects, in order of their first answer, and
     whether there are more than a table may have columns."""

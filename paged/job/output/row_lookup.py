@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -40,9 +40,9 @@ def find_rows(names: Sequence[str], output: Path | None) -> dict[str, int]:
             "name the row by its index, counted from 0"
         )
     try:
-        for line in saved_lines(output):
-            for row_id, index in _named_in(line, missing):
-                found[missing.pop(row_id)] = index
+        for row in _rows(output, missing):
+            for row_id in missing.keys() & row.ids:
+                found[missing.pop(row_id)] = row.index
             if not missing:
                 break
     except OSError as error:
@@ -60,15 +60,6 @@ def _id_of(name: str) -> str:
     return name.removeprefix(ID_PREFIX)
 
 
-def _named_in(line: bytes, wanted: dict[str, str]) -> list[tuple[str, int]]:
-    """Return the wanted id that the line's row has, with the row's index; nothing if none."""
-    # Parsing a line costs far more than looking for a few bytes in it.
-    if not any(_as_written(row_id) in line for row_id in wanted):
-        return []
-    row = SavedRow.parse(line)
-    return [] if row is None else [(name, row.index) for name in wanted if name in row.ids]
-
-
 def _as_written(row_id: str) -> bytes:
     """Return the id as it is written in a line, be it a string or a number."""
     return json.dumps(row_id, ensure_ascii=False).encode("utf-8", "replace").strip(b'"')
@@ -77,32 +68,36 @@ def _as_written(row_id: str) -> bytes:
 MAX_LINE_BYTES = 2**28
 
 
-def saved_lines(output: Path) -> Iterator[bytes]:
-    """Yield a line for each row of an output; of Parquet and CSV, with its index and ids.
+def _rows(output: Path, ids: Collection[str]) -> Iterator[SavedRow]:
+    """Yield the rows of an output; of JSONL those with one of the ids in their line.
 
     Raises `OSError` if it cannot be read, `UsageError` if it is damaged.
     """
     name = output.name.lower()
     try:
         if name.endswith(OutputFormat.PARQUET):
-            yield from _named(output, _parquet_records(output))
+            yield from _rows_of_table(_parquet_records(output))
         elif name.endswith(OutputFormat.CSV):
             csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
             with output.open(encoding="utf-8", newline="") as text:
-                yield from _named(output, csv.DictReader(text))
+                yield from _rows_of_table(csv.DictReader(text))
         elif name.endswith(OutputFormat.JSONL_GZ):
             with gzip.open(output, "rb") as packed:
-                yield from _lines(packed)
+                yield from _rows_of_lines(packed, ids)
         else:
             with output.open("rb") as file:
-                yield from _lines(file)
+                yield from _rows_of_lines(file, ids)
     except (csv.Error, EOFError, ValueError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{output} cannot be read ({error}); is it damaged?") from error
 
 
-def _lines(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+def _rows_of_lines(file: IO[bytes] | gzip.GzipFile, ids: Collection[str]) -> Iterator[SavedRow]:
     while line := file.readline(MAX_LINE_BYTES):
-        yield line
+        # Parsing a line costs far more than a search for a few bytes.
+        if any(_as_written(row_id) in line for row_id in ids):
+            row = SavedRow.parse(line)
+            if row is not None:
+                yield row
 
 
 def _parquet_records(output: Path) -> Iterator[Mapping[str, object]]:
@@ -114,13 +109,13 @@ def _parquet_records(output: Path) -> Iterator[Mapping[str, object]]:
             yield from batch.to_pylist() if wanted else [{}] * batch.num_rows
 
 
-def _named(output: Path, records: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
-    """Yield each record's place, which is the row's index, and its ids.
+def _rows_of_table(records: Iterable[Mapping[str, object]]) -> Iterator[SavedRow]:
+    """Yield a row for each record; its index is its position.
 
     A table has the columns of its input, where `index` may be anything; its rows are in input
     order.
     """
     for index, record in enumerate(records):
-        named = {name: record[name] for name in ID_KEYS if record.get(name) not in (None, "")}
-        row = {"index": index, **(named or {"id": default_id(index)}), "error": None}
-        yield json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")
+        named = [record[name] for name in ID_KEYS if record.get(name) not in (None, "")]
+        ids = tuple(str(each) for each in named if isinstance(each, str | int))
+        yield SavedRow(index, ids if named else (default_id(index),), has_failed=False)

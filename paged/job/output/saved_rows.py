@@ -92,15 +92,16 @@ ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
 
 @dataclass(frozen=True, slots=True)
 class SavedRow:
-    """A row by its index and the ids that name it, as text."""
+    """A row of an output in either format: its index, its ids as text, and its JSON object."""
 
     index: int
     ids: tuple[str, ...]
     has_failed: bool
+    fields: dict[str, JSONValue] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def parse(cls, line: bytes) -> "SavedRow | None":
-        """Return the row that a line holds, None if it is no output row."""
+        """Return the row of a line, None if it is no output row."""
         try:
             row: JSONValue = json.loads(line)
         except (ValueError, RecursionError):
@@ -116,7 +117,16 @@ class SavedRow:
             has_failed = response.get("status_code") != ANSWERED
         else:
             has_failed = row["error"] is not None
-        return cls(index, ids, has_failed)
+        return cls(index, ids, has_failed, row)
+
+    @property
+    def body(self) -> dict[str, JSONValue]:
+        """The object with the answer: the row, or the body of an OpenAI response."""
+        response = self.fields.get("response")
+        if not isinstance(response, dict):
+            return self.fields
+        body = response.get("body")
+        return body if isinstance(body, dict) else {}
 
 
 T = TypeVar("T")

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,11 +21,11 @@ SYNC_ROWS = 4096
 
 
 class Indexed(Protocol):
-    """A dataclass that is a row of the output."""
+    """Dataclass written as an output row."""
 
     @property
     def index(self) -> int:
-        """The row's place in the input."""
+        """Row index in the input."""
 
 
 def row_line(row: Indexed) -> bytes:
@@ -36,15 +35,6 @@ def row_line(row: Indexed) -> bytes:
     )
     # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
     return text.encode("utf-8", "replace") + b"\n"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Span:
-    """Where the line of a row is in the output."""
-
-    index: int
-    offset: int
-    num_bytes: int
 
 
 class RowWriter:
@@ -67,7 +57,8 @@ class RowWriter:
     ) -> None:
         self._output = output
         self._sorts = ordered and not is_journal
-        self._spans: list[_Span] | None = [] if ordered or is_journal else None
+        # Index, offset and number of bytes of each line.
+        self._spans: list[tuple[int, int, int]] | None = [] if ordered or is_journal else None
         self._hold = hold
         self._shape = shape
         self._clock = clock
@@ -94,7 +85,7 @@ class RowWriter:
         self._num_rows = len(finished.rows)
         if self._spans is not None:
             rows = finished.rows.values()
-            self._spans += [_Span(row.index, row.offset, row.num_bytes) for row in rows]
+            self._spans += [(row.index, row.offset, row.num_bytes) for row in rows]
 
     def write(self, row: Indexed) -> bytes:
         """Append one row with a single write; return its line. Raises `OutputError`."""
@@ -106,7 +97,7 @@ class RowWriter:
             self._num_rows += 1
             self._num_unsynced += 1
             if self._spans is not None:
-                self._spans.append(_Span(row.index, offset, len(data)))
+                self._spans.append((row.index, offset, len(data)))
         self.sync_if_due()
         return data
 
@@ -142,8 +133,8 @@ class RowWriter:
     def sorted_lines(self) -> Iterator[bytes]:
         """Yield the rows in input order, each with its newline; of a journal, or an `ordered`
         output that is not sorted yet."""
-        for span in sorted(self._spans or ()):
-            yield self._output.read(span.offset, span.num_bytes)
+        for _, offset, num_bytes in sorted(self._spans or ()):
+            yield self._output.read(offset, num_bytes)
 
     def _sort(self) -> None:
         path = Path(os.path.realpath(self._output.path))
