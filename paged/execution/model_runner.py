@@ -36,10 +36,6 @@ class AttentionReads:
     num_bytes: int = 0
     num_bytes_without_sharing: int = 0  # if every row had read its prefix for itself
 
-    def by_name(self) -> dict[str, int]:
-        """Return both, as `memory_report` takes them."""
-        return {"read": self.num_bytes, "without_sharing": self.num_bytes_without_sharing}
-
 
 class ModelRunner:
     """Moves the blocks that a step wants moved, then computes it.

@@ -6,7 +6,7 @@ them, and samples of the pools, into a `Snapshot`.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,7 +29,6 @@ from pagedrun.paged.metrics.snapshot import (
     Preemptions,
     PrefixNodes,
     Snapshot,
-    WatchedGroup,
 )
 from pagedrun.paged.metrics.timeline import Decimated
 from pagedrun.paged.values.engine_config import PreemptionMode
@@ -149,6 +148,15 @@ class _Sample(NamedTuple):
     seconds: float
     books: _Books
     further: tuple[tuple[_Books, HeldBlocks], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedGroup:
+    """Pool of a further group of layers; `held` returns its block tables."""
+
+    pool: BlockPool
+    shape: PoolShape
+    held: Callable[[], HeldBlocks]
 
 
 class Recorder:

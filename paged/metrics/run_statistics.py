@@ -31,28 +31,47 @@ from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Completion
 
 
-@dataclass(slots=True)
-class RunStatistics:
-    """Counts of one run. `pools` are those of its groups of layers; blocks are those of the first,
+@dataclass(kw_only=True)
+class AnswerCounts:
+    """Counts of shared prompt tokens and of answers, of one engine or of several replicas."""
+
+    achievable_hit_tokens: int = 0
+    block_hit_tokens: int = 0  # of these, in whole blocks
+    common_tokens: int = 0  # that prompts have in common, cached or not
+    duplicate_rows: int = 0
+    copied_tokens: int = 0  # generated tokens copied to duplicates of a row
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
+    run_s: float = 0.0
+
+    def note_sharing(self, planned: PlannedSharing) -> None:
+        """Add the sharing of a window."""
+        self.achievable_hit_tokens += planned.achievable_hit_tokens
+        self.block_hit_tokens += planned.block_hit_tokens
+        self.common_tokens += planned.common_tokens
+        self.duplicate_rows += planned.num_duplicates
+
+    def note_completion(self, completion: Completion) -> None:
+        """Add a finished request, unless its answer was copied from an earlier run."""
+        if not completion.is_copied:
+            self.finish_reasons.update(completion.finish_reasons)
+            self.copied_tokens += completion.num_copied_tokens
+
+
+@dataclass(kw_only=True)
+class RunStatistics(AnswerCounts):
+    """Counts of one run. `pools`: of its groups of layers; block counts refer to the first group,
     which keeps whole sequences."""
 
     block_size: int
     pools: Seq[PoolShape]
     max_model_len: int
-    achievable_hit_tokens: int = 0
     num_shared_blocks_planned: int = 0
-    block_hit_tokens: int = 0  # that whole blocks can spare
-    common_tokens: int = 0  # that prompts have in common, cached or not
     num_steps: int = 0
     step_times: StepTimes = field(default_factory=StepTimes)
     step_fit: StepFit = field(default_factory=StepFit)
     last_step: tuple[int, int] = (0, 0)  # prompt tokens and generated ones
-    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
-    finish_reasons: Counter[str] = field(default_factory=Counter)
     generated_tokens: int = 0
-    copied_tokens: int = 0  # of these, answers to rows that asked the same as another
-    duplicate_rows: int = 0
-    run_s: float = 0.0
     max_step_tokens: int = 0
     max_step_logits: int = 0
     _further_peaks: tuple[int, ...] = ()  # of the other groups
@@ -65,11 +84,8 @@ class RunStatistics:
     _private_blocks: int = 0
 
     def note_sharing(self, planned: PlannedSharing) -> None:
-        """Count what a window has in common."""
-        self.achievable_hit_tokens += planned.achievable_hit_tokens
-        self.block_hit_tokens += planned.block_hit_tokens
-        self.common_tokens += planned.common_tokens
-        self.duplicate_rows += planned.num_duplicates
+        """Add the sharing of a window."""
+        super().note_sharing(planned)
         self.num_shared_blocks_planned = max(
             self.num_shared_blocks_planned, planned.num_shared_blocks
         )
@@ -107,12 +123,11 @@ class RunStatistics:
         self.max_step_logits = max(self.max_step_logits, num_samples)
 
     def note_completion(self, completion: Completion) -> None:
-        """Count one finished request; a duplicate held no memory. A copy was no work at all."""
+        """Add a finished request and the blocks it held; a duplicate held none."""
+        super().note_completion(completion)
         if completion.is_copied:
             return
         self.generated_tokens += completion.num_copied_tokens
-        self.copied_tokens += completion.num_copied_tokens
-        self.finish_reasons.update(completion.finish_reasons)
         if completion.is_duplicate:
             return
         prompt = len(completion.request.prompt_token_ids)
@@ -257,7 +272,7 @@ def memory_report(
         "weights": weights,
         "finish_reasons": dict(statistics.finish_reasons),
         "timeline": [record.to_dict() for record in statistics.timeline.items],
-        "config": {name: _plain(value) for name, value in config.items()},
+        "config": plain_config(config),
         "hardware": describe_hardware(device),
     }
     if (costs := statistics.step_fit.costs) is not None:
@@ -271,9 +286,10 @@ def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
     return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
 
 
-def _plain(value: object) -> PlainValue:
-    """Return a value as JSON can hold it."""
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def plain_config(config: Mapping[str, object]) -> dict[str, PlainValue]:
+    """Return the report's `config`, with values that JSON cannot hold as text."""
+    plain = str | int | float | bool | None
+    return {name: each if isinstance(each, plain) else str(each) for name, each in config.items()}
 
 
 PACKAGES = ("pagedrun", "torch", "numba", "transformers")

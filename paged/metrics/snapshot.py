@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.cache_spec import PoolShape
 
 Int32s = NDArray[np.int32]
@@ -204,21 +203,6 @@ class HeldBlocks(NamedTuple):
     firsts: Int32s
     counts: Int32s
     blocks: Int32s
-
-
-class WatchedGroup(Protocol):
-    """A group of layers, as a recorder looks at it."""
-
-    @property
-    def pool(self) -> BlockPool:
-        """Its pool."""
-
-    @property
-    def shape(self) -> PoolShape:
-        """Its pool in numbers."""
-
-    def held(self) -> HeldBlocks:
-        """Return which sequences hold what now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.metrics.report_sections import TimelinePoint
+from pagedrun.paged.metrics.report_sections import TimelinePoint, section_of
 from pagedrun.paged.values.engine_config import PreemptionMode
 
 TIMELINE_RECORDS = 2000  # that a run keeps, however long
@@ -96,17 +96,8 @@ class StepRecord:
         )
 
     def to_dict(self) -> TimelinePoint:
-        """Return the record as it is written to the report's timeline."""
-        return {
-            "t": self.t,
-            "step": self.step,
-            "running": self.running,
-            "waiting": self.waiting,
-            "blocks_used": self.blocks_used,
-            "blocks_shared": self.blocks_shared,
-            "blocks_cached": self.blocks_cached,
-            "tokens": self.tokens,
-        }
+        """Return the record as an entry of the report's timeline."""
+        return section_of(TimelinePoint, lambda name: getattr(self, name))
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
 """Report and step records of a run, merged from those of its replicas."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pagedrun.paged.metrics.report_sections import (
@@ -12,6 +11,7 @@ from pagedrun.paged.metrics.report_sections import (
     KVFigures,
     KVSection,
     MemoryFigures,
+    PlainValue,
     PreemptionCounts,
     PrefixFigures,
     ReplicaFigures,
@@ -20,10 +20,10 @@ from pagedrun.paged.metrics.report_sections import (
     WeightFigures,
     section_of,
 )
-from pagedrun.paged.metrics.timeline import TIMELINE_RECORDS, Decimated, ReplicaState, StepRecord
+from pagedrun.paged.metrics.run_statistics import AnswerCounts, plain_config
+from pagedrun.paged.metrics.timeline import ReplicaState, StepRecord
 from pagedrun.paged.replicas.crew import Member, Stage
 from pagedrun.paged.values.engine_config import FITTED
-from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Completion
 
 _SUMMED_KV = ("num_blocks", "pool_bytes", "peak_blocks")
@@ -33,10 +33,9 @@ _MEANS = ("contiguous_utilization", "mean_use_when_short", "short_of_blocks")
 _GROUP_SUMS = ("num_blocks", "pool_bytes", "peak_blocks", "peak_bytes")
 
 
-@dataclass(slots=True)
-class ReplicaCounts:
-    """Tokens of `copied` answers are those of rows that ask the same as another; `num_twice` are
-    rows that two replicas have answered."""
+@dataclass(kw_only=True)
+class ReplicaCounts(AnswerCounts):
+    """Counts of a run on replicas, each row once. `num_twice`: rows answered by two replicas."""
 
     num_total: int = 0
     num_finished: int = 0
@@ -44,32 +43,15 @@ class ReplicaCounts:
     num_given_up: int = 0
     num_deaths: int = 0
     plan_s: float = 0.0
-    run_s: float = 0.0
-    prompt_tokens: int = 0  # of all rows, each counted once
-    achievable_hit_tokens: int = 0
-    block_hit_tokens: int = 0
-    common_tokens: int = 0
-    duplicate_rows: int = 0
-    copied_prompt_tokens: int = 0
-    copied_tokens: int = 0
-    finish_reasons: Counter[str] = field(default_factory=Counter)
-    timeline: Decimated[StepRecord] = field(default_factory=lambda: Decimated(TIMELINE_RECORDS))
-
-    def note_sharing(self, planned: PlannedSharing) -> None:
-        """Count what a window has in common."""
-        self.achievable_hit_tokens += planned.achievable_hit_tokens
-        self.block_hit_tokens += planned.block_hit_tokens
-        self.common_tokens += planned.common_tokens
-        self.duplicate_rows += planned.num_duplicates
+    prompt_tokens: int = 0
+    copied_prompt_tokens: int = 0  # of duplicates
 
     def note_completion(self, completion: Completion) -> None:
-        """Count a row that is answered now."""
+        """Add a finished request."""
+        super().note_completion(completion)
         self.num_finished += 1
-        if completion.is_copied:
-            return
-        self.finish_reasons.update(completion.finish_reasons)
-        self.copied_tokens += completion.num_copied_tokens
-        if completion.is_duplicate and completion.error is None:
+        is_cached = completion.is_duplicate and completion.error is None
+        if is_cached and not completion.is_copied:
             self.copied_prompt_tokens += completion.num_cached_tokens
 
 
@@ -118,11 +100,9 @@ def merged_report(
     return cast(EngineReport, report)
 
 
-def _config(
-    reports: Seq[EngineReport], config: Mapping[str, object]
-) -> dict[str, str | int | float | bool | None]:
-    """Return the settings, those that were fitted as the replicas have them."""
-    found = {name: _plain(value) for name, value in config.items()}
+def _config(reports: Seq[EngineReport], config: Mapping[str, object]) -> dict[str, PlainValue]:
+    """Return the settings, with the fitted values of the replicas."""
+    found = plain_config(config)
     for name in FITTED if reports else ():
         found[name] = reports[0]["config"].get(name, found[name])
     return found
@@ -254,10 +234,6 @@ def _mean(sections: Seq[Mapping[str, Any]], name: str, weight: Callable[[Any], f
     total = sum(weights)
     pairs = zip(sections, weights, strict=True)
     return sum(each[name] * part for each, part in pairs) / total if total else 0.0
-
-
-def _plain(value: object) -> str | int | float | bool | None:
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecord:
