@@ -20,9 +20,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, NO_HOOKS, Run, RunHooks
 from pagedrun.paged.metrics.report_sections import LoadTimes
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.runnable_config import model_identity
-from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import EarlierAnswers
-from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
 from pagedrun.paged.planning.sizing import (
@@ -30,8 +28,6 @@ from pagedrun.paged.planning.sizing import (
     RunSizes,
     RunSizing,
     fitted_to_device,
-    fitted_to_plan,
-    leave_for_decoding,
 )
 from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
@@ -134,41 +130,33 @@ class Engine:
         planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
         windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
-        sizes = sizing.sizes(first.plan, is_whole=more is None)
-        fitted = fitted_to_plan(config, loaded.device.memory_bytes, first.plan, sizes[0][0])
-        if fitted != config:
-            sizing = self.sizing(longest, fitted)
-            sizes = sizing.sizes(first.plan, is_whole=more is None)
         return self.run(
             windows,
-            sizes,
-            sizing.budget,
+            sizing.sizes(first.plan, is_whole=more is None),
             reserved_len=planner.reserved_len(requests),
             hooks=RunHooks(on_step, on_window, warn),
             ends_at=None if deadline is None else deadline.at,
-            config=fitted,
         )
 
     def run(
         self,
         windows: Iterator[PlannedWindow[WindowPlan]],
         sizes: RunSizes,
-        budget: MemoryBudget,
         *,
         reserved_len: int,
         hooks: RunHooks = NO_HOOKS,
         ends_at: float | None = None,
-        config: EngineConfig | None = None,
     ) -> Run:
         """Return the run of windows that are planned already, here or elsewhere.
 
-        sizes: those of the pools, from a `RunSizing` with this budget. reserved_len: the tokens
-        that one length for all rows would reserve. ends_at: see `Run`. config: the settings as they
-        were fitted to the plan, if they were.
+        sizes: from `sizing`. reserved_len: the tokens that one length for all rows would reserve.
+        ends_at: see `Run`.
         """
-        config, loaded = config or self.config, self.loaded
+        loaded, (config, budget, num_blocks, slots) = self.loaded, sizes
         room = budget.graphs if budget.is_filled else None
-        cache, graphs = loaded.memory.take(config, self.kv_cache_specs, *sizes, graph_room=room)
+        cache, graphs = loaded.memory.take(
+            config, self.kv_cache_specs, num_blocks, slots, graph_room=room
+        )
         return Run(
             engine_config=config,
             policy=self.policy,
@@ -190,47 +178,32 @@ class Engine:
             ends_at=ends_at,
         )
 
-    def sizing(self, longest: int, config: EngineConfig | None = None) -> RunSizing:
-        """Return what sizes a run's pools within the memory that there is now.
+    def sizing(self, longest: int) -> RunSizing:
+        """Return the sizing of a run within the memory that is free now.
 
-        longest: the most tokens of a prompt and its answer together. config: see `run`.
+        longest: the most tokens of a prompt and its answer together.
         """
-        config, specs, loaded = config or self.config, self.kv_cache_specs, self.loaded
-        budget = leave_for_decoding(
-            loaded.memory.budget(config, specs),
-            loaded.config.network,
-            str(loaded.dtype).removeprefix("torch."),
-            config,
-            specs,
-            longest,
-        )
+        config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
         return RunSizing(
             config,
+            loaded.config.network,
+            str(loaded.dtype).removeprefix("torch."),
             specs,
-            budget,
+            loaded.model.state_specs(),
+            loaded.memory.budget(config, specs),
+            loaded.device.memory_bytes,
             self.max_model_len,
-            bytes_per_slot=self._bytes_per_state(longest),
-            are_opaque=self._are_opaque,
+            longest,
         )
 
     def basis(self, sizing: RunSizing) -> PlanBasis:
-        """Return what a planner of this engine's windows has to know."""
-        room = NO_ROOM
-        if self.loaded.prefix_store is not None:
+        """Return the settings of a planner for this engine."""
+        room, loaded = NO_ROOM, self.loaded
+        if loaded.prefix_store is not None:
             size = self.bytes_per_token
-            room = StoreRoom(
-                self.config.prefix_store_bytes // size, self._bytes_per_state() // size
-            )
-        vocab_size = self.loaded.config.vocab_size
-        return PlanBasis(
-            RequestLimits(self.max_model_len, vocab_size, sizing.max_beam_width),
-            max_blocks=sizing.max_blocks,
-            block_size=self.config.block_size,
-            read_once=self._read_once,
-            store_room=room,
-            keeps_states=bool(self.loaded.model.state_specs()),
-            windows=sizing.windows,
-        )
+            state_bytes = sum(spec.num_bytes_behind(0) for spec in loaded.model.state_specs())
+            room = StoreRoom(self.config.prefix_store_bytes // size, state_bytes // size)
+        return sizing.basis(loaded.config.vocab_size, self._read_once, room)
 
     def notices(self) -> Iterator[str]:
         """Yield what the user should know of the model."""
@@ -277,17 +250,6 @@ class Engine:
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
         return sum(spec.bytes_per_token for spec in self.kv_cache_specs)
-
-    def _bytes_per_state(self, num_tokens: int = 0) -> int:
-        """Return the bytes of what is kept in one piece of a sequence of so many tokens, 0 if all
-        of it is in blocks."""
-        specs = self.loaded.model.state_specs()
-        return sum(spec.num_bytes_behind(num_tokens) for spec in specs)
-
-    @property
-    def _are_opaque(self) -> bool:
-        """Whether that is a library's cache."""
-        return any(spec.is_opaque for spec in self.loaded.model.state_specs())
 
     @property
     def _read_once(self) -> ReadOnce:

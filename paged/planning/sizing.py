@@ -14,10 +14,11 @@ more steps are captured than fit.
 from collections.abc import Container, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.models.network import AttentionHeads, Network
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import EarlierAnswers, Plan
@@ -25,8 +26,6 @@ from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSizer, Sizes, SlotSizer, SlotSizes
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, Deadline, EngineConfig
-
-RunSizes = tuple[Sizes, SlotSizes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,52 +66,99 @@ class PlanBasis:
         )
 
 
-class RunSizing:
-    """Sizes the pools and slots of one run within a budget."""
+class RunSizes(NamedTuple):
+    """Settings fitted to the plan, memory, blocks of each pool and slots for recurrent states."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        specs: Seq[KVCacheSpec],
-        budget: MemoryBudget,
-        max_model_len: int,
-        *,
-        bytes_per_slot: int,
-        are_opaque: bool,
-    ) -> None:
-        """bytes_per_slot, are_opaque: see `SlotSizer`. Raises `UsageError` if the budget has no
-        room for one sequence, or none of the length that was asked for."""
-        self.budget = budget
-        self._states = SlotSizer(config, bytes_per_slot, budget, are_opaque=are_opaque)
-        self._pools = PoolSizer(config, specs, self._states.rest, max_model_len)
+    config: EngineConfig
+    budget: MemoryBudget
+    num_blocks: Sizes
+    slots: SlotSizes | None
+
+
+@dataclass(frozen=True)
+class RunSizing:
+    """Sizes the pools and slots of one run; the sizing of `plan`, `generate` and replicas.
+
+    network, dtype: model and torch's name of its number format. specs, state_specs: keys and values
+    per group of layers, and recurrent states per layer. memory: budget before decoding steps are
+    accounted for. memory_bytes: of the device's own memory, None on a CPU. max_model_len: upper
+    limit of prompt and answer together, `longest` that of the rows, in tokens.
+
+    Raises `UsageError` if the budget has no room for one sequence, or for none of the requested
+    length.
+    """
+
+    config: EngineConfig
+    network: Network
+    dtype: str
+    specs: Seq[KVCacheSpec]
+    state_specs: Seq[StateSpec]
+    memory: MemoryBudget
+    memory_bytes: int | None
+    max_model_len: int
+    longest: int
+
+    def __post_init__(self) -> None:
         self._pools.check_max_model_len()
 
-    @property
-    def max_blocks(self) -> int:
-        """The most blocks that the pool can have."""
-        return self._pools.most
-
-    @property
-    def max_beam_width(self) -> int | None:
-        """The most beams that a row can have, None if nothing forbids any."""
-        return self._states.max_beam_width
+    def basis(
+        self, vocab_size: int, read_once: ReadOnce, store_room: StoreRoom = NO_ROOM
+    ) -> PlanBasis:
+        """Return the settings of a planner for these pools."""
+        return PlanBasis(
+            RequestLimits(self.max_model_len, vocab_size, self._slots.max_beam_width),
+            max_blocks=self._pools.most,
+            block_size=self.config.block_size,
+            read_once=read_once,
+            store_room=store_room,
+            keeps_states=bool(self.state_specs),
+            windows=self._pools.windows,
+        )
 
     def sizes(self, first: Plan, *, is_whole: bool) -> RunSizes:
-        """Return what a file needs that begins with the window `first`, and is that if `is_whole`.
+        """Return the sizes for a file that begins with the window `first`.
 
-        Raises `UsageError` where `PoolSizer.sizes` does.
+        is_whole: no other windows follow. Raises `UsageError` where `PoolSizer.sizes` does.
         """
-        pools = self._pools.sizes(first, is_whole=is_whole)
-        return pools, self._states.sizes(first, is_whole=is_whole)
+
+        def size(sizing: RunSizing) -> RunSizes:
+            pools = sizing._pools.sizes(first, is_whole=is_whole)
+            slots = sizing._slots.sizes(first, is_whole=is_whole)
+            return RunSizes(sizing.config, sizing._budget, pools, slots)
+
+        sizes = size(self)
+        config = fitted_to_plan(self.config, self.memory_bytes, first, sizes.num_blocks[0])
+        return sizes if config == self.config else size(replace(self, config=config))
 
     def sizes_for(self, demand: PoolDemand) -> RunSizes:
-        """Return what rows need of which no more is known than that."""
-        return self._pools.sizes_for(demand), self._states.most()
+        """Return the sizes for rows that are planned elsewhere."""
 
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """Those of the groups of layers that have one."""
-        return self._pools.windows
+        def size(sizing: RunSizing) -> RunSizes:
+            pools = sizing._pools.sizes_for(demand)
+            return RunSizes(sizing.config, sizing._budget, pools, sizing._slots.most())
+
+        sizes = size(self)
+        config = fitted_to_demand(self.config, self.memory_bytes, demand, sizes.num_blocks[0])
+        return sizes if config == self.config else size(replace(self, config=config))
+
+    @cached_property
+    def _budget(self) -> MemoryBudget:
+        return leave_for_decoding(
+            self.memory, self.network, self.dtype, self.config, self.specs, self.longest
+        )
+
+    @cached_property
+    def _slots(self) -> SlotSizer:
+        return SlotSizer(
+            self.config,
+            sum(spec.num_bytes_behind(self.longest) for spec in self.state_specs),
+            self._budget,
+            are_opaque=any(spec.is_opaque for spec in self.state_specs),
+        )
+
+    @cached_property
+    def _pools(self) -> PoolSizer:
+        return PoolSizer(self.config, self.specs, self._slots.rest, self.max_model_len)
 
 
 GPU_BLOCK_SIZE = 64  # tokens

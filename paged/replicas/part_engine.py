@@ -21,7 +21,6 @@ from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
 from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.sizing import fitted_to_demand
 from pagedrun.paged.planning.windows import PlannedFeed
 from pagedrun.paged.replicas.replica_messages import VERSION, ReplicaOffer, RunTerms
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -95,20 +94,12 @@ class LoadedPartEngine:
     ) -> Run:
         """Return the run of what is in the feed."""
         engine, left = self._engine, terms.seconds_left
-        sizes = self._sizing.sizes_for(terms.demand)
-        config = fitted_to_demand(
-            engine.config, engine.loaded.device.memory_bytes, terms.demand, sizes[0][0]
-        )
-        if config != engine.config:
-            sizes = engine.sizing(engine.max_model_len, config).sizes_for(terms.demand)
         return engine.run(
             feed,
-            sizes,
-            self._sizing.budget,
+            self._sizing.sizes_for(terms.demand),
             reserved_len=terms.reserved_len,
             hooks=RunHooks(on_step, warn=self._warnings.append),
             ends_at=None if left is None else time.monotonic() + left,
-            config=config,
         )
 
 

@@ -30,10 +30,9 @@ from pagedrun.paged.planning.forecast_sections import (
 )
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.planner import Planner, RequestLimits
-from pagedrun.paged.planning.pool_sizing import PlannedPools, PoolSizer, SlotSizer, longest_row
+from pagedrun.paged.planning.pool_sizing import PlannedPools, longest_row
 from pagedrun.paged.planning.simulation import Simulator
-from pagedrun.paged.planning.sizing import fitted_to_device, fitted_to_plan, leave_for_decoding
+from pagedrun.paged.planning.sizing import RunSizing, fitted_to_device
 from pagedrun.paged.planning.units import ReplicaForecast
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
@@ -189,36 +188,26 @@ class _FilePlan:
             utilization=config.gpu_memory_utilization,
         )
         requests = self._asked(prepared.rows)
-        kept = network.state_specs(dtype)
         longest = prepared.max_model_len
         if prepared.more is None:
             longest = longest_row(requests, longest)
-        bytes_per_state = sum(each.num_bytes_behind(longest) for each in kept)
-        are_opaque = any(each.is_opaque for each in kept)
-
-        def sizers(config: EngineConfig) -> tuple[SlotSizer, PoolSizer]:
-            left = leave_for_decoding(budget, network, dtype, config, specs, longest)
-            self._decoding = {"states": left.decode_states, "graphs": left.graphs}
-            slots = SlotSizer(config, bytes_per_state, left, are_opaque=are_opaque)
-            return slots, PoolSizer(config, specs, slots.rest, prepared.max_model_len)
-
-        slots, sizer = sizers(config)
-        sizer.check_max_model_len()
-        vocab_size = model.config.vocab_size
-        planner = Planner(
+        sizing = RunSizing(
             config,
-            RequestLimits(prepared.max_model_len, vocab_size, slots.max_beam_width),
-            max_blocks=sizer.most,
-            read_once=device.read_once,
-            keeps_states=bool(kept),
+            network,
+            dtype,
+            specs,
+            network.state_specs(dtype),
+            budget,
+            device.memory_bytes,
+            prepared.max_model_len,
+            longest,
         )
+        planner = sizing.basis(model.config.vocab_size, device.read_once).planner(config)
         self._listener.on_phase(Phase.PLAN)
         first = planner.window(requests, has_next=prepared.more is not None).plan
-        sizes = sizer.sizes(first, is_whole=prepared.more is None)
-        config = self._fitted = fitted_to_plan(config, device.memory_bytes, first, sizes[0])
-        slots, sizer = sizers(config)
-        sizes = sizer.sizes(first, is_whole=prepared.more is None)
-        states = slots.sizes(first, is_whole=prepared.more is None)
+        config, left, sizes, states = sizing.sizes(first, is_whole=prepared.more is None)
+        self._fitted = config
+        self._decoding = {"states": left.decode_states, "graphs": left.graphs}
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, specs, sizes, show)
 
