@@ -20,7 +20,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, NO_HOOKS, Run, RunHooks
 from pagedrun.paged.metrics.report_sections import LoadTimes
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.runnable_config import model_identity
-from pagedrun.paged.planning.plan import EarlierAnswers
+from pagedrun.paged.planning.plan_part import EarlierAnswers, PlannedPart
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
 from pagedrun.paged.planning.sizing import (
@@ -29,7 +29,7 @@ from pagedrun.paged.planning.sizing import (
     RunSizing,
     fitted_to_device,
 )
-from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -140,7 +140,7 @@ class Engine:
 
     def run(
         self,
-        windows: Iterator[PlannedWindow[WindowPlan]],
+        windows: Iterator[PlannedWindow[PlannedPart]],
         sizes: RunSizes,
         *,
         reserved_len: int,

@@ -34,8 +34,9 @@ from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.planning.duplicates import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
+from pagedrun.paged.planning.plan_part import PlannedPart
 from pagedrun.paged.planning.pool_sizing import too_large
-from pagedrun.paged.planning.windows import Ahead, PlannedWindow, WindowPlan, is_ready
+from pagedrun.paged.planning.windows import Ahead, PlannedWindow, is_ready
 from pagedrun.paged.scheduling.admission_policy import ByRow, LastAdmission, OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.monitoring import (
@@ -104,7 +105,7 @@ class Run:
         sampler: Sampler,
         grammars: GrammarMask,
         device: Device,
-        windows: Iterator[PlannedWindow[WindowPlan]],
+        windows: Iterator[PlannedWindow[PlannedPart]],
         max_model_len: int,
         budget: MemoryBudget,
         times: LoadTimes,
@@ -224,7 +225,7 @@ class Run:
             else:
                 yield from self._begin(window)
 
-    def _begin(self, window: PlannedWindow[WindowPlan]) -> Iterator[Completion]:
+    def _begin(self, window: PlannedWindow[PlannedPart]) -> Iterator[Completion]:
         """Take up a window: its requests go to the scheduler, which makes sequences one by one;
         yield the completions of those that cannot be run."""
         self._num_windows += 1

@@ -6,48 +6,29 @@ again are exactly those that the next row has in common with the current one. `r
 departs from this walk where rows have priorities, or are sampled for a deadline.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
-from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart
-from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StatePoints, StoreRoom, tokens_to_store
+from pagedrun.paged.planning.plan_part import (
+    EarlierAnswer,
+    EarlierAnswers,
+    PlanEnd,
+    PlannedPart,
+    PlanPart,
+)
+from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom, tokens_to_store
 from pagedrun.paged.planning.prefix_tree import Draws, PrefixTree, request_tree, run_order
-from pagedrun.paged.values.planned_request import BranchPoint, PlannedRequest, PlannedSharing
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.planned_request import PlannedSharing
+from pagedrun.paged.values.request import Request
 
 
-class EarlierAnswer(Protocol):
-    """An answer that an earlier run gave to the same question.
-
-    It is whole, or else has the tokens with which the answer of a new run begins.
-    """
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether a new run would give just this answer."""
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The first tokens of the answer."""
-
-    def completion(self, request: Request) -> Completion:
-        """Return what answers `request`, of a whole answer."""
-
-
-class EarlierAnswers(Protocol):
-    """The answers of an earlier run of the same model, by their questions."""
-
-    def find(self, request: Request, num_read_once_tokens: int) -> EarlierAnswer | None:
-        """Return the answer to a request that reads so many tokens together with other rows."""
-
-
-class Plan:
+class Plan(PlannedPart):
     """A window of requests in run order; iterate it for `PlannedRequest`s, made one by one.
 
     What an earlier run has answered is `copied`, and does not run.
@@ -85,10 +66,8 @@ class Plan:
         without such layers. sample_seed: lets rows run in an order that is drawn with it, so that
         those done at any moment are a fair sample; None for the order that shares most.
         """
-        self.duplicates = Duplicates(requests)
-        self._requests = self.duplicates.distinct
-        self._prefix_caching = prefix_caching
-        self._window: int = 0 if after is None else after.window + 1
+        self.duplicates = duplicates = Duplicates(requests)
+        self._requests = duplicates.distinct
         last = after.last_request if after is not None else None
         self._read_once = read_once
         draws = None if sample_seed is None else Draws.of(self._requests, sample_seed)
@@ -97,37 +76,53 @@ class Plan:
         tree = request_tree(self._requests, block_size, last, read_once, weights)
         needed = self._blocks_at_once(tree, block_size)
         fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
-        self._copied: list[tuple[Request, EarlierAnswer]] = []
-        self._begun: dict[int, tuple[int, ...]] = {}
+        copied: list[tuple[Request, EarlierAnswer]] = []
+        begun: dict[int, tuple[int, ...]] = {}
         if earlier is not None:
-            self._take(earlier, tree, done)
-            known = {request.index for request, _ in self._copied}
+            copied, begun = self._answered(earlier, tree, done)
+            known = {request.index for request, _ in copied}
             done = known.union(each.index for each in requests if each.index in done)
-        finished = self.duplicates.without(done)
+        finished = duplicates.without(done)
         is_left = np.array([self._requests[row].index not in finished for row in tree.order], bool)
-        self.too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
+        too_large = [self._requests[row] for row in tree.order[~fits & is_left]]
         self.tree = run_order(tree, fits & is_left, self._priorities(), draws, max_new_tokens)
-        # Nothing that takes time for many rows is left to whoever iterates.
-        whole = self._whole(store_room, min_state_tokens)
-        self._rows = PlannedPart(whole, after, has_next=has_next)
-        self.states: StatePoints | None = self._rows.states
+        num_samples = self.num_samples
+        num_tokens = self.tree.num_tokens
+        reads_samples = (num_samples >= read_once.min_rows) & (
+            num_samples * num_tokens >= read_once.min_work
+        )
+        part = PlanPart(
+            window=0 if after is None else after.window + 1,
+            places=np.arange(len(self.tree)),
+            requests=tuple(self._requests[row] for row in self.tree.order.tolist()),
+            num_common_tokens=self.tree.common,
+            num_shared_tokens=np.where(num_samples > 1, num_tokens, self.tree.num_shared_tokens),
+            num_read_once_tokens=np.where(
+                reads_samples, num_tokens, self.tree.num_read_once_tokens
+            ),
+            num_stored_tokens=tokens_to_store(self.tree.common, store_room),
+            groups=self.tree.group,
+            begun=begun,
+            block_size=block_size,
+            prefix_caching=prefix_caching,
+            min_state_tokens=min_state_tokens,
+        )
+        super().__init__(part, after, has_next=has_next)
+        self.duplicates, self.too_large, self.copied = duplicates, too_large, copied
+
+    @cached_property
+    def sharing(self) -> PlannedSharing:
+        """Tokens and blocks that the requests have in common, duplicates included."""
+        caching = self.rows.prefix_caching
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         common = self.tree.num_common_tokens
-        self.sharing = PlannedSharing(
-            achievable_hit_tokens=copied + common * prefix_caching,
-            block_hit_tokens=copied + self._rows.num_block_hit_tokens * prefix_caching,
+        return PlannedSharing(
+            achievable_hit_tokens=copied + common * caching,
+            block_hit_tokens=copied + self.num_block_hit_tokens,
             common_tokens=copied + common,
-            num_shared_blocks=self.tree.num_shared_blocks * prefix_caching,
+            num_shared_blocks=self.tree.num_shared_blocks * caching,
             num_duplicates=self.duplicates.num_duplicates,
         )
-
-    def __len__(self) -> int:
-        return len(self.tree)
-
-    @property
-    def end(self) -> PlanEnd:
-        """Where this plan ends, for the one of the next window."""
-        return self._rows.end
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -135,22 +130,13 @@ class Plan:
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         return int(self.tree.num_tokens.sum()) + copied
 
-    @property
-    def num_copied(self) -> int:
-        """Requests that an earlier run has answered."""
-        return len(self._copied)
-
-    def copied(self) -> Iterator[Completion]:
-        """Yield what an earlier run has answered to these, read one by one."""
-        return (answer.completion(request) for request, answer in self._copied)
-
     def part(self, begin: int, end: int) -> PlanPart:
         """Return the rows at the places [`begin`, `end`) of the run order."""
         return self.part_at(np.arange(begin, end))
 
     def part_at(self, places: NDArray[np.int64]) -> PlanPart:
         """Return the rows at some places of the run order, [num_rows] int64, none twice."""
-        return self._rows.part.at(places)
+        return self.rows.at(places)
 
     def request(self, row: int) -> Request:
         """Return the request with this number in the tree."""
@@ -177,11 +163,6 @@ class Plan:
         return self._column("beam_width", self.tree.order)
 
     @property
-    def branch_points(self) -> Seq[BranchPoint]:
-        """Where later rows leave the path of each, in run order."""
-        return self._rows.branch_points
-
-    @property
     def num_blocks_at_full_length(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks of each row's prompt and longest answer, in run order."""
         return self._full_blocks(self.tree, self.tree.block_size)
@@ -190,16 +171,6 @@ class Plan:
     def num_blocks_at_once(self) -> NDArray[np.int64]:
         """[num_rows] int64, `Request.num_blocks_at_once` of each, in run order."""
         return self._blocks_at_once(self.tree, self.tree.block_size)
-
-    @property
-    def num_blocks_found(self) -> NDArray[np.int64]:
-        """[num_rows] int64, blocks of each that the one before has left, in run order."""
-        return self._rows.num_blocks_found
-
-    @property
-    def num_hit_tokens(self) -> NDArray[np.int64]:
-        """[num_rows] int64, prompt tokens of each that whole cached blocks spare, in run order."""
-        return self._rows.num_hit_tokens * self._prefix_caching
 
     @property
     def num_private_blocks(self) -> NDArray[np.int64]:
@@ -213,44 +184,25 @@ class Plan:
         every prefix that is needed again stays cached. An upper bound: fewer may do."""
         private = np.sort(self.num_private_blocks)[::-1][:max_num_seqs]
         hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
-        shared = min(self.sharing.num_shared_blocks, int(hits.sum())) if self._prefix_caching else 0
+        shared = min(self.sharing.num_shared_blocks, int(hits.sum()))
         return shared + int(private.sum()) + len(private)
 
-    def __iter__(self) -> Iterator[PlannedRequest]:
-        return iter(self._rows)
-
-    def _whole(self, store_room: StoreRoom, min_state_tokens: int | None) -> PlanPart:
-        """Return all rows that run, with what is decided about them from all there are."""
-        tree, num_samples = self.tree, self.num_samples
-        num_tokens = tree.num_tokens
-        reads_samples = (num_samples >= self._read_once.min_rows) & (
-            num_samples * num_tokens >= self._read_once.min_work
-        )
-        return PlanPart(
-            window=self._window,
-            places=np.arange(len(tree)),
-            requests=tuple(self._requests[row] for row in tree.order.tolist()),
-            num_common_tokens=tree.common,
-            num_shared_tokens=np.where(num_samples > 1, num_tokens, tree.num_shared_tokens),
-            num_read_once_tokens=np.where(reads_samples, num_tokens, tree.num_read_once_tokens),
-            num_stored_tokens=tokens_to_store(tree.common, store_room),
-            groups=tree.group,
-            begun=self._begun,
-            block_size=tree.block_size,
-            prefix_caching=self._prefix_caching,
-            min_state_tokens=min_state_tokens,
-        )
-
-    def _take(self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]) -> None:
-        """Take note of what an earlier run has answered, and of how it has begun other answers."""
-        for place, row in enumerate(tree.order.tolist()):
-            request, num_read_once = self._requests[row], self._num_read_once(tree, place)
+    def _answered(
+        self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]
+    ) -> tuple[list[tuple[Request, EarlierAnswer]], dict[int, tuple[int, ...]]]:
+        """Return the requests that an earlier run has answered, and by index the tokens with which
+        it began other answers."""
+        copied: list[tuple[Request, EarlierAnswer]] = []
+        begun: dict[int, tuple[int, ...]] = {}
+        for position, row in enumerate(tree.order.tolist()):
+            request, num_read_once = self._requests[row], self._num_read_once(tree, position)
             for member in self.duplicates.asked.get(request.index, [request]):
                 found = None if member.index in done else earlier.find(member, num_read_once)
                 if found is not None and found.is_whole:
-                    self._copied.append((member, found))
+                    copied.append((member, found))
                 elif found is not None:
-                    self._begun[request.index] = found.token_ids
+                    begun[request.index] = found.token_ids
+        return copied, begun
 
     def _num_read_once(self, tree: PrefixTree, place: int) -> int:
         """Return how many tokens the row at a place reads together with others, or its samples."""

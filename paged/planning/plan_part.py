@@ -10,8 +10,9 @@ nothing is kept for it. Cache hits change no bytes.
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,13 +187,35 @@ class PlanEnd:
     state_points: BranchPoint | None = None
 
 
+class EarlierAnswer(Protocol):
+    """An answer of an earlier run to the same question, whole or the first tokens of one."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether a new run would give exactly this answer."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The first tokens of the answer."""
+
+    def completion(self, request: Request) -> Completion:
+        """Return a whole answer as the completion of `request`."""
+
+
+class EarlierAnswers(Protocol):
+    """Answers of an earlier run of the same model, by their questions."""
+
+    def find(self, request: Request, num_read_once_tokens: int) -> EarlierAnswer | None:
+        """Return the answer to a request that reads so many tokens together with other rows."""
+
+
 class PlannedPart:
     """A part in its run order; iterate it for `PlannedRequest`s, made one by one.
 
-    A part has no duplicates and nothing that is copied or too large: who has the whole plan answers
-    those. `num_common_tokens` [num_rows] int32 are those that each row has in common with the one
-    before it, the first with the last row of the part before. `states` are None without recurrent
-    layers.
+    `num_common_tokens` [num_rows] int32 are those that each row has in common with the one before
+    it, the first with the last row of the part before. `states` are None without recurrent layers.
+    `duplicates`, `too_large` (requests larger than the pool) and `copied` (requests answered by an
+    earlier run) are those of a whole window, see `Plan`, and empty for a part of one.
     """
 
     def __init__(
@@ -203,10 +226,10 @@ class PlannedPart:
         after: the end of what ran before in the same pool. has_next: whether something follows,
         for which the last row's prefix is kept.
         """
-        self.part = part
+        self.rows = part
         self.duplicates = Duplicates(())
         self.too_large: Seq[Request] = ()
-        self.num_copied = 0
+        self.copied: Seq[tuple[Request, EarlierAnswer]] = ()
         self.num_tokens = part.num_tokens
         self.num_common_tokens = part.num_common_tokens
         last = None if after is None else after.last_request
@@ -221,7 +244,7 @@ class PlannedPart:
         self._block_names = self._named_blocks()
 
     def __len__(self) -> int:
-        return len(self.part)
+        return len(self.rows)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -231,25 +254,25 @@ class PlannedPart:
     @property
     def end(self) -> PlanEnd:
         """Where this ends, for what follows in the same pool."""
-        last = self.part.requests[-1] if len(self) else None
-        return PlanEnd(self.part.window, last, None if self.states is None else self.states.open)
+        last = self.rows.requests[-1] if len(self) else None
+        return PlanEnd(self.rows.window, last, None if self.states is None else self.states.open)
 
     @property
     def num_blocks_found(self) -> NDArray[np.int64]:
         """[num_rows] int64, blocks of each that the one before has left."""
-        found = (self.num_common_tokens // self.part.block_size).astype(np.int64)
-        return found if self.part.prefix_caching else np.zeros_like(found)
+        found = (self.num_common_tokens // self.rows.block_size).astype(np.int64)
+        return found if self.rows.prefix_caching else np.zeros_like(found)
 
-    @property
+    @cached_property
     def sharing(self) -> PlannedSharing:
         """What the rows of the part have in common, and the first one with the part before."""
-        size, caching = self.part.block_size, self.part.prefix_caching
+        size, caching = self.rows.block_size, self.rows.prefix_caching
         common = int(np.minimum(self.num_common_tokens, self.num_tokens - 1).sum())
         found = self.num_common_tokens.astype(np.int64) // size
         kept = np.append(found[1:], 0)[: len(found)]
         return PlannedSharing(
             achievable_hit_tokens=common * caching,
-            block_hit_tokens=self.num_block_hit_tokens * caching,
+            block_hit_tokens=self.num_block_hit_tokens,
             common_tokens=common,
             num_shared_blocks=int(np.maximum(kept - found, 0).sum()) * caching,
             num_duplicates=0,
@@ -259,23 +282,19 @@ class PlannedPart:
     def num_hit_tokens(self) -> NDArray[np.int64]:
         """[num_rows] int64, prompt tokens of each that whole cached blocks spare, where states are
         needed with these."""
-        size = self.part.block_size
+        size = self.rows.block_size
         if self.states is not None:
             return np.array(self.states.begins, np.int64) * size
         hits = self.num_common_tokens.astype(np.int64) // size * size
-        return np.minimum(hits, self.num_tokens - 1)
+        return np.minimum(hits, self.num_tokens - 1) * self.rows.prefix_caching
 
     @property
     def num_block_hit_tokens(self) -> int:
         """Prompt tokens that whole cached blocks spare."""
         return int(self.num_hit_tokens.sum())
 
-    def copied(self) -> Iterator[Completion]:
-        """Yield nothing."""
-        return iter(())
-
     def __iter__(self) -> Iterator[PlannedRequest]:
-        part = self.part
+        part = self.rows
         rows = zip(part.requests, self._block_names, strict=True)
         for number, (request, block_keys) in enumerate(rows):
             yield PlannedRequest(
@@ -296,15 +315,15 @@ class PlannedPart:
 
     def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
         """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
-        size = self.part.block_size
+        size = self.rows.block_size
         keep = np.append(self.num_common_tokens[1:] // size, 0)[: len(self)].astype(np.int64)
         if has_next:
             keep[-1:] = self.num_tokens[-1:] // size
-        return keep * self.part.prefix_caching
+        return keep * self.rows.prefix_caching
 
     def _named_blocks(self) -> BlockNames:
         """Return the keys of each row's blocks; only what somebody else has needs a name."""
-        part, found = self.part, self.num_blocks_found
+        part, found = self.rows, self.num_blocks_found
         shared = part.num_shared_tokens // part.block_size * part.prefix_caching
         num_keys = np.maximum(np.maximum(shared, found), self.num_keep_blocks)
         found[:1] = 0  # of a row that is not in the part
@@ -312,7 +331,7 @@ class PlannedPart:
         return BlockNames(prompts, num_keys, found, part.block_size)
 
     def _states(self, before: BranchPoint | None, has_next: bool) -> StatePoints | None:
-        part = self.part
+        part = self.rows
         if part.min_state_tokens is None or not part.prefix_caching:
             return None
         return StatePoints.of(
@@ -327,7 +346,7 @@ class PlannedPart:
     def _state_limits(self) -> NDArray[np.int64]:
         """Return behind how many tokens each row can begin: there is one to compute, and all that
         are to be scored."""
-        asked = (request.params.prompt_logprobs is not None for request in self.part.requests)
+        asked = (request.params.prompt_logprobs is not None for request in self.rows.requests)
         scored = np.fromiter(asked, dtype=np.bool_, count=len(self))
         return (self.num_tokens - 1) * ~scored
 

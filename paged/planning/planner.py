@@ -15,8 +15,8 @@ import numpy as np
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.kernels.token_rows import walk_tree
 from pagedrun.paged.metrics.snapshot import MAX_PREFIXES, PrefixNodes
-from pagedrun.paged.planning.plan import EarlierAnswers, Plan
-from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan_part import EarlierAnswers, PlanEnd, PlannedPart, PlanPart
 from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS, NO_ROOM, StoreRoom
 from pagedrun.paged.planning.prefix_tree import MIN_GROUP_ROWS, TreeNodes
 from pagedrun.paged.planning.windows import PlannedWindow

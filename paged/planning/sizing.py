@@ -21,7 +21,8 @@ from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.models.network import AttentionHeads, Network
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.plan import EarlierAnswers, Plan
+from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSizer, Sizes, SlotSizer, SlotSizes
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom

@@ -10,49 +10,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Semaphore, Thread, current_thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from pagedrun.paged.metrics.snapshot import PrefixNodes
-from pagedrun.paged.planning.duplicates import Duplicates
+from pagedrun.paged.planning.plan_part import PlannedPart
 from pagedrun.paged.values.engine_config import WindowSize
-from pagedrun.paged.values.planned_request import PlannedRequest, PlannedSharing
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.request import Completion
 
-
-class WindowPlan(Protocol):
-    """Requests in run order, and those of the window that do not run."""
-
-    @property
-    def duplicates(self) -> Duplicates:
-        """Who else is answered with what a request gets."""
-
-    @property
-    def sharing(self) -> PlannedSharing:
-        """What the requests have in common."""
-
-    @property
-    def too_large(self) -> Seq[Request]:
-        """Those that the pool cannot hold."""
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Prompt tokens of those that run, and of those that ask the same."""
-
-    @property
-    def num_copied(self) -> int:
-        """Requests that an earlier run has answered."""
-
-    def copied(self) -> Iterator[Completion]:
-        """Yield what an earlier run has answered to these."""
-
-    def __len__(self) -> int:
-        """Return how many run."""
-
-    def __iter__(self) -> Iterator[PlannedRequest]:
-        """Yield those that run, in their order."""
-
-
-P_co = TypeVar("P_co", bound=WindowPlan, covariant=True)
+P_co = TypeVar("P_co", bound=PlannedPart, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +38,13 @@ class PlannedWindow(Generic[P_co]):
         whose answers are read one by one.
         """
         yield from self.refused
-        yield from self.plan.copied()
+        yield from (answer.completion(request) for request, answer in self.plan.copied)
 
     def __len__(self) -> int:
         return (
             len(self.plan)
             + len(self.plan.too_large)
-            + self.plan.num_copied
+            + len(self.plan.copied)
             + self.plan.duplicates.num_duplicates
             + len(self.refused)
         )
@@ -193,7 +158,7 @@ class Ahead(Iterator[T]):
             self._made.put(_End(error))
 
 
-class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
+class PlannedFeed(Iterator[PlannedWindow[PlannedPart]]):
     """A queue of windows: one thread puts them in, the one that runs them takes them out."""
 
     def __init__(self, before_wait: Callable[[], None], on_taken: Callable[[], None]) -> None:
@@ -201,11 +166,11 @@ class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
         has taken one."""
         self._before_wait = before_wait
         self._on_taken = on_taken
-        self._queue: SimpleQueue[PlannedWindow[WindowPlan] | None] = SimpleQueue()
-        self._next: PlannedWindow[WindowPlan] | None = None
+        self._queue: SimpleQueue[PlannedWindow[PlannedPart] | None] = SimpleQueue()
+        self._next: PlannedWindow[PlannedPart] | None = None
         self._is_over = False
 
-    def put(self, window: PlannedWindow[WindowPlan]) -> None:
+    def put(self, window: PlannedWindow[PlannedPart]) -> None:
         """Add a window behind those that were put."""
         self._queue.put(window)
 
@@ -225,7 +190,7 @@ class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
             self._is_over = self._next is None
         return self._next is not None or self._is_over
 
-    def __next__(self) -> PlannedWindow[WindowPlan]:
+    def __next__(self) -> PlannedWindow[PlannedPart]:
         self.is_ready(wait=True)
         window, self._next = self._next, None
         if window is None:
@@ -234,6 +199,6 @@ class PlannedFeed(Iterator[PlannedWindow[WindowPlan]]):
         return window
 
 
-def is_ready(windows: Iterator[PlannedWindow[WindowPlan]], *, wait: bool) -> bool:
+def is_ready(windows: Iterator[PlannedWindow[PlannedPart]], *, wait: bool) -> bool:
     """Return whether to take the next window now; of others than a feed, always."""
     return not isinstance(windows, PlannedFeed) or windows.is_ready(wait=wait)

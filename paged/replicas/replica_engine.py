@@ -15,7 +15,7 @@ from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.execution.run import RunHooks
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.runnable_config import RunnableConfig
-from pagedrun.paged.planning.plan import EarlierAnswers
+from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.pool_sizing import PoolDemand
 from pagedrun.paged.planning.sizing import PlanBasis
 from pagedrun.paged.planning.windows import Ahead

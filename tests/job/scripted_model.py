@@ -14,7 +14,7 @@ from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import StepRecord
-from pagedrun.paged.planning.plan import EarlierAnswers
+from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError

@@ -12,9 +12,9 @@ import pytest
 
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import Run
-from pagedrun.paged.planning.plan_part import PlanPart
+from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart
 from pagedrun.paged.planning.planner import PartPlanner, Planner, RequestLimits
-from pagedrun.paged.planning.windows import PlannedWindow, WindowPlan
+from pagedrun.paged.planning.windows import PlannedWindow
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -49,7 +49,7 @@ def planner_of(engine: Engine) -> Planner:
 
 
 def run_windows(
-    engine: Engine, requests: list[Request], windows: Iterator[PlannedWindow[WindowPlan]]
+    engine: Engine, requests: list[Request], windows: Iterator[PlannedWindow[PlannedPart]]
 ) -> tuple[Run, Answers]:
     """Run windows that were planned elsewhere, in an engine sized for all requests."""
     run = engine.start(requests, more=())

@@ -257,10 +257,10 @@ def test_nothing_is_kept_for_a_row_that_is_elsewhere() -> None:
 class PartSimulator(Simulator):
     """Simulates parts, which have no tree; what attention reads is not counted."""
 
-    def _note_plan(self, plan: PlannedPart) -> None:  # type: ignore[override]
+    def _note_plan(self, plan: PlannedPart) -> None:
         self._num_total += len(plan)
         self._statistics.note_sharing(plan.sharing)
-        read_once = plan.part.num_read_once_tokens.astype(np.int32)
+        read_once = plan.rows.num_read_once_tokens.astype(np.int32)
         self._reads.append(plan.num_common_tokens, read_once)
 
 
