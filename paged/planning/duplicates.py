@@ -78,12 +78,16 @@ class Duplicates:
 
 
 def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Completion]:
-    """Yield the answer to each of the requests `asked`, of which the first was computed.
+    """Yield the completion of each of the requests `asked`, of which the first was computed.
 
-    The prompt of a duplicate counts as cached to its last token, since nothing of it is computed.
+    Without `asked` that is the one of its own request. The prompt of a duplicate counts as cached
+    to its last token, since nothing of it is computed.
     """
-    for place, request in enumerate(asked or (completion.request,)):
+    for position, request in enumerate(asked or (completion.request,)):
         outputs, params = completion.outputs, request.params
+        if request is completion.request and params.vote is None and len(outputs) in (0, params.n):
+            yield completion
+            continue
         if outputs and params.is_greedy and len(outputs) != params.n:
             outputs = tuple(replace(outputs[0], index=i) for i in range(params.n))
         vote = None
@@ -91,19 +95,17 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
             vote = Ballot.decided(params.vote, params.n, (output.text for output in outputs))
             outputs = outputs[: vote.drawn]
         num_cached = completion.num_cached_tokens
-        if place and completion.error is None:
+        if position and completion.error is None:
             num_cached = len(request.prompt_token_ids)
-        num_computed = 0 if place else _num_tokens(completion.outputs)
-        yield Completion(
-            request,
-            outputs,
-            num_cached,
-            completion.error,
-            is_duplicate=place > 0,
+        num_computed = 0 if position else _num_tokens(completion.outputs)
+        yield replace(
+            completion,
+            request=request,
+            outputs=outputs,
+            num_cached_tokens=num_cached,
+            is_duplicate=position > 0,
             num_copied_tokens=_num_tokens(outputs) - num_computed,
             vote=vote,
-            num_read_once_tokens=completion.num_read_once_tokens,
-            num_begun_tokens=completion.num_begun_tokens,
         )
 
 

@@ -88,16 +88,7 @@ class OpenWindow:
             num_cached_tokens=num_planned if counts else found.num_cached_tokens,
         )
         asked = self._asked.pop(request.index, ())
-        if not asked:
-            yield found
-            return
-        for each in fan_out(found, asked):
-            yield replace(
-                each,
-                outputs=() if found.scores else each.outputs,
-                scores=found.scores,
-                prompt_logprobs=found.prompt_logprobs,
-            )
+        yield from fan_out(found, asked) if asked else (found,)
 
     def fail(self, row: int, error: RowError) -> Iterator[Completion]:
         """Yield the completions of a row that gets no answer."""
