@@ -22,8 +22,8 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.pool_sizing import PlannedPools
 from pagedrun.paged.planning.simulation import Simulation, Simulator
+from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
@@ -126,7 +126,8 @@ class Flow:
             [Plan(requests, block_size, prefix_caching=False)],
             config,
             # What attention reads is no figure of this.
-            pools=PlannedPools((PoolShape(1, None, num_blocks, bytes_per_token),), bytes_read={}),
+            shapes=(PoolShape(1, None, num_blocks, bytes_per_token),),
+            bytes_read={},
             max_model_len=max(lengths),
         )
         return cls(block_size, num_blocks, simulator.run())
@@ -201,7 +202,7 @@ class HeldBlocks:
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         pool = BlockPool(sum(-(-(num_shared + each) // block_size) for each in lengths), block_size)
         limits = SchedulerLimits(len(requests), num_tokens)
-        scheduler = Scheduler(pool, SwapSpace(0), limits, prefix_caching=share)
+        scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits, prefix_caching=share)
         scheduler.add(plan, len(plan))
         scheduler.schedule()
         assert len(scheduler.running) == len(requests), "a request was not let in"
@@ -569,7 +570,7 @@ class SampleFork:
         pool = BlockPool(alone.num_blocks + num_samples, block_size)
         plan = Plan([request], block_size, prefix_caching=False)
         limits = SchedulerLimits(num_samples, max_num_batched_tokens=1)
-        scheduler = Scheduler(pool, SwapSpace(0), limits, prefix_caching=False)
+        scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits, prefix_caching=False)
         scheduler.add(plan, len(plan))
         for _ in range(num_tokens):
             scheduler.schedule()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.decode_buffers import GraphShape
@@ -130,22 +129,22 @@ class Run:
         self._is_last = self.is_cut = False
         self._device = device
         self.cache = cache
-        first = cache.groups[0]
-        self.pool = BlockPool(first.num_blocks, config.block_size)
         self.scheduler = Scheduler(
-            self.pool,
-            SwapSpace(first.num_host_blocks),
-            SchedulerLimits(
-                config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
-            ),
+            [
+                GroupPool.of(
+                    cache.block_size, each.num_blocks, each.num_host_blocks, each.spec.window
+                )
+                for each in cache.groups
+            ],
+            SchedulerLimits.of(config),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),
             stored=stored,
             num_eos_tokens=len(sampler.eos_token_ids),
-            further=further_pools(cache),
             states=state_pool(cache),
         )
+        self.pool = self.scheduler.pool
         self._stored = stored
         self.statistics = RunStatistics(
             block_size=config.block_size,
@@ -436,11 +435,11 @@ class Run:
         return self._recorder.snapshot(self.statistics.bytes_per_token)
 
 
-def further_pools(cache: KVCache) -> list[GroupPool]:
-    """Return those of the groups of layers behind the first."""
+def group_pools(cache: KVCache) -> list[GroupPool]:
+    """Return the empty pools of the groups of layers."""
     return [
         GroupPool.of(cache.block_size, each.num_blocks, each.num_host_blocks, each.spec.window)
-        for each in cache.groups[1:]
+        for each in cache.groups
     ]
 
 

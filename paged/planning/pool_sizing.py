@@ -18,8 +18,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
-from pagedrun.paged.models.network import Network
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -476,35 +475,6 @@ class SlotSizer:
         return SlotSizes(
             num_slots, self._num_host_slots, self._bytes_per_slot, are_opaque=self._are_opaque
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPools:
-    """A pool for each group of layers.
-
-    bytes_read: what attention reads of a token in all layers with a window, or with None. states:
-    of recurrent layers, if there are any.
-    """
-
-    shapes: tuple[PoolShape, ...]
-    bytes_read: Mapping[int | None, int]
-    states: SlotSizes | None = None
-
-    @classmethod
-    def of(
-        cls,
-        network: Network,
-        specs: Seq[KVCacheSpec],
-        sizes: Seq[int],
-        states: SlotSizes | None = None,
-    ) -> "PlannedPools":
-        """Return the pools of a network whose groups keep `specs`, with so many blocks each."""
-        return cls(PoolShape.of_all(specs, sizes), network.bytes_read(specs), states)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """What a token takes in all groups."""
-        return sum(shape.bytes_per_token for shape in self.shapes)
 
 
 def too_large(request: Request, block_size: int, num_blocks: int) -> RowError:

@@ -11,6 +11,7 @@ run order have in common what every row between them has. The result equals
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,11 +19,12 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.block_pool import SwapSpace
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.report_sections import GroupFigures, PoolFigures, StateFigures
 from pagedrun.paged.metrics.run_statistics import RunStatistics
 from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts, StepRecord
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.pool_sizing import PlannedPools, SlotSizes
+from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -70,7 +72,9 @@ class Simulator:
         plans: Iterable[Plan],
         config: EngineConfig,
         *,
-        pools: PlannedPools,
+        shapes: Seq[PoolShape],
+        bytes_read: Mapping[int | None, int],
+        states: SlotSizes | None = None,
         max_model_len: int,
         max_rows: int | None = None,
         async_scheduling: bool = False,
@@ -78,16 +82,15 @@ class Simulator:
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
 
-        plans: asked for one by one, each when the rows before it have begun. max_model_len: what
-        a contiguous engine would reserve for a row. async_scheduling: whether
-        the tokens of a step are seen after the next one has begun, so that a sequence gives its
-        blocks back a step later. max_records: of the timeline; the fewer, the more steps are
-        done in one go.
+        plans: requested one by one, each when the rows before it have begun. shapes: of the KV
+        pools. bytes_read: by attention of a token, in all layers with a window, or with None.
+        states: slots of recurrent layers. max_model_len: tokens that a contiguous engine would
+        reserve for a row. async_scheduling: the tokens of a step are seen after the next one has
+        begun, so that a sequence frees its blocks a step later. max_records: of the timeline; the
+        fewer, the more steps are simulated at once.
         """
         self._plans = iter(plans)
-        self._limits = SchedulerLimits(
-            config.max_num_seqs, config.max_num_batched_tokens, config.refill_share
-        )
+        self._limits = SchedulerLimits.of(config)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
         self._async_scheduling = async_scheduling
@@ -97,34 +100,30 @@ class Simulator:
         self._is_last = False
         self._asked: dict[int, list[Request]] = {}
         self._places: dict[int, int] = {}
-        self._slots = pools.states
-        swap_space_bytes = config.swap_space_bytes
-        if pools.states is not None:
-            swap_space_bytes -= pools.states.host_bytes
+        self._slots = states
+        block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
         num_host_blocks = SwapSpace.num_blocks_in(
-            swap_space_bytes, pools.bytes_per_token * config.block_size
+            config.swap_space_bytes - (0 if states is None else states.host_bytes), block_bytes
         )
-        first, *further = (
+        groups = [
             GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
-            for shape in pools.shapes
-        )
-        self._pool = first.pool
+            for shape in shapes
+        ]
+        self._pool = groups[0].pool
         self._scheduler = Scheduler(
-            self._pool,
-            first.swap_space,
+            groups,
             self._limits,
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
-            further=further,
-            states=None if pools.states is None else _state_pool(pools.states),
+            states=None if states is None else _state_pool(states),
         )
         self._statistics = RunStatistics(
             block_size=config.block_size,
-            pools=pools.shapes,
+            pools=shapes,
             max_model_len=max_model_len,
             timeline=Decimated(max_records),
         )
-        self._reads = PrefixReads(pools.bytes_read, shared_prefix_attention=config.prefix_once)
+        self._reads = PrefixReads(bytes_read, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
         self._num_finished = 0
         self._max_running = 0

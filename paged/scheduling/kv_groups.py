@@ -14,18 +14,20 @@ from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
 
 
 class GroupPool(NamedTuple):
-    """Memory of layers in which a token sees the last `window` tokens, itself included; None: all
-    before it."""
+    """KV pool and swap space of a group of layers.
+
+    A token sees the last `window` tokens, itself included; None: all before it.
+    """
 
     pool: BlockPool
     swap_space: SwapSpace
-    window: int | None
+    window: int | None = None
 
     @classmethod
     def of(
         cls, block_size: int, num_blocks: int, num_host_blocks: int, window: int | None
     ) -> "GroupPool":
-        """Return the books of memory that nothing is in yet."""
+        """Return an empty pool."""
         return cls(BlockPool(num_blocks, block_size), SwapSpace(num_host_blocks), window)
 
 

@@ -18,7 +18,6 @@ from operator import attrgetter
 
 import numpy as np
 
-from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.scheduling.admission import Admission, PrefixSource
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill
 from pagedrun.paged.scheduling.beam_groups import BeamGroup, BeamGroups
@@ -31,18 +30,23 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
-from pagedrun.paged.values.engine_config import PreemptionMode
+from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """How much one step may hold: sequences, and tokens to compute. refill_share: see `Refill`."""
+    """Sequences and computed tokens of one step, at most. refill_share: see `Refill`."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     refill_share: float = 0.0
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "SchedulerLimits":
+        """Return the limits of an engine."""
+        return cls(config.max_num_seqs, config.max_num_batched_tokens, config.refill_share)
 
 
 class Scheduler:
@@ -53,8 +57,7 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: BlockPool,
-        swap_space: SwapSpace,
+        groups: Seq[GroupPool],
         limits: SchedulerLimits,
         preemption_mode: PreemptionMode = PreemptionMode.SWAP,
         *,
@@ -62,23 +65,21 @@ class Scheduler:
         predictor: OutputLengthPredictor | None = None,
         stored: PrefixSource | None = None,
         num_eos_tokens: int = 0,
-        further: Seq[GroupPool] = (),
         states: StatePool | None = None,
     ) -> None:
-        """Run what is given to `add`, in its order.
+        """Run the requests given to `add`, in their order.
 
-        `predictor` decides who is let in beside others. Without `prefix_caching` no sequence is
-        given what another one computed. `stored` has what earlier runs computed. `num_eos_tokens`
-        end any answer. `further` is the memory of groups of layers behind the first, which keeps
-        all blocks of a sequence; a pool must hold the window and a step's tokens of one sequence;
-        `states` that of recurrent layers.
+        groups: memory of each group of layers; the first keeps all blocks of a sequence, and the
+        others hold the window and a step's tokens of one sequence at least. predictor: decides
+        which sequences are admitted beside others. prefix_caching: sequences reuse blocks that
+        others computed. stored: prefixes of earlier runs. num_eos_tokens: tokens that end any
+        answer. states: memory of recurrent layers, only with a single group.
         """
-        assert states is None or not further, "states do not go with groups behind the first"
-        groups = (GroupPool(pool, swap_space, None), *further)
+        assert states is None or len(groups) == 1, "states do not go with groups behind the first"
         table = SequenceTable(num_eos_tokens, len(groups))
         self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)
-        self.pool = pool
-        self.swap_space = swap_space
+        self.pool = groups[0].pool
+        self.swap_space = groups[0].swap_space
         self.limits = limits
         self.predictor = predictor or OutputLengthPredictor()
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one

@@ -81,16 +81,16 @@ class Drive:
         ]
         self.slots = [RecordingPool(self.num_slots, 1)] if self.num_slots else []
         self.scheduler = Scheduler(
-            self.pool,
-            SwapSpace(self.swap_blocks),
+            [
+                GroupPool(pool, SwapSpace(self.swap_blocks), window)
+                for pool, window in zip(
+                    (self.pool, *self.windowed_pools), (None, *self.windows), strict=True
+                )
+            ],
             SchedulerLimits(self.max_num_seqs, self.budget, self.refill_share),
             self.mode,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,
-            further=[
-                GroupPool(pool, SwapSpace(self.swap_blocks), window)
-                for pool, window in zip(self.windowed_pools, self.windows, strict=True)
-            ],
             states=self._state_pool(),
         )
         self.scheduler.add(self.plan, len(self.plan))

@@ -54,12 +54,10 @@ class PlayedBeams:
         slots = RecordingPool(num_slots, 1) if num_slots else None
         self.states = None if slots is None else FakeStates(slots, 1)
         self.scheduler = Scheduler(
-            self.pool,
-            groups[0].swap_space,
+            groups,
             limits,
             mode,
             predictor=AdmitAll(),
-            further=groups[1:],
             states=None if slots is None else StatePool(slots, SwapSpace(num_slots)),
         )
         keeps = 1 if num_slots else None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -29,7 +30,7 @@ def exact_hits(plan: Plan, num_blocks: int) -> tuple[int, int]:
     """Return hits and evictions of the scheduler with one row at a time."""
     pool = BlockPool(num_blocks, SIZE)
     limits = SchedulerLimits(max_num_seqs=1, max_num_batched_tokens=64)
-    scheduler = Scheduler(pool, SwapSpace(0), limits)
+    scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits)
     scheduler.add(plan, len(plan))
     later = [sequence.request.prompt_token_ids for sequence in plan]
     while scheduler.has_work:

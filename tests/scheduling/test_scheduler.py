@@ -8,6 +8,7 @@ import pytest
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
+from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
@@ -115,7 +116,8 @@ def test_a_request_that_can_never_fit_is_not_added() -> None:
     assert drive.refused == {1}  # 8 + 9 stored tokens need a fifth block, 8 + 8 do not
     drive.finish()
     unchecked = Plan(drive.requests, 4, prefix_caching=True)
-    scheduler = Scheduler(BlockPool(4, 4), SwapSpace(0), SchedulerLimits(8, 64), SWAP)
+    groups = [GroupPool(BlockPool(4, 4), SwapSpace(0))]
+    scheduler = Scheduler(groups, SchedulerLimits(8, 64), SWAP)
     scheduler.add(unchecked, len(unchecked))
     with pytest.raises(ValueError, match="longer than the pool"):
         scheduler.schedule()

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
+from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
@@ -53,8 +54,7 @@ def start(
 ) -> Scheduler:
     limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=64)
     scheduler = Scheduler(
-        BlockPool(num_blocks, SIZE),
-        SwapSpace(swap_blocks),
+        [GroupPool(BlockPool(num_blocks, SIZE), SwapSpace(swap_blocks))],
         limits,
         mode,
         predictor=AdmitAll(),

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
@@ -30,7 +31,7 @@ from pagedrun.paged.planning.forecast_sections import (
 )
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.pool_sizing import PlannedPools, longest_row
+from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.planning.sizing import RunSizing, fitted_to_device
 from pagedrun.paged.planning.units import ReplicaForecast
@@ -235,7 +236,9 @@ class _FilePlan:
         simulation = Simulator(
             rest,
             config,
-            pools=PlannedPools.of(network, specs, sizes, states),
+            shapes=PoolShape.of_all(specs, sizes),
+            bytes_read=network.bytes_read(specs),
+            states=states,
             max_model_len=planner.reserved_len(requests),
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,

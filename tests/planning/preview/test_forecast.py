@@ -10,7 +10,6 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.planning.forecast import Forecast
 from pagedrun.paged.planning.forecast_sections import ForecastFigures
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.pool_sizing import PlannedPools
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -54,7 +53,8 @@ def forecast_of(plan: Plan, num_blocks: int) -> ForecastFigures:
     simulation = Simulator(
         [plan],
         config,
-        pools=PlannedPools(PoolShape.of_all([kv], [num_blocks]), {None: 32}),
+        shapes=PoolShape.of_all([kv], [num_blocks]),
+        bytes_read={None: 32},
         max_model_len=80,
     ).run()
     return forecast.to_dict(simulation, Counter(), len(plan))

@@ -13,7 +13,6 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.planning.forecast import BlockSizes, best_block_size
 from pagedrun.paged.planning.forecast_sections import BlockSizeFigures
 from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.pool_sizing import PlannedPools
 from pagedrun.paged.planning.simulation import (
     Simulation,
     Simulator,
@@ -57,7 +56,8 @@ def make_simulator(kind: type[S], plan: Plan, num_blocks: int, **settings: Any) 
     return kind(
         [plan],
         config,
-        pools=PlannedPools(shapes, {None: 2, 40: 1}),
+        shapes=shapes,
+        bytes_read={None: 2, 40: 1},
         max_model_len=250,
         **settings,
     )

@@ -270,7 +270,6 @@ def simulate_parts(parts: list[PlanPart], size: int) -> tuple[Simulation, int]:
     from pathlib import Path
 
     from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
-    from pagedrun.paged.planning.pool_sizing import PlannedPools
     from pagedrun.paged.values.engine_config import EngineConfig
 
     spec = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float32")
@@ -289,7 +288,8 @@ def simulate_parts(parts: list[PlanPart], size: int) -> tuple[Simulation, int]:
     simulation = PartSimulator(
         plans(),  # type: ignore[arg-type]
         config,
-        pools=PlannedPools(PoolShape.of_all([spec], [400]), {None: 1}),
+        shapes=PoolShape.of_all([spec], [400]),
+        bytes_read={None: 1},
         max_model_len=250,
     ).run()
     return simulation, planned
