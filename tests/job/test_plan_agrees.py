@@ -22,7 +22,7 @@ from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
 from tests.every_pair import every_pair
-from tests.job.test_plan_file import LAYERS, generated_rows, job
+from tests.job.plan_jobs import LAYERS, generated_rows, job
 from tests.jsonl import write_jsonl
 
 NUM_ROWS = 110

@@ -20,7 +20,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
 from tests.command import Command
 from tests.conftest import MakeModel
-from tests.job.test_plan_file import assert_told, generated_rows, job
+from tests.job.plan_jobs import assert_told, generated_rows, job
 from tests.jsonl import write_jsonl
 from tests.models.gguf_files.writer import write_gguf
 from tests.models.quantized.checkpoints import write

@@ -16,7 +16,7 @@ from pagedrun.paged.models.modules.moe import MixtureSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.families import save_tiny
 from tests.models.mixture_families import MIXTURES
-from tests.models.test_families import LENGTHS, NUM_TOKENS, Oracle, ask, check
+from tests.models.oracle import LENGTHS, NUM_TOKENS, Oracle, ask, check
 from tests.scheduling.admit_all import AdmitAll
 
 PROMPTS = [[1, 2, 3], list(range(40))]

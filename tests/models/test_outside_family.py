@@ -28,7 +28,7 @@ from pagedrun.paged.models.quant.expert_layouts import Separate
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
 from tests.models.families import FULL, SLIDING, Tiny, disturb
-from tests.models.test_families import Oracle, ask, check
+from tests.models.oracle import Oracle, ask, check
 
 WINDOW = 50
 TINY = Tiny(

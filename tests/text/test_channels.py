@@ -1,6 +1,5 @@
 """Answers in channels: told apart by tokens, whatever their text says, and wherever they end."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,32 +17,9 @@ from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.scheduling.made_step import generate, made_sequence
+from tests.text.channels import FINAL, START, TEMPLATE, THINK, ids, tokenizer
 
-MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
-TEMPLATE = "{{ '<|start|>user<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>' }}"
-START = "<|start|>user<|message|>Who?<|end|><|start|>assistant"
-THINK = "<|channel|>analysis<|message|>"
-FINAL = "<|start|>assistant<|channel|>final<|message|>"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(make_tokenizer: Callable[..., Path]) -> Tokenizer:
-    """Bytes, and the special tokens of channels."""
-    folder = make_tokenizer()
-    path = folder / "tokenizer.json"
-    data = json.loads(path.read_text())
-    first = 1 + max(token["id"] for token in data["added_tokens"])
-    like = data["added_tokens"][0]
-    data["added_tokens"] += [
-        {**like, "id": first + place, "content": mark} for place, mark in enumerate(MARKS)
-    ]
-    path.write_text(json.dumps(data))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return Tokenizer.from_folder(folder)
-
-
-def ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode_batch([text], add_special_tokens=False)[0]
+__all__ = ["tokenizer"]  # a fixture
 
 
 def request(tokenizer: Tokenizer, prompt: str = START, **params: Any) -> Request:

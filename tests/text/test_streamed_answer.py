@@ -10,7 +10,7 @@ from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.text.test_channels import FINAL, START, THINK, ids, tokenizer
+from tests.text.channels import FINAL, START, THINK, ids, tokenizer
 
 __all__ = ["tokenizer"]  # the fixture: bytes, and the special tokens of channels
 

@@ -3,7 +3,6 @@
 import io
 import json
 import threading
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -13,46 +12,8 @@ from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunWatch
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
-from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer, Tally
-from pagedrun.paged.metrics.timeline import StepRecord
-
-HOSTILE = "id \x1b[2J [/red] \u202e :smile:"
-
-
-def record(t: float = 2.0, **changes: Any) -> StepRecord:
-    values: dict[str, Any] = {
-        "t": t,
-        "step": 1,
-        "running": 3,
-        "waiting": 4,
-        "blocks_total": 10,
-        "blocks_used": 5,
-        "blocks_shared": 1,
-        "blocks_cached": 0,
-        "tokens": 60,
-        "finished": 1,
-        "total": 8,
-        "prompt_tokens": 200,
-        "cached_tokens": 50,
-        "generated_tokens": 100,
-        "preemptions": 2,
-        "prompt_tokens_left": 20,
-        "all_prompt_tokens": 600,
-    }
-    return StepRecord(**{**values, **changes})
-
-
-def watch_at(times: list[float]) -> RunWatch:
-    return RunWatch(warn=lambda message: None, clock=lambda: times[0])
-
-
-def play(listener: JobListener) -> None:
-    listener.on_phase(Phase.RUN)
-    listener.on_tally(Tally(total=8, failed=1))
-    listener.on_step(record())
-    listener.on_answer(ShownAnswer(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
-    listener.on_tally(Tally(total=8, ok=1, failed=1))
-    listener.on_warning(HOSTILE)
+from pagedrun.paged.job.progress import Phase, ShownAnswer, Tally
+from tests.cli.progress.recorded_steps import HOSTILE, play, record, watch_at
 
 
 def drawn(watch: RunWatch, width: int = 80) -> str:

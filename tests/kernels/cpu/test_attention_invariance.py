@@ -6,19 +6,29 @@ products of queries and keys or in those of weights and values.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, PrefixState, Softmax
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.every_pair import every_pair
+from tests.kernels.cpu.attention_forms import (
+    FORMS,
+    KINDS,
+    Chunk,
+    Form,
+    Way,
+    assert_same_state,
+    prefill,
+    prefix,
+)
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
 
@@ -29,58 +39,6 @@ WAYS = [*((each, BFLOAT16) for each in KernelSet), (KernelSet.PORTABLE, FLOAT32)
 HEAD_DIMS = [16, 32, 64, 80, 96, 128, 256]
 GROUPS = [1, 2, 5, 7, 8]
 BLOCK_SIZES = [16, 1, 5, 32, 64]
-KINDS = [Kind.SCORES, Kind.VALUES]
-
-Way = tuple[KernelSet, torch.dtype]
-# (row of the block tables, position of its first token, number of tokens)
-Chunk = tuple[int, int, int]
-
-
-class Form(NamedTuple):
-    """What attention does besides products; sinks differ from head to head."""
-
-    window: int | None = None
-    softcap: float | None = None
-    has_sinks: bool = False
-
-    def softmax(self, tokens: Tokens) -> Softmax:
-        sinks = torch.arange(tokens.q.shape[1]).float() / 3 if self.has_sinks else None
-        return Softmax(tokens.scale, self.softcap, sinks)
-
-
-FORMS = [Form(), Form(window=150), Form(has_sinks=True), Form(37, 2.0, has_sinks=True)]
-
-
-def prefill(
-    way: Way,
-    tokens: Tokens,
-    cache: Cache,
-    chunks: list[Chunk],
-    form: Form = Form(),  # noqa: B008 - a value
-    sequences: list[list[int]] | None = None,
-) -> Tensor:
-    """Attend from chunks of sequences, which hold tokens 0, 1, 2, … unless they are given."""
-    tables, firsts, sizes = zip(*chunks, strict=True)
-    starts = np.cumsum([0, *sizes])
-    places = [
-        torch.tensor(sequences[table][first : first + size])
-        if sequences
-        else torch.arange(first, first + size)
-        for table, first, size in chunks
-    ]
-    return cpu.prefill_attention(
-        tokens.q[torch.cat(places)],
-        cache.layer,
-        cache.block_tables,
-        PrefillInputs(
-            torch.tensor(starts, dtype=torch.int32),
-            torch.tensor(tables, dtype=torch.int32),
-            torch.tensor(firsts, dtype=torch.int32),
-        ),
-        form.softmax(tokens),
-        form.window,
-        kernel_set=way[0],
-    )
 
 
 def cuts_of(first: int, last: int, seed: int) -> list[Chunk]:
@@ -180,39 +138,6 @@ def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
     assert torch.equal(shuffled, torch.cat([alone[i] for i in order]))
     with threads(1):
         assert torch.equal(prefill(way, tokens, cache, chunks, form, sequences), together)
-
-
-def prefix(
-    way: Way,
-    tokens: Tokens,
-    cache: Cache,
-    q: Tensor,
-    num_partitions: list[int],
-    block_size: int,
-    softcap: float | None = None,
-    share: bool = True,
-) -> PrefixState:
-    """Attend from each row of q over the first partitions of the block table of its number."""
-    rows = np.arange(len(q), dtype=np.int32)
-    partitions = np.array(num_partitions, np.int32)
-    groups = PrefixSharing(share=share).groups(
-        cache.block_tables.numpy(), rows, partitions, block_size
-    )
-    assert groups is not None
-    state: PrefixState = cpu.prefix_attention(
-        q,
-        cache.layer,
-        cache.block_tables,
-        groups,
-        Softmax(tokens.scale, softcap),
-        kernel_set=way[0],
-    )
-    return state
-
-
-def assert_same_state(state: PrefixState, expected: PrefixState, what: object) -> None:
-    for field in ("peaks", "masses", "totals"):
-        assert torch.equal(getattr(state, field), getattr(expected, field)), (field, what)
 
 
 @every_pair(

@@ -21,16 +21,9 @@ from pagedrun.kernels.attention_inputs import (
 )
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from tests.kernels.cpu.attention_forms import FORMS, KINDS, Form, assert_same_state, prefill, prefix
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
-from tests.kernels.cpu.test_attention_invariance import (
-    FORMS,
-    KINDS,
-    Form,
-    assert_same_state,
-    prefill,
-    prefix,
-)
 
 P = PARTITION_TOKENS
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16

@@ -11,7 +11,7 @@ from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear
 from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.quantized_weight import PackedWeight
-from tests.kernels.gpu.test_packed_linear import inputs, moved
+from tests.kernels.gpu.packed_inputs import inputs, moved
 from tests.kernels.packed_forms import GPU_FORMS
 
 NUM_EXPERTS, OUT, IN = 5, 40, 256

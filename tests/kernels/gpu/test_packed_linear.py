@@ -16,29 +16,11 @@ from pagedrun.kernels.gpu.quantized.products import EXPAND_ROWS, expand, tile_of
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from tests.kernels.conftest import INTERPRETS
+from tests.kernels.gpu.packed_inputs import BF16, FP16, inputs, moved
 from tests.kernels.packed_forms import FORMS, GPU_FORMS, awq, codes, halves, mxfp4, q4_0, random
 
-BF16, FP16 = torch.bfloat16, torch.float16
 ROW_COUNTS = [1, 2, 15, 16, 17, 33, 64, 65, 70]  # around the heights of tiles
 Compare = Callable[[Tensor, Tensor], None]
-
-
-def moved(weight: PackedWeight, device: torch.device) -> PackedWeight:
-    """Return a weight on the device."""
-    minima, zeros = weight.minima, weight.zeros
-    return PackedWeight(
-        weight.codes.to(device),
-        weight.num_bits,
-        weight.scales.mapped(lambda each: each.to(device)),
-        weight.group_size,
-        weight.rows_per_scale,
-        None if zeros is None else zeros.to(device),
-        None if minima is None else minima.mapped(lambda each: each.to(device)),
-    )
-
-
-def inputs(num_rows: int, columns: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.randn(num_rows, columns, generator=torch.Generator().manual_seed(8)).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
-from tests.models.gguf_files.writer import KindOf, write_gguf
+from tests.models.gguf_files.writer import KindOf, mixed, wide, write_gguf
 from tests.models.quantized.checkpoints import read
 
 PROMPTS = ["The first", "a", "Where does the water of the long river go?"]
@@ -28,20 +28,6 @@ def test_every_projection_has_the_weights_that_were_written(
     found = read(tmp_path / "model.gguf")
     assert len(found) == 7 * ModelConfig.from_folder(folder).num_layers
     assert all(torch.equal(weight, meant[f"{name}.weight"]) for name, weight in found.items())
-
-
-def wide(make_model: MakeModel, family: str) -> Path:
-    """Return a model whose rows are a block of the kinds with "K", or more."""
-    return make_model(family, "gguf-wide", hidden_size=256, intermediate_size=512)
-
-
-# As Q4_K_M mixes them.
-def mixed(name: str) -> str:
-    if "v_proj" in name or "down_proj" in name or "embed" in name:
-        return "Q6_K"
-    if "o_proj" in name:  # its rows are shorter than a block of the others
-        return "Q5_0"
-    return "Q5_K" if "gate_proj" in name else "Q4_K"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
 from pagedrun.paged.files.gguf import BLOCK_TYPES
+from tests.conftest import MakeModel
 
 _ARCH = gguf.MODEL_ARCH
 # By model types of transformers.
@@ -215,3 +216,17 @@ def permuted(values: torch.Tensor, num_heads: int) -> torch.Tensor:
 def unpermuted(values: torch.Tensor, num_heads: int) -> torch.Tensor:
     pairs = values.reshape(num_heads, -1, 2, *values.shape[1:])
     return pairs.transpose(1, 2).reshape(values.shape).contiguous()
+
+
+def wide(make_model: MakeModel, family: str) -> Path:
+    """Return a model whose rows are a block of the kinds with "K", or more."""
+    return make_model(family, "gguf-wide", hidden_size=256, intermediate_size=512)
+
+
+# As Q4_K_M mixes them.
+def mixed(name: str) -> str:
+    if "v_proj" in name or "down_proj" in name or "embed" in name:
+        return "Q6_K"
+    if "o_proj" in name:  # its rows are shorter than a block of the others
+        return "Q5_0"
+    return "Q5_K" if "gate_proj" in name else "Q4_K"

@@ -9,7 +9,7 @@ import torch
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.execution.run import RunPolicy
 from tests.models.library.library_models import LIBRARY, save_library_model
-from tests.models.test_families import NUM_TOKENS, Oracle, ask, check
+from tests.models.oracle import NUM_TOKENS, Oracle, ask, check
 from tests.scheduling.admit_all import AdmitAll
 
 # Around the borders of blocks of 16, of a window of 50, and of chunks of 64.

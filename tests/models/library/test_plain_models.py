@@ -15,7 +15,7 @@ from pagedrun.paged.values.request import Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
 from tests.models.library.plain_models import PLAIN, save_plain_model
-from tests.models.test_families import Oracle, ask, check
+from tests.models.oracle import Oracle, ask, check
 from tests.scheduling.admit_all import AdmitAll
 
 # Around the borders of blocks of 16 and of chunks of 64, where no prompt may be cut.

@@ -26,13 +26,11 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
-from tests.models.gguf_files.test_gguf_models import mixed, wide
-from tests.models.gguf_files.writer import write_gguf
+from tests.models.gguf_files.writer import mixed, wide, write_gguf
 from tests.models.quantized.checkpoints import write, write_plain
 from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import AwqWriter, GptqWriter
-from tests.models.quantized.test_few_bits import int8, pack
-from tests.models.quantized.test_mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
+from tests.models.quantized.few_bits import AwqWriter, GptqWriter, int8, pack
+from tests.models.quantized.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
 
 GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
 PLAIN = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)

@@ -18,12 +18,10 @@ from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
 from tests.kernels.cpu.products import skip_unless_supported
-from tests.models.gguf_files.test_gguf_models import mixed, wide
-from tests.models.gguf_files.writer import write_gguf
+from tests.models.gguf_files.writer import mixed, wide, write_gguf
 from tests.models.quantized.checkpoints import write, write_plain
 from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import AwqWriter, GptqWriter
-from tests.models.quantized.test_few_bits import int8, pack
+from tests.models.quantized.few_bits import AwqWriter, GptqWriter, int8, pack
 
 CLOSE = 0.1  # of log-probabilities: one or two last bits of logits in bfloat16
 PROMPTS = [[7, 8, 9], list(range(3, 40)), [5] * 18]

@@ -11,51 +11,18 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.quantized.checkpoints import Change, Writer, read, write, write_plain
+from tests.models.quantized.checkpoints import Change, read, write, write_plain
 from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import AwqWriter, GptqWriter, PackWriter
-
-Form = tuple[dict[str, Any], Writer]
-
-
-def awq(size: int, **fields: Any) -> Form:
-    quantization = {"quant_method": "awq", "bits": 4, "group_size": size or -1, "version": "gemm"}
-    return {**quantization, "zero_point": True, **fields}, AwqWriter(size)
-
-
-def gptq(bits: int, size: int, layout: str = "gptq", **writer: Any) -> Form:
-    """`layout` is the label; what is stored is that of the writer."""
-    made = GptqWriter(bits, size, **writer)
-    quantization = {"quant_method": "gptq", "bits": bits, "group_size": size or -1}
-    return {**quantization, "sym": made.symmetric, "checkpoint_format": layout}, made
-
-
-def compressed(layout: str, *weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    groups = {
-        f"group_{i}": {"targets": ["Linear"], "weights": each} for i, each in enumerate(weights)
-    }
-    quantization = {"quant_method": "compressed-tensors", "format": layout}
-    return {**quantization, "config_groups": groups, "quantization_status": "compressed", **fields}
-
-
-def pack(bits: int, size: int, **writer: Any) -> Form:
-    made = PackWriter(bits, size, **writer)
-    weights = {"num_bits": bits, "type": "int", "symmetric": made.symmetric}
-    weights["strategy"] = "group" if size else "channel"
-    if size:
-        weights["group_size"] = size
-    return compressed("pack-quantized", weights), made
-
-
-def int8(strategy: str, **weights: Any) -> dict[str, Any]:
-    fields = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": strategy, **weights}
-    return compressed("int-quantized", fields)
-
-
-def float8(strategy: str, **weights: Any) -> dict[str, Any]:
-    fields = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy, **weights}
-    return compressed("float-quantized", fields)
-
+from tests.models.quantized.few_bits import (
+    Form,
+    PackWriter,
+    awq,
+    compressed,
+    float8,
+    gptq,
+    int8,
+    pack,
+)
 
 SCALE = "weight_scale"
 # 64, 32 and 96 rows and columns: groups of 40 leave a smaller one.

@@ -14,8 +14,8 @@ from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.models.quantized.checkpoints import Change, Writer, read, write, write_plain
 from tests.models.quantized.eight_bits import blocks, shaped
+from tests.models.quantized.few_bits import compressed
 from tests.models.quantized.four_bits import BitsAndBytesWriter, Nvfp4Writer, mxfp4, scb
-from tests.models.quantized.test_few_bits import compressed
 
 FOUR = {"num_bits": 4, "type": "float", "symmetric": True}
 NVFP4 = compressed("nvfp4-pack-quantized", {**FOUR, "strategy": "tensor_group", "group_size": 16})

@@ -24,7 +24,7 @@ from tests.conftest import MakeModel
 from tests.engines import load_engine
 from tests.models.quantized.checkpoints import Writer, plain, write, write_plain
 from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.test_few_bits import awq, float8, gptq, int8, pack
+from tests.models.quantized.few_bits import awq, float8, gptq, int8, pack
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [24, 40]}
 # 64 and 32 or 96 rows and columns.

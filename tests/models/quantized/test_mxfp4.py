@@ -1,6 +1,5 @@
 """Experts in MXFP4: what their weights are, what the program says with them, what is refused."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,31 +19,13 @@ from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.engines import load_engine
-from tests.models.families import save_tiny
 from tests.models.quantized.checkpoints import plain
+from tests.models.quantized.mxfp4 import folders, packed, random_experts, weights_of
 
-# Of each code; the four bits are sign, exponent, exponent, mantissa.
-VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+__all__ = ["folders"]  # a fixture
+
 EXPERTS = "model.layers.0.mlp.experts"
 Tensors = dict[str, Tensor]
-
-
-def packed(codes: Tensor) -> Tensor:
-    """Return codes [.., columns] as blocks [.., columns / 32, 16], the first in the low half."""
-    low, high = codes[..., 0::2], codes[..., 1::2]
-    return torch.unflatten(low | high << 4, -1, (-1, 16)).to(torch.uint8)
-
-
-def random_experts(shape: tuple[int, ...], exponents: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return codes and scales of matrices [num_experts, rows, columns]."""
-    scales = torch.randint(*exponents, (*shape[:-1], shape[-1] // 32), dtype=torch.uint8)
-    return torch.randint(16, shape), scales
-
-
-def weights_of(codes: Tensor, scales: Tensor) -> Tensor:
-    """Return what codes and scales mean, in float64."""
-    powers = 2.0 ** (scales.double() - 127)
-    return VALUES.double()[codes] * powers.repeat_interleave(32, dim=-1)
 
 
 def loaded(tensors: Tensors, dtype: torch.dtype, hidden: int, inner: int) -> ExpertMatrices:
@@ -98,30 +79,6 @@ def test_weights_are_those_of_transformers() -> None:
             assert torch.equal(torch.stack(plain(found.up)), theirs[:, 1::2])
         else:
             assert torch.equal(torch.stack(plain(ours)), theirs)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A small gpt-oss whose experts are in MXFP4, and the same with the weights that they mean."""
-    root = tmp_path_factory.mktemp("mxfp4")
-    save_tiny("gpt_oss", root / "plain")
-    shutil.copytree(root / "plain", root / "mxfp4")
-    plain, quantized = (load_file(root / each / "model.safetensors") for each in ("plain", "mxfp4"))
-    torch.manual_seed(1)
-    for name in [each for each in plain if each.endswith(("gate_up_proj", "down_proj"))]:
-        codes, scales = random_experts(tuple(plain[name].mT.shape), (121, 124))
-        plain[name] = weights_of(codes, scales).float().mT.contiguous()
-        del quantized[name]
-        quantized |= {f"{name}_blocks": packed(codes), f"{name}_scales": scales}
-    for each, tensors in (("plain", plain), ("mxfp4", quantized)):
-        save_file(tensors, root / each / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((root / "mxfp4" / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "mxfp4",
-        "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
-    }
-    (root / "mxfp4" / "config.json").write_text(json.dumps(config))
-    return {each: root / each for each in ("plain", "mxfp4")}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -18,7 +18,7 @@ from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
 from tests.every_pair import every_pair
-from tests.job.test_plan_file import job
+from tests.job.plan_jobs import job
 from tests.jsonl import write_jsonl
 from tests.models.families import save_tiny
 from tests.scheduling.admit_all import AdmitAll
