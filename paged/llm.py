@@ -18,6 +18,7 @@ from weakref import WeakSet, finalize
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.models.hub import DEMO, resolve_model
 from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.planning.windows import Windows
@@ -348,7 +349,9 @@ class LLM:
         self, engine: Engine | ReplicatedEngine, windows: PromptWindows
     ) -> Iterator[Completion]:
         first = windows.read()
-        run = engine.start(first, more=None if windows.is_last else windows.more(), warn=_warn)
+        run = engine.start(
+            first, more=None if windows.is_last else windows.more(), hooks=RunHooks(warn=_warn)
+        )
         del first  # what is answered can go
         try:
             yield from run

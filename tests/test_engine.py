@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from pagedrun.paged.bench.workload import BenchModel
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
@@ -67,7 +67,7 @@ def test_no_more_than_one_window_is_held_beside_the_one_that_is_made() -> None:
 
     with (
         count_alive(Request) as requests,
-        closing(engine.start(window(0), on_step, more=windows())) as run,
+        closing(engine.start(window(0), more=windows(), hooks=RunHooks(on_step))) as run,
     ):
         assert sum(1 for _ in run) == 4 * rows
     assert len(held) == 3

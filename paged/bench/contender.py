@@ -21,7 +21,7 @@ from pagedrun.paged.bench.op_timer import OpSeconds, OpTimer, attention_seconds
 from pagedrun.paged.bench.result import Neighbours, Spread, SpreadFigures, plain_spread
 from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.memory import peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
@@ -243,7 +243,7 @@ class EngineContender:
         log = StepLog(self.timer, async_scheduling=device.async_scheduling)
         with SpanRecorder(is_gpu=device.has_own_memory) as recorder:
             began = perf_counter()
-            for _ in self.engine.start(requests, log):
+            for _ in self.engine.start(requests, hooks=RunHooks(log)):
                 pass
             seconds = perf_counter() - began
         return DeviceProfile(seconds, recorder.spans, log.steps).to_dict()
@@ -260,7 +260,7 @@ def measure(
     neighbours = Neighbours()
     began = perf_counter()
     log = StepLog(timer, async_scheduling=engine.loaded.device.async_scheduling)
-    run = engine.start(requests, log)
+    run = engine.start(requests, hooks=RunHooks(log))
     answers = sorted(run, key=lambda each: each.request.index)
     total_s = perf_counter() - began
     others_busy = neighbours.cpus_busy()

@@ -18,7 +18,7 @@ from pagedrun.paged.bench.costless import CostlessBackend, CostlessGpu, StepCoun
 from pagedrun.paged.bench.result import Measured, Spread, SpreadFigures, plain_spread
 from pagedrun.paged.bench.workload import BenchModel, Lengths, TokenCount, Workload
 from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -172,7 +172,7 @@ class HostBench:
         kernels.counts.clear()
         run = engine.reconfigured(max_num_seqs=seats).start(
             self._workload(seats).requests(engine.loaded.config.vocab_size),
-            on_step=lambda record: log.append((time.perf_counter(), record)),
+            hooks=RunHooks(lambda record: log.append((time.perf_counter(), record))),
         )
         began = time.perf_counter()
         for answer in run:

@@ -16,9 +16,9 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.loaded_model import LoadedModel
-from pagedrun.paged.execution.run import DEFAULT_POLICY, NO_HOOKS, Run, RunHooks, RunPolicy
+from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
 from pagedrun.paged.metrics.report_sections import LoadTimes
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks
 from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.plan_part import EarlierAnswers, PlannedPart
 from pagedrun.paged.planning.pool_sizing import longest_row
@@ -94,13 +94,12 @@ class Engine:
     def start(
         self,
         requests: Seq[Request | Completion],
-        on_step: Callable[[StepRecord], None] | None = None,
+        *,
         more: Iterable[Seq[Request | Completion]] | None = None,
         done: Container[int] = frozenset(),
-        warn: Callable[[str], None] | None = None,
-        on_window: Callable[[], None] | None = None,
         earlier: EarlierAnswers | None = None,
         deadline: Deadline | None = None,
+        hooks: RunHooks = NO_HOOKS,
     ) -> Run:
         """Plan the requests and return their run: iterate it for one completion per request.
 
@@ -120,9 +119,8 @@ class Engine:
         config, loaded = self.config, self.loaded
         loaded.finish_compiling()
         loaded.device.check(loaded.dtype)
-        if warn is not None:
-            for notice in self.notices():
-                warn(notice)
+        for notice in self.notices() if hooks.warn is not None else ():
+            hooks.warn(notice)  # type: ignore[misc]
         longest = self.max_model_len
         if more is None:
             longest = longest_row(requests, longest)
@@ -134,7 +132,7 @@ class Engine:
             windows,
             sizing.sizes(first.plan, is_whole=more is None),
             reserved_len=planner.reserved_len(requests),
-            hooks=RunHooks(on_step, on_window, warn),
+            hooks=hooks,
             ends_at=None if deadline is None else deadline.at,
         )
 
@@ -158,23 +156,17 @@ class Engine:
             config, self.kv_cache_specs, num_blocks, slots, graph_room=room
         )
         return Run(
-            engine_config=config,
+            loaded,
+            windows,
+            cache,
+            graphs,
+            budget,
+            config=config,
             policy=self.policy,
-            model=loaded.model,
-            cache=cache,
-            graphs=graphs,
-            tokenizer=loaded.tokenizer,
-            sampler=loaded.sampler,
-            grammars=loaded.grammar_mask,
-            device=loaded.device,
-            windows=windows,
-            max_model_len=reserved_len,
-            budget=budget,
+            reserved_len=reserved_len,
             times=self._times,
-            stored_weight_bytes=loaded.stored_bytes,
-            on_step=hooks.on_step,
+            hooks=hooks,
             stored=self._stored_prefixes(cache, hooks.warn),
-            on_window=hooks.on_window,
             ends_at=ends_at,
         )
 

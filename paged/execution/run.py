@@ -19,9 +19,9 @@ from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
-from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN, GrammarMask
-from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler, no_choice
+from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN, no_choice
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.pool_memory import MemoryLedger
 from pagedrun.paged.execution.score_log import ScoreLog
@@ -29,8 +29,7 @@ from pagedrun.paged.execution.step_result import InFlight
 from pagedrun.paged.metrics.report_sections import EngineReport, LoadTimes, StageTimes
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.metrics.timeline import StepRecord
-from pagedrun.paged.models.model import Model
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.duplicates import Answers
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan_part import PlannedPart
@@ -50,7 +49,6 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
-from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -73,61 +71,41 @@ class RunPolicy:
 DEFAULT_POLICY = RunPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class RunHooks:
-    """Called in the thread that iterates the run.
-
-    `on_step` takes the engine's state after a step, `on_window` is called for each window but the
-    first, `warn` takes what the user should know and that stops nothing.
-    """
-
-    on_step: Callable[[StepRecord], None] | None = None
-    on_window: Callable[[], None] | None = None
-    warn: Callable[[str], None] | None = None
-
-
-NO_HOOKS = RunHooks()
-
-
 class Run:
     """Planned windows of requests, run with one pool without a pause between. Iterate it once."""
 
     def __init__(
         self,
-        *,
-        engine_config: EngineConfig,
-        policy: RunPolicy,
-        model: Model,
+        loaded: LoadedModel,
+        windows: Iterator[PlannedWindow[PlannedPart]],
         cache: KVCache,
         graphs: DecodeGraphs | None,
-        tokenizer: Tokenizer,
-        sampler: Sampler,
-        grammars: GrammarMask,
-        device: Device,
-        windows: Iterator[PlannedWindow[PlannedPart]],
-        max_model_len: int,
         budget: MemoryBudget,
+        *,
+        config: EngineConfig,
+        policy: RunPolicy,
+        reserved_len: int,
         times: LoadTimes,
-        stored_weight_bytes: int | None,
-        on_step: Callable[[StepRecord], None] | None,
+        hooks: RunHooks,
         stored: StoredPrefixes | None = None,
-        on_window: Callable[[], None] | None = None,
         ends_at: float | None = None,
     ) -> None:
-        """Run the `windows`, each taken when the one before is out. Rows wait for the next one, but
-        not of a `PlannedFeed`. on_window: called for each but the first. stored_weight_bytes: see
-        `LoadedModel`. ends_at: what would not be finished by then (`time.monotonic`) is not begun.
+        """Prepare a run of the windows; the next window begins when the last is scheduled.
+
+        A run waits for the next window, except for a `PlannedFeed`. reserved_len: tokens that one
+        length for all rows would reserve. ends_at: rows that would not be finished by then
+        (`time.monotonic`) are not started.
         """
-        self._config = config = engine_config
-        self._model = model
+        self._config = config
+        self._model = model = loaded.model
+        sampler, tokenizer = loaded.sampler, loaded.tokenizer
         self._times: StageTimes = {**times, "plan_s": 0.0}
-        self._on_step = on_step
+        self._hooks = hooks
         self._windows = windows
-        self._on_window = on_window
         self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
         self._num_prompt_tokens = 0
         self._is_last = self.is_cut = False
-        self._device = device
+        self._device = loaded.device
         self.cache = cache
         self.scheduler = Scheduler(
             [
@@ -149,24 +127,26 @@ class Run:
         self.statistics = RunStatistics(
             block_size=config.block_size,
             pools=cache.shapes,
-            max_model_len=max_model_len,
+            max_model_len=reserved_len,
         )
         self._recorder = recorder_of(self.scheduler, cache.shapes)
         self._runner = ModelRunner(
             model,
-            self.cache,
+            cache,
             sampler,
-            device,
+            loaded.device,
             shared_prefix_attention=config.prefix_once,
             graphs=graphs,
         )
         self._sampler = sampler
-        self._grammars = grammars
+        self._grammars = loaded.grammar_mask
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = Answers()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
-        self._ledger = MemoryLedger(model, cache, device, budget, stored_weight_bytes, graphs)
+        self._ledger = MemoryLedger(
+            model, cache, loaded.device, budget, loaded.stored_bytes, graphs
+        )
         self._last = last = LastAdmission(ends_at)
         self._by_row: tuple[ByRow, ...] = (self._scores, self._searches, last)
         self._in_flight: deque[InFlight] = deque()
@@ -228,8 +208,8 @@ class Run:
         """Take up a window: its requests go to the scheduler, which makes sequences one by one;
         yield the completions of those that cannot be run."""
         self._num_windows += 1
-        if self._num_windows > 1 and self._on_window is not None:
-            self._on_window()
+        if self._num_windows > 1 and self._hooks.on_window is not None:
+            self._hooks.on_window()
         plan = window.plan
         self._times["plan_s"] += window.plan_s
         self._num_total += len(window)
@@ -368,7 +348,7 @@ class Run:
         self._num_steps += 1
         self._recorder.note_step(self._num_steps, statistics.run_s)
         wanted = statistics.timeline.wants(self._num_steps)
-        if not wanted and self._on_step is None:
+        if not wanted and self._hooks.on_step is None:
             return
         record = StepRecord.of(
             pool,
@@ -385,8 +365,8 @@ class Run:
         )
         if wanted:
             statistics.timeline.add(record.step, record)
-        if self._on_step is not None:
-            self._on_step(record)
+        if self._hooks.on_step is not None:
+            self._hooks.on_step(record)
 
     @property
     def attention_reads(self) -> AttentionReads:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks
 from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.text.prompt import TokenizerLike
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
@@ -63,20 +63,18 @@ class EngineLike(Protocol):
     def start(
         self,
         requests: Sequence[Request],
-        on_step: Callable[[StepRecord], None] | None = None,
+        *,
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
-        warn: Callable[[str], None] | None = None,
-        on_window: Callable[[], None] | None = None,
         earlier: EarlierAnswers | None = None,
         deadline: Deadline | None = None,
+        hooks: RunHooks = NO_HOOKS,
     ) -> RunLike:
         """Plan the requests and return their run.
 
         `more` are further windows, asked for and planned in a thread of their own while those
-        before run; `on_window` is called in the job's when the run takes one.
-        `done` are indices of requests that are answered already and get no completion. `warn`
-        takes what the user should know and that stops nothing. Requests that `earlier` has the
+        before run. `done` are indices of requests that are answered already and get no completion.
+        Requests that `earlier` has the
         answers of get these for completions, and are not run. With a `deadline` the order of rows
         is drawn, and rows that would not be finished by then are not begun.
         """

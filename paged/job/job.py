@@ -48,7 +48,7 @@ from pagedrun.paged.job.resume import ResumedRun
 from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted, SignalGuard
 from pagedrun.paged.metrics.report_sections import EngineReport, JobReport
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import Deadline
 from pagedrun.paged.values.errors import (
     EngineError,
@@ -413,8 +413,14 @@ class _Job:
         def on_window() -> None:
             self._take_window(writer)
 
-        done, earlier, deadline = self._finished.rows, self._earlier, self._deadline
-        return engine.start(requests, on_step, windows, done, warn, on_window, earlier, deadline)
+        return engine.start(
+            requests,
+            more=windows,
+            done=self._finished.rows,
+            earlier=self._earlier,
+            deadline=self._deadline,
+            hooks=RunHooks(on_step, on_window, warn),
+        )
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of the rows that have one; answers that are not there are awaited."""

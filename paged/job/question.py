@@ -13,6 +13,7 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
 from pagedrun.paged.job.progress import JobListener, Phase
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.text.answer_text import AnswerText, StreamedAnswer
 from pagedrun.paged.values.errors import RowError, as_flag, spelled
 from pagedrun.paged.values.request import Completion, Request
@@ -78,8 +79,10 @@ class Question:
         reader = _Reader(row.request, AnswerText(self._model.tokenizer), on_text)
         run = engine.start(
             [row.request],
-            on_step=lambda _: reader.look(run),
-            warn=lambda message: listener.on_warning(spelled(message, as_flag)),
+            hooks=RunHooks(
+                lambda _: reader.look(run),
+                warn=lambda message: listener.on_warning(spelled(message, as_flag)),
+            ),
         )
         try:
             (completion,) = run

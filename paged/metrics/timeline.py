@@ -4,6 +4,7 @@ A run's timeline keeps at most `TIMELINE_RECORDS` records: `Decimated` drops eve
 when it is full and doubles its stride, so that a long run leaves as many as a short one.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
@@ -98,6 +99,22 @@ class StepRecord:
     def to_dict(self) -> TimelinePoint:
         """Return the record as an entry of the report's timeline."""
         return section_of(TimelinePoint, lambda name: getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """Callbacks of a run, called in the thread that iterates it.
+
+    on_step: takes the record of a step. on_window: called for each window but the first. warn:
+    takes messages for the user that do not stop the run.
+    """
+
+    on_step: Callable[[StepRecord], None] | None = None
+    on_window: Callable[[], None] | None = None
+    warn: Callable[[str], None] | None = None
+
+
+NO_HOOKS = RunHooks()
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from pagedrun.paged.cache.prefix_store.folder import weights_digest
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.pool_memory import PoolMemory
-from pagedrun.paged.execution.run import Run, RunHooks
+from pagedrun.paged.execution.run import Run
 from pagedrun.paged.metrics.run_statistics import describe_hardware
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
 from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.models.runnable_config import model_identity

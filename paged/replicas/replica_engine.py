@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagedrun.kernels.environment.threads import cpu_quota
-from pagedrun.paged.execution.run import RunHooks
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.pool_sizing import PoolDemand
@@ -68,21 +67,20 @@ class ReplicaEngine:
     def start(
         self,
         requests: Seq[Request | Completion],
-        on_step: Callable[[StepRecord], None] | None = None,
+        *,
         more: Iterable[Seq[Request | Completion]] | None = None,
         done: Container[int] = frozenset(),
-        warn: Callable[[str], None] | None = None,
-        on_window: Callable[[], None] | None = None,
         earlier: EarlierAnswers | None = None,
         deadline: Deadline | None = None,
+        hooks: RunHooks = NO_HOOKS,
     ) -> ReplicaRun:
         """Plan the requests and return their run; see `Engine.start`.
 
         Which rows fit is decided by the smallest pool of all replicas.
         """
         self.warm_up()
-        for message in self._warnings if warn is not None else ():
-            warn(message)  # type: ignore[misc]
+        for message in self._warnings if hooks.warn is not None else ():
+            hooks.warn(message)  # type: ignore[misc]
         basis = self._basis()
         planner = basis.planner(self.config, done, earlier, deadline)
         try:
@@ -98,7 +96,7 @@ class ReplicaEngine:
                 PoolDemand.of(first.plan, basis.windows, is_whole=False),
                 planner.reserved_len(requests),
             ),
-            RunHooks(on_step, on_window, warn),
+            hooks,
             self._load_s,
             None if deadline is None else deadline.at,
         )
@@ -140,11 +138,11 @@ class ReplicatedEngine:
         requests: Seq[Request | Completion],
         *,
         more: Iterable[Seq[Request | Completion]] | None = None,
-        warn: Callable[[str], None] | None = None,
+        hooks: RunHooks = NO_HOOKS,
     ) -> ReplicaRun:
         """Start the replicas, plan the requests and return their run; see `Engine.start`."""
         engine = start_replicas(self._config, self._tokenizer, self._replicas, 0.0)
-        return engine.start(requests, more=more, warn=warn)
+        return engine.start(requests, more=more, hooks=hooks)
 
 
 def start_replicas(

@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from pagedrun.paged.execution.run import RunHooks
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.metrics.timeline import ReplicaState, ReplicatedStep
+from pagedrun.paged.metrics.timeline import ReplicaState, ReplicatedStep, RunHooks
 from pagedrun.paged.planning.duplicates import fan_out
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_part import PlanPart

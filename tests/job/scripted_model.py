@@ -13,7 +13,7 @@ from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks, StepRecord
 from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
@@ -131,19 +131,18 @@ class ScriptedModel:
     def start(
         self,
         requests: Sequence[Request],
-        on_step: Callable[[StepRecord], None] | None = None,
+        *,
         more: Iterable[Sequence[Request]] | None = None,
         done: Container[int] = frozenset(),
-        warn: Callable[[str], None] | None = None,
-        on_window: Callable[[], None] | None = None,
         earlier: EarlierAnswers | None = None,
         deadline: Deadline | None = None,
+        hooks: RunHooks = NO_HOOKS,
     ) -> ScriptedRun:
         def left(window: Sequence[Request]) -> list[Request]:
             return [each for each in window if each.index not in done]
 
         windows = map(left, more or ())
-        return ScriptedRun(left(requests), self.answer, on_step, windows, on_window)
+        return ScriptedRun(left(requests), self.answer, hooks.on_step, windows, hooks.on_window)
 
     def open(self) -> ModelOpener:
         return lambda engine_config, tokenizer_folder, chat_template: self

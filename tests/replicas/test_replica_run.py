@@ -9,7 +9,7 @@ from threading import Event, Lock
 
 import pytest
 
-from pagedrun.paged.metrics.timeline import ReplicatedStep, StepRecord
+from pagedrun.paged.metrics.timeline import ReplicatedStep, RunHooks, StepRecord
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
@@ -81,7 +81,7 @@ def test_the_timeline_rises_and_a_listener_is_told_what_each_replica_is_at() -> 
     rows, told = requests(300), list[StepRecord]()
     pause = lambda number, row: time.sleep(0.004)  # noqa: E731
     run = engine(ThreadPool(2, lambda number: ScriptedEngine(number, pause))).start(
-        rows, on_step=told.append
+        rows, hooks=RunHooks(told.append)
     )
     assert answers(run) == expected(rows)
     steps = [each["step"] for each in run.report()["timeline"]]
@@ -98,7 +98,7 @@ def test_each_of_several_windows_is_answered_and_said_to_begin() -> None:
     windows = [requests(90, first=90 * place) for place in range(4)]
     begun: list[int] = []
     run = engine(ThreadPool(2)).start(
-        windows[0], more=windows[1:], on_window=lambda: begun.append(1)
+        windows[0], more=windows[1:], hooks=RunHooks(on_window=lambda: begun.append(1))
     )
     assert answers(run) == expected(*windows)
     assert len(begun) == 3
@@ -148,7 +148,7 @@ def test_no_row_is_lost_or_answered_twice_when_replicas_die(seed: int) -> None:
     on_row = dying({number: drawn.randrange(60) for number in range(2)})
     pool = ThreadPool(3, lambda number: ScriptedEngine(number, on_row))
     warnings: list[str] = []
-    run = engine(pool).start(rows, warn=warnings.append)
+    run = engine(pool).start(rows, hooks=RunHooks(warn=warnings.append))
     assert answers(run) == expected(rows)
     died = [each for each in run.report()["replicas"] if "died" in each]
     assert died
@@ -259,7 +259,7 @@ def test_another_one_is_asked_for_where_a_replica_is_lost_while_it_loads(num_los
             engine(pool).warm_up()
         assert pool.is_closed
         return
-    run = engine(pool).start(requests(100), warn=warnings.append)
+    run = engine(pool).start(requests(100), hooks=RunHooks(warn=warnings.append))
     assert answers(run) == expected(requests(100))
     assert len([told for told in warnings if "before it had loaded" in told]) == num_lost
     run.close()
@@ -291,7 +291,7 @@ def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pagedrun.paged.replicas.replica_worker.TICK_SECONDS", 0.01)
     warnings: list[str] = []
     pool = ThreadPool(3, has_room=lambda number: number == 0)
-    run = engine(pool).start(requests(200), warn=warnings.append)
+    run = engine(pool).start(requests(200), hooks=RunHooks(warn=warnings.append))
     assert answers(run) == expected(requests(200))
     assert warnings == ["there is room for 1 of 3 replicas; the others join when there is more"]
     run.close()
@@ -316,7 +316,7 @@ def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
         return ScriptedEngine(number, on_row, fingerprint={"weights": weights * 64})
 
     pool = ThreadPool(3, made, has_room=lambda number: number == 0)
-    run = engine(pool).start(requests(300), warn=warn)
+    run = engine(pool).start(requests(300), hooks=RunHooks(warn=warn))
     pool.place(1)
     pool.place(2)
     found = iter(run)

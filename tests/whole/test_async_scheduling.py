@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.run import Run, RunPolicy
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -58,7 +59,7 @@ def answers(
     config = EngineConfig(model=folder, dtype="float32", **engine)
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     loaded = load_engine(config, POLICY, device)
-    run = loaded.start(requests(), on_step=lambda _: run.scheduler.check())
+    run = loaded.start(requests(), hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     got = {completion.request.index: completion for completion in run}
     assert not run.scheduler.ending
     assert run.pool.num_held == 0

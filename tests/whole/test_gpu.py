@@ -24,6 +24,7 @@ from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.device_options import CpuDtypes
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import RunPolicy
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -63,7 +64,7 @@ def answers(
     config = EngineConfig(model=folder, **{"dtype": "float32", "max_model_len": 256, **engine})
     loaded = load_engine(config, RunPolicy(read_once=ANY_PREFIX), device)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
-    run = loaded.start(requests, on_step=lambda _: run.scheduler.check())
+    run = loaded.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     got = {completion.request.index: completion for completion in run}
     ledger = run.report()["memory"]
     sizes = cast(list[int], [*ledger.values()])

@@ -17,7 +17,7 @@ from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress import SilentListener
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
@@ -79,7 +79,9 @@ def test_the_last_rows_of_a_window_run_beside_the_first_of_the_next(engine: Engi
         rows = [each.request.index for each in run.scheduler.running]
         together.update((one // WINDOW, two // WINDOW) for one in rows for two in rows)
 
-    with closing(engine.start(window(0), on_step, more=iter([window(1), window(2)]))) as run:
+    with closing(
+        engine.start(window(0), more=iter([window(1), window(2)]), hooks=RunHooks(on_step))
+    ) as run:
         assert len(list(run)) == 3 * WINDOW
     assert {(0, 1), (1, 2)} <= together
 
@@ -108,7 +110,7 @@ def outcome(
         if not run.scheduler.num_planned:
             out[num_taken].set()
 
-    run = engine.start(window(0), on_step, more=more(), on_window=on_window)
+    run = engine.start(window(0), more=more(), hooks=RunHooks(on_step, on_window))
     answers = {each.request.index: each for each in run}
     report = run.report()
     timeline = [{**each, "t": 0} for each in report["timeline"]]

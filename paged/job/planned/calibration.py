@@ -11,7 +11,7 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.timed_run import TimedRun
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.metrics.step_costs import StepFit
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -66,7 +66,7 @@ def _timed_steps(engine: Engine, limit_s: float) -> StepFit:
 
     for requests in _rounds(engine):
         began = time.monotonic()
-        run = engine.start(requests, on_step)
+        run = engine.start(requests, hooks=RunHooks(on_step))
         try:
             for _ in run:
                 pass

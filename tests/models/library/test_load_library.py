@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.transformers_backend.checks import (
@@ -73,12 +74,12 @@ def test_a_run_warns_of_rows_that_depend_on_their_batch(folder: Path) -> None:
     config = EngineConfig(model=folder, model_impl="transformers", dtype="float32", device="cpu")
     engine, said = load_engine(config), list[str]()
     request = Request(0, (5, 6, 7), SamplingParams(max_tokens=2))
-    list(engine.start([request], warn=said.append))
+    list(engine.start([request], hooks=RunHooks(warn=said.append)))
     assert said == []
     model = engine.loaded.model
     assert isinstance(model, TransformersModel)
     model.library["rows_depend_on_batch"] = True
-    list(engine.start([request], warn=said.append))
+    list(engine.start([request], hooks=RunHooks(warn=said.append)))
     [sentence] = said
     assert "another batch or pool may give other answers" in sentence
 

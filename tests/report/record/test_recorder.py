@@ -14,6 +14,7 @@ from pagedrun.paged.metrics.block_tables import BlockLives
 from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot import PrefixNodes, Snapshot
 from pagedrun.paged.metrics.snapshot_file import MAX_COUNT, read_snapshot
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.planner import prefix_nodes
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
@@ -63,8 +64,10 @@ def run(
     books: dict[int, tuple[list[int], list[int]]] = {}
     made = Engine(engine.config, engine.loaded, policy).start(
         requests(),
-        on_step=lambda record: books.__setitem__(
-            record.step, (list(made.pool.ref_counts), list(made.pool.fills))
+        hooks=RunHooks(
+            lambda record: books.__setitem__(
+                record.step, (list(made.pool.ref_counts), list(made.pool.fills))
+            )
         ),
     )
     assert len(list(made)) == 34

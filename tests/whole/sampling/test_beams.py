@@ -11,6 +11,7 @@ import transformers
 
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import Run, RunPolicy
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams
@@ -86,7 +87,7 @@ def config(folder: Path, **changes: Any) -> EngineConfig:
 
 def answers(engine: Engine, requests: list[Request]) -> tuple[list[Completion], Run]:
     """Run to the end; the books are checked in every step, and no block is held behind the last."""
-    run = engine.start(requests, on_step=lambda _: run.scheduler.check())
+    run = engine.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     completions = sorted(run, key=lambda each: each.request.index)
     run.pool.check([])
     return completions, run

@@ -16,6 +16,7 @@ from pagedrun.paged.execution.model_runner import ModelRunner
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import IMPOSSIBLE, TokenLogprob
@@ -113,7 +114,7 @@ def answers(
         for index, (prompt, params) in enumerate(zip(PROMPTS, PARAMS, strict=True))
     ]
     run = load_engine(config, policy, device).start(
-        requests, on_step=lambda _: run.scheduler.check()
+        requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check())
     )
     return sorted(run, key=lambda each: each.request.index), run.report()
 

@@ -12,6 +12,7 @@ import transformers
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, Request
@@ -59,7 +60,7 @@ def run(
 ) -> tuple[dict[int, Completion], EngineReport]:
     config = EngineConfig(model=folder, **{**ENGINE, **engine})
     started = load_engine(config, policy, device).start(
-        asked, on_step=lambda _: started.scheduler.check()
+        asked, hooks=RunHooks(on_step=lambda _: started.scheduler.check())
     )
     found = {each.request.index: each for each in started}
     return found, started.report()

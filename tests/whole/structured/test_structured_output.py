@@ -13,6 +13,7 @@ import pytest
 
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.run import Run, RunPolicy
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -82,7 +83,7 @@ def answers(
     config = EngineConfig(model=folder, dtype="float32", **engine)
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     loaded = load_engine(config, POLICY, device)
-    run = loaded.start(asked, on_step=lambda _: run.scheduler.check())
+    run = loaded.start(asked, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     got = {completion.request.index: completion for completion in run}
     assert run.pool.num_held == 0
     assert not loaded.loaded.grammar_mask.num_followed
