@@ -64,12 +64,12 @@ def _draw(found: "Examination", defaults: "DefaultFacts", console: "Console") ->
     from rich.text import Text
 
     from pagedrun.cli.report.doctor_report import examination_lines
-    from pagedrun.cli.report.report import WIDTH, heading
+    from pagedrun.cli.report.report import WIDTH, draw_heading
     from pagedrun.cli.terminal.console import safe
 
     width, indent = min(console.width, WIDTH), 22
     for title, lines in examination_lines(found, defaults):
-        console.print(heading(title, console, width))
+        draw_heading(console, title)
         for label, told in lines:
             wrapped = textwrap.wrap(safe(told), max(width - indent, 20), break_on_hyphens=False)
             first, *rest = wrapped or [""]

@@ -87,11 +87,10 @@ def _run(settings: "Settings") -> None:
 
 
 def _told(done: "WarmUp") -> list[str]:
-    from pagedrun.cli.report.report_figures import shown_seconds
-    from pagedrun.cli.terminal.units import show_size
+    from pagedrun.cli.terminal.units import show_seconds, show_size
 
     what = f"{', '.join(done['dtypes'])} on {done['device']}: {done['model']}"
-    files, took = done["new_files"], shown_seconds(done["compile_s"])
+    files, took = done["new_files"], show_seconds(done["compile_s"], precise=True)
     first = f"Compiled in {took}, {files:,} files: {what}"
     if not files:
         first = f"Nothing to compile, read in {took}: {what}"

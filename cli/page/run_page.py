@@ -14,8 +14,8 @@ from pagedrun.cli.page.run_data import (
     run_data,
 )
 from pagedrun.cli.report.replica_table import replica_table
-from pagedrun.cli.report.report_figures import group_name, shown_seconds
-from pagedrun.cli.terminal.units import show_size
+from pagedrun.cli.report.report_figures import group_name
+from pagedrun.cli.terminal.units import show_seconds, show_size
 from pagedrun.paged.metrics.inspection_sections import InspectedGroup
 from pagedrun.paged.metrics.pool_moments import inspected_groups
 from pagedrun.paged.metrics.report_sections import GroupFigures
@@ -85,6 +85,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
     paged, contiguous = kv["paged_max_requests"], kv["contiguous_max_requests"]
     times = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
     seconds = prefix["seconds_saved"]
+    run_time = show_seconds(reading.time["run_s"], precise=True)
     preempted = reading.preemptions["swap"] + reading.preemptions["recompute"]
     return [
         of_rows,
@@ -111,12 +112,12 @@ def headlines(reading: ReportReading) -> list[Headline]:
         Headline(
             "of KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {shown_seconds(seconds)} of computation" if seconds else "",
+            f"about {show_seconds(seconds, precise=True)} of computation" if seconds else "",
         ),
         Headline(
             "generated tokens a second",
             f"{reading.time['generated_tokens_per_s']:,.0f}",
-            f"{reading.tokens['generated']:,.0f} in {shown_seconds(reading.time['run_s'])}",
+            f"{reading.tokens['generated']:,.0f} in {run_time}",
         ),
         Headline(
             "preemptions",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pagedrun.cli.report.report_figures import group_name
 from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import counted
 from pagedrun.paged.metrics.inspection_sections import (
     GroupTable,
     HeldBlock,
@@ -135,8 +136,8 @@ def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> 
     else:
         yield f"{named} held blocks in {spans}"
     if (beams := row["beams"]) is not None:
-        yield f"{_count(beams['forked'], 'beam')} forked and {beams['died']:,} were dropped" + (
-            f", which freed {_count(beams['freed'], 'block')}" if beams["died"] else ""
+        yield f"{counted(beams['forked'], 'beam')} forked and {beams['died']:,} were dropped" + (
+            f", which freed {counted(beams['freed'], 'block')}" if beams["died"] else ""
         )
     for shared in row["shared"]:
         who = f"{sample_word(row)}s {', '.join(map(str, shared['samples']))}"
@@ -174,7 +175,7 @@ def group_sentence(table: GroupTable, sample: str = "sample") -> str:
     if not held:
         return f"{told}no blocks"
     first, last = held[0]["logical"], held[-1]["logical"]
-    return f"{told}{_count(len(held), 'block')}, {first:,} to {last:,} of the row"
+    return f"{told}{counted(len(held), 'block')}, {first:,} to {last:,} of the row"
 
 
 def block_origins(blocks: Sequence[TableBlock]) -> list[str]:
@@ -225,10 +226,6 @@ def _entries(blocks: Sequence[HeldBlock], block_size: int, origins: Sequence[str
             text.append(f"  {origin:<6}", "dim")
         entries.append(text)
     return entries
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def _span(begin: int, end: int) -> str:

@@ -12,19 +12,17 @@ from rich.console import Console
 from pagedrun.cli.options.generate_flags import ReportView
 from pagedrun.cli.progress.answer_lines import draw_answers
 from pagedrun.cli.report.report import (
-    MIN_NOTE_WIDTH,
-    NOTE_BEGINS,
-    WIDTH,
     draw_advice,
+    draw_heading,
     draw_report,
-    figure_lines,
-    heading,
+    draw_section,
+    note_width,
     summary,
 )
-from pagedrun.cli.report.report_figures import Figure, failed_rows, shown_seconds, states_owner
+from pagedrun.cli.report.report_figures import Figure, failed_rows, states_owner
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.json_lines import json_line
-from pagedrun.cli.terminal.units import show_rate, show_size
+from pagedrun.cli.terminal.units import show_rate, show_seconds, show_size
 from pagedrun.paged.metrics.report_sections import JobReport, endings
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def end_event(result: "JobResult", output: str) -> str:
 def draw_end(result: "JobResult", output: str, view: ReportView, console: Console) -> None:
     """Print the first answers, the report in the view that was asked for, and its summary."""
     if result.first_answers:
-        console.print(heading("First answers", console, min(console.width, WIDTH)))
+        draw_heading(console, "First answers")
         draw_answers(result.first_answers, console, console.width)
     draw = draw_report if view is ReportView.FULL else draw_short_report
     draw(result.report, console)
@@ -65,14 +63,13 @@ _MAX_CODES = 3  # of errors
 
 def draw_short_report(report: JobReport, console: Console) -> None:
     """Print what a user looks for first in the report, each figure on one line."""
-    width = min(console.width, WIDTH)
-    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
+    width = note_width(console)
     for title, figures in _sections(report):
-        console.print(heading(title, console, width))
-        for figure in figures:
-            note = textwrap.shorten(figure.note, note_width, placeholder="…")
-            for line in figure_lines(figure._replace(note=note), note_width):
-                console.print(line, soft_wrap=True)
+        short = (
+            each._replace(note=textwrap.shorten(each.note, width, placeholder="…"))
+            for each in figures
+        )
+        draw_section(console, title, short)
 
 
 def _sections(report: JobReport) -> Iterator[tuple[str, list[Figure]]]:
@@ -102,7 +99,7 @@ def _rows(report: JobReport) -> Iterator[Figure]:
     if report["tokens"]["generated"]:
         rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
         speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s, {rows_per_s} rows/s"
-        yield Figure("time", shown_seconds(times["run_s"]), speed)
+        yield Figure("time", show_seconds(times["run_s"], precise=True), speed)
 
 
 def _memory(report: JobReport) -> Iterator[Figure]:

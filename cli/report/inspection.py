@@ -21,10 +21,10 @@ from pagedrun.cli.report.block_tables import (
 )
 from pagedrun.cli.report.plan_report import draw_prefixes
 from pagedrun.cli.report.replica_table import draw_replicas
-from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.report import MIN_NOTE_WIDTH, draw_heading, draw_section, note_width
 from pagedrun.cli.report.report_figures import Figure, group_figures, sparkline, state_figures
 from pagedrun.cli.terminal.console import safe
-from pagedrun.cli.terminal.units import show_size
+from pagedrun.cli.terminal.units import commas, counted, show_size
 from pagedrun.paged.job.output.manifest import JobStatus
 from pagedrun.paged.job.output.side_files import RunFiles
 from pagedrun.paged.metrics.inspection_sections import (
@@ -58,24 +58,23 @@ class ShownInspection(Inspection):
 
 def draw_inspection(found: ShownInspection, console: Console) -> None:
     """Print what `inspect_run` found, with the command's `notes`, on `console`."""
-    note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
     bar = "#" if console.options.ascii_only else "█"
-    bars = 0 if console.options.ascii_only else note_width
+    num_bars = note_width(console, TEXT_WIDTH)
+    bars = 0 if console.options.ascii_only else num_bars
     _draw(console, "KV pool", pool_figures(found, bars))
     if states := found.get("states"):
         _draw(console, "States (of recurrent layers, or a library's caches)", state_figures(states))
     _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
     if found["replicas"]:
-        width = _width(console, TEXT_WIDTH)
-        console.print(heading("Replicas", console, width))
-        draw_replicas(found, console, width)
+        draw_heading(console, "Replicas", TEXT_WIDTH)
+        draw_replicas(found, console, _width(console, TEXT_WIDTH))
     _draw_map(console, found)
     if found["rows"]:
         _draw_rows(console, found)
     if found["prefixes"] is not None:
         _draw_prefixes(console, found["prefixes"])
     if found["lifetimes"] is not None:
-        _draw(console, "Block lifetimes", lifetime_figures(found["lifetimes"], note_width, bar))
+        _draw(console, "Block lifetimes", lifetime_figures(found["lifetimes"], num_bars, bar))
     if found["most_shared"]:
         _draw_most_shared(console, found["most_shared"])
     if found["preemptions"] is not None:
@@ -85,13 +84,7 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
 
 
 def _draw(console: Console, title: str, figures: Sequence[Figure]) -> None:
-    if not figures:
-        return
-    console.print(heading(title, console, _width(console, TEXT_WIDTH)))
-    note_width = max(_width(console, TEXT_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
-    for figure in figures:
-        for line in figure_lines(figure, note_width):
-            console.print(line, soft_wrap=True)
+    draw_section(console, title, figures, TEXT_WIDTH)
 
 
 def _draw_map(console: Console, found: Inspection) -> None:
@@ -100,7 +93,7 @@ def _draw_map(console: Console, found: Inspection) -> None:
         return  # there is no snapshot, or no sample in it
     width = _width(console, MAX_WIDTH)
     title = f"Block map, step {moment['step']:,} of {found['pool']['num_steps']:,}"
-    console.print(heading(title, console, _width(console, TEXT_WIDTH)))
+    draw_heading(console, title, TEXT_WIDTH)
     asked = moment["asked"]
     if asked.isdecimal() and int(asked) != moment["step"]:
         _wrapped(console, f"step {asked} was not sampled; this is the nearest sampled step")
@@ -126,12 +119,12 @@ def _draw_map(console: Console, found: Inspection) -> None:
         more = ", …" if held["count"] > len(held["first"]) else ""
         _wrapped(
             console,
-            f"held by {_plural(held['count'], 'row')}: {rows}{more} (--row N shows a block table)",
+            f"held by {counted(held['count'], 'row')}: {rows}{more} (--row N shows a block table)",
         )
 
 
 def _draw_rows(console: Console, found: Inspection) -> None:
-    console.print(heading("Block tables", console, _width(console, TEXT_WIDTH)))
+    draw_heading(console, "Block tables", TEXT_WIDTH)
     block_size = found["pool"]["block_size"]
     _wrapped(
         console,
@@ -155,7 +148,7 @@ def _draw_rows(console: Console, found: Inspection) -> None:
 
 
 def _draw_prefixes(console: Console, prefixes: HeldPrefixes) -> None:
-    console.print(heading("Shared prefixes", console, _width(console, TEXT_WIDTH)))
+    draw_heading(console, "Shared prefixes", TEXT_WIDTH)
     if prefixes["top"]:
         draw_prefixes(console, prefixes["top"])
     else:
@@ -163,7 +156,7 @@ def _draw_prefixes(console: Console, prefixes: HeldPrefixes) -> None:
 
 
 def _draw_most_shared(console: Console, lives: Sequence[BlockLife]) -> None:
-    console.print(heading("Most shared blocks", console, _width(console, TEXT_WIDTH)))
+    draw_heading(console, "Most shared blocks", TEXT_WIDTH)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     for name in ("   block", "in the row", "holders", "rows", "found", "from step", "to step"):
         table.add_column(name, justify="right")
@@ -178,7 +171,7 @@ def _draw_most_shared(console: Console, lives: Sequence[BlockLife]) -> None:
 def _draw_preemptions(console: Console, preemptions: PreemptionEvents) -> None:
     if not preemptions["count"]:
         return
-    console.print(heading("Preemptions", console, _width(console, TEXT_WIDTH)))
+    draw_heading(console, "Preemptions", TEXT_WIDTH)
     for event in preemptions["events"]:
         _wrapped(console, event["cause"], hang="  ")
     more = preemptions["count"] - len(preemptions["events"])
@@ -198,10 +191,6 @@ def _width(console: Console, most: int) -> int:
     return min(console.width, most)
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
-
-
 def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
     """Return what the pool is, and what of it was taken at the moment shown and at the peak.
 
@@ -216,7 +205,7 @@ def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
         each = f"{total} in {len(groups)} groups of layers; the first:"
     figures = _groups(groups, shown)
     figures.append(
-        Figure("blocks", _count(pool["num_blocks"]), f"of {pool['block_size']} tokens, {each}")
+        Figure("blocks", commas(pool["num_blocks"]), f"of {pool['block_size']} tokens, {each}")
     )
     if shown is not None:
         figures += _moment(f"at step {shown['step']:,}", shown, pool["num_blocks"])
@@ -225,9 +214,9 @@ def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
     statistics = found["statistics"]
     most = statistics["peak_blocks"]
     if most is not None and (peak is None or most > peak["allocated"]):
-        figures.append(Figure("most allocated at once", _count(most), "as the run counted it"))
+        figures.append(Figure("most allocated at once", commas(most), "as the run counted it"))
     if statistics["shared_blocks_peak"] is not None:
-        figures.append(Figure("most shared at once", _count(statistics["shared_blocks_peak"])))
+        figures.append(Figure("most shared at once", commas(statistics["shared_blocks_peak"])))
     if num_bars and len(found["use_over_time"]) > 1:
         line = sparkline(found["use_over_time"], num_bars)
         figures.append(Figure("allocated over time", "", line))
@@ -243,7 +232,7 @@ def _groups(groups: Sequence[InspectedGroup], shown: PoolMoment | None) -> list[
         if counts is not None and shown is not None:
             what = f"at step {shown['step']:,}; shared {counts['shared']:,}, cached "
             figures.append(
-                Figure("  allocated", _count(counts["allocated"]), f"{what}{counts['cached']:,}")
+                Figure("  allocated", commas(counts["allocated"]), f"{what}{counts['cached']:,}")
             )
     return figures
 
@@ -255,11 +244,11 @@ def _moment(title: str, counts: PoolMoment, num_blocks: int) -> list[Figure]:
         Figure(title, "", f"{counts['time_s']:.2f} s into the run"),
         Figure(
             "  allocated",
-            _count(counts["allocated"]),
+            commas(counts["allocated"]),
             f"{counts['allocated'] / num_blocks:.1%} of the pool; {use}",
         ),
-        Figure("    of these shared", _count(counts["shared"]), f"private {counts['private']:,}"),
-        Figure("  free", _count(free), f"of these {counts['cached']:,} cached"),
+        Figure("    of these shared", commas(counts["shared"]), f"private {counts['private']:,}"),
+        Figure("  free", commas(free), f"of these {counts['cached']:,} cached"),
     ]
 
 
@@ -269,7 +258,7 @@ def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figu
         ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
         ("misses", counted["misses"], "whole blocks of prompts that were not"),
     )
-    figures = [Figure(label, _count(n), note) for label, n, note in lines if n is not None]
+    figures = [Figure(label, commas(n), note) for label, n, note in lines if n is not None]
     if counted["hit_rate"] is not None:
         figures.append(Figure("hit rate", f"{counted['hit_rate']:.1%}", "of blocks"))
     if counted["token_hit_rate"] is not None:
@@ -285,45 +274,39 @@ def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figu
         ("copy on write", counted["block_copies"], "blocks copied"),
         ("forks", counted["forks"], "samples and beams that started from another one's blocks"),
     )
-    figures += [Figure(label, _count(n), note) for label, n, note in events if n is not None]
+    figures += [Figure(label, commas(n), note) for label, n, note in events if n is not None]
     if beams is not None:
         what = (
             f"{beams['freed']:,} of their blocks were held by no other beam and freed immediately"
         )
-        figures.append(Figure("beams dropped", _count(beams["died"]), what))
+        figures.append(Figure("beams dropped", commas(beams["died"]), what))
     if counted["swap"] is not None and counted["recompute"] is not None:
-        how = f"{_count(counted['swap'])} by swap, {_count(counted['recompute'])} by recompute"
+        how = f"{counted['swap']:,} by swap, {counted['recompute']:,} by recompute"
         total = counted["swap"] + counted["recompute"]
-        figures.append(Figure("preemptions", _count(total), how if total else ""))
+        figures.append(Figure("preemptions", commas(total), how if total else ""))
     return figures
 
 
-def lifetime_figures(lifetimes: Lifetimes, note_width: int, bar: str) -> list[Figure]:
+def lifetime_figures(lifetimes: Lifetimes, num_bars: int, bar: str) -> list[Figure]:
     """Return how long blocks were kept from filling to last release, with a bar for each class."""
     if not lifetimes["num_lives"]:
         return []
     figures = [
-        Figure("blocks filled", _count(lifetimes["num_lives"]), "each until its last release"),
-        Figure("median", _steps(lifetimes["median"])),
-        Figure("90 % at most", _steps(lifetimes["p90"])),
-        Figure("longest", _steps(lifetimes["longest"])),
+        Figure("blocks filled", commas(lifetimes["num_lives"]), "each until its last release"),
+        Figure("median", counted(lifetimes["median"], "step")),
+        Figure("90 % at most", counted(lifetimes["p90"], "step")),
+        Figure("longest", counted(lifetimes["longest"], "step")),
     ]
     most = max(lifetimes["counts"])
     classes = zip(lifetimes["least"], lifetimes["most"], lifetimes["counts"], strict=True)
     for least, last, count in classes:
         if count:
-            label = _steps(least) if last == least else f"{least:,} to {_steps(last)}"
-            length = max(round(count / most * min(note_width, 40)), 1)
-            figures.append(Figure(f"  {label}", _count(count), bar * length))
+            label = (
+                counted(least, "step") if last == least else f"{least:,} to {counted(last, 'step')}"
+            )
+            length = max(round(count / most * min(num_bars, 40)), 1)
+            figures.append(Figure(f"  {label}", commas(count), bar * length))
     return figures
-
-
-def _steps(number: int) -> str:
-    return f"{number:,} {'step' if number == 1 else 'steps'}"
-
-
-def _count(number: float) -> str:
-    return f"{number:,}"
 
 
 def run_notes(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.report import draw_heading, draw_section
 from pagedrun.cli.report.report_figures import (
     Figure,
     describe_weights,
@@ -24,9 +24,9 @@ from pagedrun.cli.report.report_figures import (
     states_title,
 )
 from pagedrun.cli.terminal.console import safe
-from pagedrun.cli.terminal.units import show_size, show_span
+from pagedrun.cli.terminal.units import commas, counted, show_size, show_span
 from pagedrun.paged.metrics.inspection_sections import HeldPrefix
-from pagedrun.paged.metrics.report_sections import StateFigures, TemplateAdvice, WeightFigures
+from pagedrun.paged.metrics.report_sections import TemplateAdvice, WeightFigures
 from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
@@ -35,110 +35,109 @@ from pagedrun.paged.planning.forecast_sections import (
     SharedPrefix,
 )
 
-Line = tuple[str, str, str]  # label, value, note
 MAX_WIDTH = 110
 
 
 def draw_forecast(forecast: PlanReport, console: Console) -> None:
     """Print the forecast (the object that `plan --json` gives) on `console`."""
-    _draw(console, "Rows", _rows(forecast))
+    draw_section(console, "Rows", _rows(forecast), MAX_WIDTH)
     if not forecast["rows"]["planned"]:
         return
-    _draw(console, "Time", _time(forecast))
-    _draw(console, "Tokens", _tokens(forecast))
+    draw_section(console, "Time", _time(forecast), MAX_WIDTH)
+    draw_section(console, "Tokens", _tokens(forecast), MAX_WIDTH)
     _draw_tree(console, forecast)
     if replicas := forecast.get("replicas"):
-        _draw(console, f"With {_count(replicas['count'])} replicas", replica_lines(replicas))
-    _draw(console, "Weights", _weights(forecast["weights"]))
-    _draw(console, "KV memory", _memory(forecast))
+        draw_section(
+            console,
+            f"With {replicas['count']:,} replicas",
+            replica_lines(replicas),
+            MAX_WIDTH,
+        )
+    draw_section(console, "Weights", _weights(forecast["weights"]), MAX_WIDTH)
+    draw_section(console, "KV memory", _memory(forecast), MAX_WIDTH)
     if states := forecast.get("states"):
-        _draw(console, states_title(forecast.get("library")), _states(states))
+        draw_section(
+            console, states_title(forecast.get("library")), state_figures(states), MAX_WIDTH
+        )
     _draw_timeline(console, forecast)
-    _draw(console, "What fits into the pool", _batch(forecast))
+    draw_section(console, "What fits into the pool", _batch(forecast), MAX_WIDTH)
     if has_blocks(forecast.get("library")):
         _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
     _draw_advice(console, forecast["advice"])
 
 
-def _heading(console: Console, title: str) -> None:
-    console.print(heading(title, console, min(console.width, MAX_WIDTH)))
-
-
-def _draw(console: Console, title: str, lines: Sequence[Line]) -> None:
-    _heading(console, title)
-    note_width = max(min(console.width, MAX_WIDTH) - NOTE_BEGINS, MIN_NOTE_WIDTH)
-    for figure in lines:
-        for line in figure_lines(Figure(*figure), note_width):
-            console.print(line, soft_wrap=True)
-
-
-def _weights(weights: WeightFigures) -> list[Line]:
+def _weights(weights: WeightFigures) -> list[Figure]:
     held = show_size(weights["held_bytes"])
-    return [(f"{_count(weights['count'])} weights", held, describe_weights(weights))]
+    return [Figure(f"{weights['count']:,} weights", held, describe_weights(weights))]
 
 
-def _states(states: StateFigures) -> list[Line]:
-    return [(each.label, each.value, each.note) for each in state_figures(states)]
-
-
-def _rows(forecast: PlanReport) -> list[Line]:
+def _rows(forecast: PlanReport) -> list[Figure]:
     rows = forecast["rows"]
-    lines: list[Line] = [("rows", _count(rows["total"]), "")]
+    lines: list[Figure] = [Figure("rows", commas(rows["total"]))]
     if rows["refused"]:
         refused = sum(rows["refused"].values())
-        lines.append(("refused", _count(refused), "with the reason under error"))
-        lines += [(f"  {code}", _count(n), "") for code, n in rows["refused"].items()]
+        lines.append(Figure("refused", commas(refused), "with the reason under error"))
+        lines += [Figure(f"  {code}", commas(n)) for code, n in rows["refused"].items()]
     if forecast["clamped"]:
         note = "max_tokens reduced to the room left by the prompt"
-        lines.append(("cut", _count(forecast["clamped"]), note))
-    lines.append(("duplicates", _count(rows["duplicates"]), "answered without being computed"))
+        lines.append(Figure("cut", commas(forecast["clamped"]), note))
+    lines.append(
+        Figure("duplicates", commas(rows["duplicates"]), "answered without being computed")
+    )
     if not rows["is_simulated_whole"]:
         note = "in run order; memory over time and attention refer to these (--simulate-rows)"
-        lines.append(("simulated", _count(rows["simulated"]), note))
+        lines.append(Figure("simulated", commas(rows["simulated"]), note))
     return lines
 
 
-def _time(forecast: PlanReport) -> list[Line]:
+def _time(forecast: PlanReport) -> list[Figure]:
     time = forecast["run_time"]
     if time is None:
         note = "not timed on this machine yet; pass --calibrate"
-        return [("a run takes", "unknown", note)]
+        return [Figure("a run takes", "unknown", note)]
     note = "with loading; answers of one token, to as long as max_tokens allows"
-    return [("a run takes", show_span(time["low_s"], time["high_s"]), note)]
+    return [Figure("a run takes", show_span(time["low_s"], time["high_s"]), note)]
 
 
-def _tokens(forecast: PlanReport) -> list[Line]:
+def _tokens(forecast: PlanReport) -> list[Figure]:
     tokens, prefix = forecast["tokens"], forecast["prefix"]
     read, alone = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
     achievable = f"{prefix['achievable_hit_rate']:.1%} if prefixes were shared to the token"
     most = "as far as max_tokens allows"
     if forecast["voting"]:
         most += (
-            f"; all samples of {_count(forecast['voting'])} rows that vote, of which a run "
-            "draws fewer"
+            f"; all samples of {forecast['voting']:,} rows that vote, of which a run draws fewer"
         )
-    lines: list[Line] = [
-        ("prompt tokens", _count(tokens["prompt"]), ""),
-        ("from the cache", _count(tokens["cached"]), f"{prefix['hit_rate']:.1%}; {achievable}"),
-        ("to compute", _count(tokens["computed"]), ""),
-        ("to generate, at most", _count(tokens["generated"]), most),
-        ("attention reads", show_size(read), f"of {show_size(alone)} if every row read alone"),
+    lines: list[Figure] = [
+        Figure("prompt tokens", commas(tokens["prompt"])),
+        Figure(
+            "from the cache",
+            commas(tokens["cached"]),
+            f"{prefix['hit_rate']:.1%}; {achievable}",
+        ),
+        Figure("to compute", commas(tokens["computed"])),
+        Figure("to generate, at most", commas(tokens["generated"]), most),
+        Figure(
+            "attention reads", show_size(read), f"of {show_size(alone)} if every row read alone"
+        ),
     ]
     if alone:
-        lines.append(("  saved", f"{1 - read / alone:.1%}", "by reading shared prefixes once"))
+        lines.append(
+            Figure("  saved", f"{1 - read / alone:.1%}", "by reading shared prefixes once")
+        )
     if tokens["preempted_recomputed"]:
-        again = _count(tokens["preempted_recomputed"])
-        lines.append(("computed again", again, "after preemptions"))
+        again = commas(tokens["preempted_recomputed"])
+        lines.append(Figure("computed again", again, "after preemptions"))
     return lines
 
 
 def _draw_tree(console: Console, forecast: PlanReport) -> None:
     found = forecast["tree"]
-    _heading(console, "Shared prefixes")
+    draw_heading(console, "Shared prefixes", MAX_WIDTH)
     _wrapped(
         console,
-        f"{_count(found['distinct_tokens'])} distinct prompt tokens; "
-        f"{_count(found['groups'])} groups of rows that share their first block, "
+        f"{found['distinct_tokens']:,} distinct prompt tokens; "
+        f"{found['groups']:,} groups of rows that share their first block, "
         f"up to {found['depth']} prefixes deep",
     )
     if not found["top_prefixes"]:
@@ -146,7 +145,7 @@ def _draw_tree(console: Console, forecast: PlanReport) -> None:
     draw_prefixes(console, found["top_prefixes"])
 
 
-def _memory(forecast: PlanReport) -> list[Line]:
+def _memory(forecast: PlanReport) -> list[Figure]:
     kv, preemptions = forecast["kv"], forecast["preemptions"]
     groups = kv.get("groups", [])
     whose = "the first group's" if groups else "the pool"
@@ -157,21 +156,25 @@ def _memory(forecast: PlanReport) -> list[Line]:
         if name != kv["dtype"]
     )
     peak = f"{show_size(kv['peak_bytes'])}, {kv['peak_blocks'] / kv['num_blocks']:.1%} of {whose}"
-    lines: list[Line] = [
-        ("a token takes", show_size(kv["bytes_per_token"]), f"in {kv['dtype']}; {others}"),
-        *((each.label, each.value, each.note) for each in group_figures(groups)),
-        ("blocks in the pool", _count(kv["num_blocks"]), pool),
-        ("needed at most", _count(kv["blocks_needed"]), "to keep every prefix at full batch"),
-        ("in use at peak", _count(kv["peak_blocks"]), peak),
-        ("fragmentation at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
+    lines: list[Figure] = [
+        Figure("a token takes", show_size(kv["bytes_per_token"]), f"in {kv['dtype']}; {others}"),
+        *group_figures(groups),
+        Figure("blocks in the pool", commas(kv["num_blocks"]), pool),
+        Figure("needed at most", commas(kv["blocks_needed"]), "to keep every prefix at full batch"),
+        Figure("in use at peak", commas(kv["peak_blocks"]), peak),
+        Figure("fragmentation at peak", f"{kv['tail_waste']:.1%}", "empty ends of last blocks"),
     ]
     if decoding := forecast.get("decoding"):
         left = show_size(decoding["states"] + decoding["graphs"])
-        lines.append(("left for decoding", left, "for captured steps and states of attention"))
+        lines.append(
+            Figure("left for decoding", left, "for captured steps and states of attention")
+        )
     total = preemptions["swap"] + preemptions["recompute"]
     if total:
-        note = f"{_count(preemptions['swap'])} by swap, {_count(preemptions['recompute'])} by "
-        lines.append(("preemptions", _count(total), f"{note}recompute; a larger pool has fewer"))
+        note = f"{preemptions['swap']:,} by swap, {preemptions['recompute']:,} by "
+        lines.append(
+            Figure("preemptions", commas(total), f"{note}recompute; a larger pool has fewer")
+        )
     return lines
 
 
@@ -184,32 +187,34 @@ def _draw_timeline(console: Console, forecast: PlanReport) -> None:
     if console.options.ascii_only:
         return
     _plain(console, f"  {sparkline(used, width)}")
-    steps = f"{_count(forecast['steps']['count'])} steps"
-    highest = f"blocks in use, highest bar {_count(max(used))}"
+    steps = f"{forecast['steps']['count']:,} steps"
+    highest = f"blocks in use, highest bar {max(used):,}"
     _plain(console, f"  {highest}{steps.rjust(max(min(len(used), width) - len(highest), 0))}")
 
 
-def _batch(forecast: PlanReport) -> list[Line]:
+def _batch(forecast: PlanReport) -> list[Figure]:
     kv, steps = forecast["kv"], forecast["steps"]
     contiguous = kv["contiguous_max_requests"]
     gain = f"; paged {kv['rows_at_once_typical'] / contiguous:.1f}×" if contiguous else ""
     return [
-        ("largest batch, run", _count(steps["max_running"]), "rows at once in the simulation"),
-        (
-            "largest batch, paged",
-            _count(kv["rows_at_once_typical"]),
-            f"rows of full length; anywhere in the file {_count(kv['rows_at_once_everywhere'])}",
+        Figure(
+            "largest batch, run", commas(steps["max_running"]), "rows at once in the simulation"
         ),
-        (
+        Figure(
+            "largest batch, paged",
+            commas(kv["rows_at_once_typical"]),
+            f"rows of full length; anywhere in the file {kv['rows_at_once_everywhere']:,}",
+        ),
+        Figure(
             "contiguous",
-            _count(contiguous),
-            f"rows of {_count(forecast['tokens']['longest_row'])} tokens in the same memory{gain}",
+            commas(contiguous),
+            f"rows of {forecast['tokens']['longest_row']:,} tokens in the same memory{gain}",
         ),
     ]
 
 
 def _draw_block_sizes(console: Console, compared: BlockSizeComparison, current: int) -> None:
-    _heading(console, "Block sizes for this file")
+    draw_heading(console, "Block sizes for this file", MAX_WIDTH)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     for name in ("    size", "to compute", "blocks", "at peak", "fragmentation"):
         table.add_column(name, justify="right")
@@ -224,8 +229,8 @@ def _draw_block_sizes(console: Console, compared: BlockSizeComparison, current: 
         )
         table.add_row(
             str(size),
-            _count(each["computed_tokens"]),
-            _count(each["peak_blocks"]),
+            commas(each["computed_tokens"]),
+            commas(each["peak_blocks"]),
             show_size(each["peak_bytes"]),
             f"{each['tail_waste']:.1%}",
             ", ".join(word for word, other in marks if size == other),
@@ -270,15 +275,15 @@ def _change(
 
 
 def _draw_advice(console: Console, advice: TemplateAdvice | None) -> None:
-    _heading(console, "Order of the prompts' parts")
+    draw_heading(console, "Order of the prompts' parts", MAX_WIDTH)
     if advice is None:
         _plain(console, "  not checked: the input is a stream and was read once")
     elif not advice["found"]:
-        _plain(console, f"  nothing to gain (tried on {_count(advice['sample_rows'])} rows)")
+        _plain(console, f"  nothing to gain (tried on {advice['sample_rows']:,} rows)")
     else:
         for each in advice["found"]:
             _wrapped(console, f"• {each['sentence']}")
-        _plain(console, f"  (tried on {_count(advice['sample_rows'])} rows)")
+        _plain(console, f"  (tried on {advice['sample_rows']:,} rows)")
 
 
 def _plain(console: Console, line: str) -> None:
@@ -290,19 +295,17 @@ def _wrapped(console: Console, sentence: str) -> None:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def replica_lines(replicas: ReplicaFigures) -> list[tuple[str, str, str]]:
+def replica_lines(replicas: ReplicaFigures) -> list[Figure]:
     """Return label, value and note of each figure."""
     again, most = replicas["split_prefix_tokens"], replicas["computed_at_most"]
     efficiency = f"{replicas['expected_efficiency']:.1%}"
     return [
-        ("units", f"{replicas['units']:,}", "rows assigned to a replica together"),
-        ("computed again", f"{again:,}", "at most: prefixes with rows in several units"),
-        ("to compute in all", f"{most:,}", "prompt tokens, at most, if no row runs twice"),
-        ("expected efficiency", efficiency, "of equally fast replicas, without loading the model"),
+        Figure("units", f"{replicas['units']:,}", "rows assigned to a replica together"),
+        Figure("computed again", f"{again:,}", "at most: prefixes with rows in several units"),
+        Figure("to compute in all", f"{most:,}", "prompt tokens, at most, if no row runs twice"),
+        Figure(
+            "expected efficiency", efficiency, "of equally fast replicas, without loading the model"
+        ),
     ]
 
 
@@ -328,7 +331,7 @@ def draw_prefixes(console: Console, prefixes: Sequence[SharedPrefix | HeldPrefix
 
 def _line(prefix: SharedPrefix | HeldPrefix) -> Text:
     shown = Text(no_wrap=True, overflow="ellipsis")
-    shown.append(f"{prefix['tokens']:,} {'token' if prefix['tokens'] == 1 else 'tokens'}", "bold")
+    shown.append(f"{counted(prefix['tokens'], 'token')}", "bold")
     shown.append(f" × {prefix['rows']:,} rows, saves {prefix['tokens_saved']:,}")
     if "bytes_saved" in prefix:
         shown.append(f" ({show_size(prefix['bytes_saved'])})")

@@ -4,15 +4,16 @@ Off a terminal the same words come without rules and without blanks at line ends
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from pagedrun.cli.report.replica_table import draw_replicas
-from pagedrun.cli.report.report_figures import Figure, sections, shown_seconds
+from pagedrun.cli.report.report_figures import Figure, sections
 from pagedrun.cli.terminal.console import safe
+from pagedrun.cli.terminal.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.job import JobResult  # which imports much
@@ -30,23 +31,18 @@ def draw_report(report: "JobReport", console: Console) -> None:
 
     Off a terminal the same words come without rules and without blanks at line ends.
     """
-    width = min(console.width, WIDTH)
-    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
-    for title, figures in sections(report, note_width):
-        console.print(heading(title, console, width))
-        for figure in figures:
-            for line in figure_lines(figure, note_width):
-                console.print(line, soft_wrap=True)
+    for title, figures in sections(report, note_width(console)):
+        draw_section(console, title, figures)
     if report.get("replicas"):
-        console.print(heading("Replicas", console, width))
-        draw_replicas(report, console, width)
+        draw_heading(console, "Replicas")
+        draw_replicas(report, console, min(console.width, WIDTH))
 
 
 def draw_advice(report: "JobReport", console: Console) -> None:
     """Print what the report advises, nothing where it does not."""
     width = min(console.width, WIDTH)
     if report["advice"]:
-        console.print(heading("Advice", console, width))
+        draw_heading(console, "Advice")
     for each in report["advice"]:
         for words in textwrap.wrap(safe(each["sentence"]), width - 4):
             console.print(Text(f"  {words}"), soft_wrap=True)
@@ -56,8 +52,7 @@ def summary(result: "JobResult", output: str) -> list[str]:
     """Return the last lines: what became of the rows, what they took, and where to look."""
     rows = result.report["rows"]
     where = "standard output" if output == "-" else output
-    noun = "row" if rows["total"] == 1 else "rows"
-    told = f"{rows['total']:,} {noun}: {show_endings(rows)} → {where}"
+    told = f"{counted(rows['total'], 'row')}: {show_endings(rows)} → {where}"
     if "copied" in rows:
         told = f"{told} ({_taken(rows)})"
     report = [f"memory report → {result.report_path}"] if result.report_path else []
@@ -84,7 +79,7 @@ def _before(count: int) -> str:
 def show_totals(report: "JobReport") -> str:
     """Return what the command took in all, and the tokens of this run."""
     tokens, wall_s = report["tokens"], report["time"].get("wall_s", report["time"]["run_s"])
-    told = f"{shown_seconds(wall_s)} in all"
+    told = f"{show_seconds(wall_s, precise=True)} in all"
     if not tokens["prompt"]:
         return told
     cached = f" ({tokens['cached']:,} cached)" if tokens["cached"] else ""
@@ -94,11 +89,10 @@ def show_totals(report: "JobReport") -> str:
 def failures(result: "JobResult", output: str) -> str:
     """Return the one line about failed rows for somebody who wants to see errors only."""
     total, codes = result.report["rows"]["total"], result.report["errors"]
-    noun = "row" if total == 1 else "rows"
     why = ", ".join(f"{code} {number:,}" for code, number in codes.items())
     where = "the output" if output == "-" else output
-    told = f" ({why})" if why else ""
-    return f"Error: {result.num_failed:,} of {total:,} {noun} failed{told}; see `error` in {where}"
+    told = f"{counted(total, 'row')} failed" + (f" ({why})" if why else "")
+    return f"Error: {result.num_failed:,} of {told}; see `error` in {where}"
 
 
 def _taken(rows: "RowCounts") -> str:
@@ -109,18 +103,39 @@ def _taken(rows: "RowCounts") -> str:
     )
 
 
-def heading(title: str, console: Console, width: int) -> Text:
-    """Return the title of a section, on a terminal with a rule of `width` characters."""
+def draw_section(
+    console: Console, title: str, figures: Iterable[Figure], max_width: int = WIDTH
+) -> None:
+    """Print a heading and the lines of figures; nothing without figures."""
+    lines = [
+        line for each in figures for line in figure_lines(each, note_width(console, max_width))
+    ]
+    if lines:
+        draw_heading(console, title, max_width)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def draw_heading(console: Console, title: str, max_width: int = WIDTH) -> None:
+    """Print the title of a section, on a terminal with a rule up to `max_width` characters."""
     if not console.is_terminal:
-        return Text(title)
+        console.print(Text(title))
+        return
     dash = "-" if console.options.ascii_only else "─"
-    rule = dash * max(width - len(title) - 4, 0)
-    return Text.assemble((f"{dash}{dash} ", "dim"), (title, "bold cyan"), (f" {rule}", "dim"))
+    rule = dash * max(min(console.width, max_width) - len(title) - 4, 0)
+    console.print(
+        Text.assemble((f"{dash}{dash} ", "dim"), (title, "bold cyan"), (f" {rule}", "dim"))
+    )
 
 
-def figure_lines(figure: Figure, note_width: int) -> Iterator[Text]:
-    """Yield the figure's line, and one for each further line that its note takes."""
-    first, *rest = textwrap.wrap(safe(figure.note), note_width) or [""]
+def note_width(console: Console, max_width: int = WIDTH) -> int:
+    """Return the width of the notes' column in a section of up to `max_width` characters."""
+    return max(min(console.width, max_width) - NOTE_BEGINS, MIN_NOTE_WIDTH)
+
+
+def figure_lines(figure: Figure, width: int) -> Iterator[Text]:
+    """Yield the lines of a figure, whose note is wrapped to `width` characters."""
+    first, *rest = textwrap.wrap(safe(figure.note), width) or [""]
     value = figure.value.rjust(VALUE_WIDTH)
     line = Text.assemble(
         f"  {safe(figure.label):<{LABEL_WIDTH}}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pagedrun.cli.terminal.units import show_seconds, show_size
+from pagedrun.cli.terminal.units import commas, counted, plural, show_seconds, show_size
 from pagedrun.paged.metrics.inspection_sections import InspectedGroup
 from pagedrun.paged.metrics.report_sections import (
     GroupFigures,
@@ -95,25 +95,25 @@ def _library(library: LibraryFigures) -> list[Figure]:
 
 def _answers(report: JobReport) -> list[Figure]:
     rows, accuracy = report["rows"], report.get("accuracy")
-    figures = [Figure("rows", _count(rows["total"]))]
+    figures = [Figure("rows", commas(rows["total"]))]
     if rows["skipped"]:
-        figures.append(Figure("done before", _count(rows["skipped"]), "by an earlier run"))
+        figures.append(Figure("done before", commas(rows["skipped"]), "by an earlier run"))
     figures += failed_rows(report)
     reasons = endings(report["finish_reasons"])
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
         note = f"{_share(number, total)} {_ENDINGS.get(reason, '')}"
-        figures.append(Figure(reason, _count(number), note.strip()))
+        figures.append(Figure(reason, commas(number), note.strip()))
     if accuracy:
         expected, correct = accuracy["expected"], accuracy["correct"]
-        note = f"{_count(correct)} of {_count(expected)} as expected"
+        note = f"{correct:,} of {expected:,} as expected"
         figures.append(Figure("accuracy", _share(correct, expected), note))
     if reasoning := report.get("reasoning"):
-        note = f"rows; {_count(reasoning['cut'])} have no answer, as the thought was cut"
-        figures.append(Figure("with thoughts", _count(reasoning["rows"]), note))
+        note = f"rows; {reasoning['cut']:,} have no answer, as the thought was cut"
+        figures.append(Figure("with thoughts", commas(reasoning["rows"]), note))
     if votes := report.get("votes"):
-        note = f"of {_count(votes['samples'])} samples of {_count(votes['rows'])} rows with a vote"
-        figures.append(Figure("samples drawn", _count(votes["drawn"]), note))
+        note = f"of {votes['samples']:,} samples of {votes['rows']:,} rows with a vote"
+        figures.append(Figure("samples drawn", commas(votes["drawn"]), note))
     return figures
 
 
@@ -123,43 +123,43 @@ def failed_rows(report: JobReport) -> list[Figure]:
     failed = rows["failed"] + before
     if not failed:
         return []
-    done = f", {_count(before)} of them before" if before else ""
+    done = f", {before:,} of them before" if before else ""
     note = f"{_share(failed, rows['total'])}{done}; reasons under error"
     codes = sorted(report["errors"].items(), key=lambda item: -item[1])
     return [
-        Figure("failed", _count(failed), note, "bold red"),
-        *(Figure(f"  {code}", _count(number)) for code, number in codes),
+        Figure("failed", commas(failed), note, "bold red"),
+        *(Figure(f"  {code}", commas(number)) for code, number in codes),
     ]
 
 
 def _tokens(report: JobReport) -> list[Figure]:
     tokens = report["tokens"]
     figures = [
-        Figure("prompt tokens", _count(tokens["prompt"])),
-        Figure("taken from the cache", _count(tokens["cached"])),
-        Figure("computed", _count(tokens["computed"])),
+        Figure("prompt tokens", commas(tokens["prompt"])),
+        Figure("taken from the cache", commas(tokens["cached"])),
+        Figure("computed", commas(tokens["computed"])),
     ]
     if tokens["preempted_recomputed"]:
-        again = _count(tokens["preempted_recomputed"])
+        again = commas(tokens["preempted_recomputed"])
         figures.append(Figure("computed again", again, "after preemptions"))
-    figures.append(Figure("generated tokens", _count(tokens["generated"])))
+    figures.append(Figure("generated tokens", commas(tokens["generated"])))
     if tokens["generated_copied"]:
-        copied = _count(tokens["generated_copied"])
+        copied = commas(tokens["generated_copied"])
         figures.append(Figure("  of these copied", copied, "from duplicate rows"))
     return figures
 
 
 def _times(times: TimeFigures) -> list[Figure]:
     compiled = [
-        Figure("compile", shown_seconds(seconds), "long in the first run on a machine")
+        Figure("compile", show_seconds(seconds, precise=True), "long in the first run on a machine")
         for seconds in [times.get("compile_s")]
         if seconds is not None  # replicas compile while they load
     ]
     return [
-        Figure("load", shown_seconds(times["load_s"])),
+        Figure("load", show_seconds(times["load_s"], precise=True)),
         *compiled,
-        Figure("plan", shown_seconds(times["plan_s"])),
-        Figure("run", shown_seconds(times["run_s"])),
+        Figure("plan", show_seconds(times["plan_s"], precise=True)),
+        Figure("run", show_seconds(times["run_s"], precise=True)),
         *_wall_time(times),
         Figure(
             "prompt tokens/s",
@@ -172,7 +172,11 @@ def _times(times: TimeFigures) -> list[Figure]:
 
 def _wall_time(times: TimeFigures) -> list[Figure]:
     wall_s = times.get("wall_s")
-    return [] if wall_s is None else [Figure("in all", shown_seconds(wall_s), "the whole command")]
+    return (
+        []
+        if wall_s is None
+        else [Figure("in all", show_seconds(wall_s, precise=True), "the whole command")]
+    )
 
 
 def _memory(report: JobReport) -> list[Figure]:
@@ -192,10 +196,10 @@ def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
     expected = f"at half a block for each row: {kv['tail_waste_expected']:.1%}"
     figures = [
         *group_figures(groups),
-        Figure("blocks", _count(kv["num_blocks"]), f"of {kv['block_size']} tokens, {each}"),
+        Figure("blocks", commas(kv["num_blocks"]), f"of {kv['block_size']} tokens, {each}"),
         Figure(
             "in use at peak",
-            _count(kv["peak_blocks"]),
+            commas(kv["peak_blocks"]),
             f"{_share(kv['peak_blocks'], kv['num_blocks'])} of the pool",
         ),
         Figure(
@@ -213,10 +217,10 @@ def _pool(report: JobReport, sparkline_chars: int) -> list[Figure]:
         figures.append(Figure("while short of blocks", f"{kv['mean_use_when_short']:.1%}", note))
     return [
         *figures,
-        Figure("requests at once", _count(kv["paged_max_requests"]), "that the pool can hold"),
+        Figure("requests at once", commas(kv["paged_max_requests"]), "that the pool can hold"),
         Figure(
             "if contiguous",
-            _count(kv["contiguous_max_requests"]),
+            commas(kv["contiguous_max_requests"]),
             f"in the same bytes, {kv['contiguous_utilization']:.1%} utilized",
         ),
     ]
@@ -226,17 +230,17 @@ def _prefixes(prefix: PrefixFigures) -> list[Figure]:
     achievable = f"of prompt tokens; {prefix['achievable_hit_rate']:.1%} was achievable"
     figures = [Figure("hit rate", f"{prefix['hit_rate']:.1%}", achievable)]
     if prefix["duplicate_rows"]:
-        repeated = _count(prefix["duplicate_rows"])
+        repeated = commas(prefix["duplicate_rows"])
         figures.append(
             Figure("duplicate rows", repeated, "identical to another row; computed once")
         )
     seconds = prefix["seconds_saved"]
     figures += [
-        Figure("shared blocks at peak", _count(prefix["shared_blocks_peak"])),
+        Figure("shared blocks at peak", commas(prefix["shared_blocks_peak"])),
         Figure(
             "KV not computed again",
             show_size(prefix["bytes_saved"]),
-            f"about {shown_seconds(seconds)} of computing" if seconds else "",
+            f"about {show_seconds(seconds, precise=True)} of computing" if seconds else "",
         ),
     ]
     read, unshared = prefix["attention_bytes_read"], prefix["attention_bytes_without_sharing"]
@@ -252,28 +256,27 @@ def _stored(store: StoreFigures | None) -> list[Figure]:
         return []
     read, written = show_size(store["loaded_bytes"]), show_size(store["stored_bytes"])
     figures = [
-        Figure("from the prefix store", _count(store["loaded_tokens"]), f"tokens; {read} read"),
-        Figure("put into it", _count(store["stored_tokens"]), f"tokens; {written} written"),
+        Figure("from the prefix store", commas(store["loaded_tokens"]), f"tokens; {read} read"),
+        Figure("put into it", commas(store["stored_tokens"]), f"tokens; {written} written"),
     ]
     if store["ignored_files"]:
         ignored = store["ignored_files"]
-        note = f"{_plural(ignored, 'file')} that cannot be used"
-        figures.append(Figure("ignored", _count(ignored), note, "bold yellow"))
+        note = f"{plural(ignored, 'file')} that cannot be used"
+        figures.append(Figure("ignored", commas(ignored), note, "bold yellow"))
     return figures
 
 
 def _events(report: JobReport) -> list[Figure]:
     copies, preemptions = report["copy_on_write"], report["preemptions"]
     swap, recompute = preemptions["swap"], preemptions["recompute"]
-    how = f"{_count(swap)} by swap, {_count(recompute)} by recompute"
+    how = f"{swap:,} by swap, {recompute:,} by recompute"
     return [
         Figure(
             "copy on write",
-            _count(copies["block_copies"]),
-            f"{_plural(copies['block_copies'], 'block')} copied, "
-            f"{_count(copies['forks'])} {_plural(copies['forks'], 'fork')}",
+            commas(copies["block_copies"]),
+            f"{plural(copies['block_copies'], 'block')} copied, {counted(copies['forks'], 'fork')}",
         ),
-        Figure("preemptions", _count(swap + recompute), how if swap + recompute else ""),
+        Figure("preemptions", commas(swap + recompute), how if swap + recompute else ""),
     ]
 
 
@@ -291,21 +294,8 @@ def sparkline(values: Sequence[float], num_chars: int, top: float = 0) -> str:
     return "".join(bars)
 
 
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "0.0%"
-
-
-def _plural(number: int, noun: str) -> str:
-    return noun if number == 1 else f"{noun}s"
-
-
-def shown_seconds(seconds: float) -> str:
-    """Return a duration, those below a minute with hundredths."""
-    return f"{seconds:.2f} s" if seconds < 60 else show_seconds(seconds)
 
 
 def group_figures(groups: Sequence[GroupFigures | InspectedGroup]) -> list[Figure]:
@@ -329,7 +319,7 @@ def group_name(num_layers: int, window: int | None) -> str:
     if not num_layers:
         return "no layers, only names"
     seen = "full attention" if window is None else f"window {window:,}"
-    return f"{seen}, {num_layers:,} {'layer' if num_layers == 1 else 'layers'}"
+    return f"{seen}, {counted(num_layers, 'layer')}"
 
 
 def has_blocks(library: LibraryPath | None) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pagedrun.cli.report.report import MIN_NOTE_WIDTH, NOTE_BEGINS, figure_lines, heading
+from pagedrun.cli.report.report import draw_section
 from pagedrun.cli.report.report_figures import Figure
 from pagedrun.cli.terminal.console import safe_lines
 from pagedrun.paged.text.prompt_reader import PromptMode
@@ -40,8 +40,6 @@ def draw_prompt(row: "ShownRow", console: Console, *, ids: bool) -> None:
 
 def draw_figures(row: "ShownRow", console: Console) -> None:
     """Print what there is to say of a prompt besides its text."""
-    width = min(console.width, MAX_WIDTH)
-    note_width = max(width - NOTE_BEGINS, MIN_NOTE_WIDTH)
     sections = {
         f"Prompt of row {row.index}, id {row.id}, {row.unit} {row.line}": _tokens(row),
         "Scored after it": (
@@ -50,11 +48,7 @@ def draw_figures(row: "ShownRow", console: Console) -> None:
         "Sampling": _sampling(row),
     }
     for title, figures in sections.items():
-        lines = [line for figure in figures for line in figure_lines(figure, note_width)]
-        if lines:
-            console.print(heading(title, console, width))
-        for line in lines:
-            console.print(line, soft_wrap=True)
+        draw_section(console, title, figures, MAX_WIDTH)
 
 
 def _tokens(row: "ShownRow") -> Iterator[Figure]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.terminal.console import note, safe, stderr_console
-from pagedrun.cli.terminal.units import show_size
+from pagedrun.cli.terminal.units import counted, show_size
 from pagedrun.paged.cache.prefix_store.listing import ListedEntry, StoreListing
 
 MAX_WIDTH = 100
@@ -49,13 +49,13 @@ def draw_store(listing: StoreListing, top: int, console: Console) -> None:
     told = listing.to_dict()
     note(
         console,
-        f"Prefix store {listing.path}: {_plural(len(listing.entries), 'file')}, "
+        f"Prefix store {listing.path}: {counted(len(listing.entries), 'file')}, "
         f"{told['tokens']:,} tokens, {show_size(told['bytes'])}",
         "bold",
     )
     if listing.removed:
         size = show_size(sum(each.use.num_bytes for each in listing.removed))
-        note(console, f"Removed {_plural(len(listing.removed), 'file')}, {size}")
+        note(console, f"Removed {counted(len(listing.removed), 'file')}, {size}")
         for each in listing.removed:
             note(console, f"  {each.use.path.name[:32]}…  {each.problem or 'least recently used'}")
     if listing.entries:
@@ -66,7 +66,7 @@ def draw_store(listing: StoreListing, top: int, console: Console) -> None:
         verb = "is" if told["damaged"] == 1 else "are"
         note(
             console,
-            f"{_plural(told['damaged'], 'file')} {verb} never used; --prune removes damaged files",
+            f"{counted(told['damaged'], 'file')} {verb} never used; --prune removes damaged files",
             "yellow",
         )
 
@@ -102,7 +102,3 @@ def _tokens(each: ListedEntry) -> str:
         return "?"
     end = f"{each.entry.start + len(each.entry.token_ids):,}"
     return f"state after {end}" if each.entry.has_state else f"{each.entry.start + 1:,}–{end}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else noun + 's'}"

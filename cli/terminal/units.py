@@ -1,4 +1,4 @@
-"""Sizes in bytes, spans of time and rates, as people type and read them."""
+"""Sizes, durations, rates and counts: parsing of typed values, and text for screens."""
 
 import re
 
@@ -87,10 +87,27 @@ def show_rate(per_s: float) -> str:
     return f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2g}"
 
 
-def show_seconds(seconds: float) -> str:
-    """Return a duration such as 42s, 3m20s or 2h05m."""
+def show_seconds(seconds: float, *, precise: bool = False) -> str:
+    """Return a duration such as 42s, 3m20s or 2h05m; with `precise` 42.07 s instead of 42s."""
+    if precise and seconds < 60:
+        return f"{seconds:.2f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def commas(number: float) -> str:
+    """Return a number with commas between groups of three digits."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return `noun`, with an s unless `number` is 1."""
+    return noun if number == 1 else f"{noun}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return number and noun, such as 1 row or 2,048 rows."""
+    return f"{number:,} {plural(number, noun)}"
