@@ -184,7 +184,7 @@ class DecoderLayer:
         beside, gate, scale = spec.side_mixture, spec.input_gate, spec.scale
         self._side_mixture = None if beside is None else SideMixture(beside, source)
         self._input_gate = None if gate is None else InputGate(gate, source)
-        self._scale = None if scale is None else source.tensor(scale.weight, torch.float32)
+        self._scale = None if scale is None else source.tensor(scale)
 
     @property
     def num_bytes(self) -> int:

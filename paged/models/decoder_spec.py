@@ -24,10 +24,10 @@ from pagedrun.paged.models.checkpoint.tensors import (
 )
 from pagedrun.paged.models.modules.attention import AttentionForm, AttentionSpec, Heads, QkNormForm
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
-from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, FfnSpec, check_activation
 from pagedrun.paged.models.modules.moe import SideMixtureSpec
-from pagedrun.paged.models.modules.norm import NormForm, NormSpec, ScaleSpec
+from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.network import (
     AttentionHeads,
@@ -181,16 +181,10 @@ class DecoderSpec(Generic[LayerT]):
         A tied head is held twice there: packed, and as the table; so it is wherever the table stays
         in few bits, as `codes` says.
         """
-        others = self._parts()[1:]
-        held = sum(
-            part.held_bytes(dtype_bytes, codes)
-            if isinstance(part, LinearSpec | ExpertsSpec)
-            else part.num_bytes(dtype_bytes)
-            for part in others
-        )
+        held = sum(part.held_bytes(dtype_bytes, codes) for part in self._parts())
         if self.head is None and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
-        return held + self.embedding.held_bytes(dtype_bytes, codes)
+        return held
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -277,7 +271,7 @@ class DecoderLayerSpec:
     residual_multiplier: float = 1.0
     side_mixture: SideMixtureSpec | None = None
     input_gate: InputGateSpec | None = None
-    scale: ScaleSpec | None = None
+    scale: Parameter | None = None
 
     @property
     def attention(self) -> AttentionSpec | None:

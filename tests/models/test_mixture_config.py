@@ -58,8 +58,8 @@ def test_parameters_are_those_of_the_model_class(
     stored = ours.network.stored_as(StoredShapes(shapes))
     assert {each.name: each.shape for each in stored.parameters()} == shapes
     separate = ours.network.parameters()
-    assert sum(each.num_values for each in separate) == sum(
-        each.num_values for each in stored.parameters()
+    assert sum(each.num_weights for each in separate) == sum(
+        each.num_weights for each in stored.parameters()
     )
     found = mixtures(ours)[0]
     assert found is not None

@@ -41,26 +41,6 @@ class RowOrder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A tensor that a model reads, by its name in the checkpoint.
-
-    `order`: what its first axis is to be brought into.
-    `dtypes`: what it may be stored as, by the names of safetensors.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    role: Role
-    order: RowOrder | None = None
-    dtypes: tuple[str, ...] = FLOATS
-
-    @property
-    def num_values(self) -> int:
-        """Numbers in it."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor's shape, and the name of safetensors for its dtype, such as "F8_E4M3"."""
 
@@ -91,23 +71,6 @@ class _Nothing:
 
 # Where there is no checkpoint, or none has been opened yet.
 NOTHING_STORED: StoredTensors = _Nothing()
-
-
-class Part(Protocol):
-    """Declares its parameters once; checks, byte counts and random weights follow from that."""
-
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
-        """Return the tensors that it reads of a checkpoint, whose header says what is stored."""
-        ...
-
-    @property
-    def num_weights(self) -> int:
-        """How many numbers it consists of, however they are held."""
-        ...
-
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of its weights, in a model whose numbers have `dtype_bytes`."""
-        ...
 
 
 # Bytes of a number in dtypes that are no block of GGUF's and have not one.
@@ -149,11 +112,69 @@ class HeldCodes:
 NOTHING_HELD = HeldCodes(NOTHING_STORED, CodeKernels.NONE, "float32")
 
 
+class Part:
+    """Base class of the parts of a network that have parameters.
+
+    A subclass declares its parameters; the check of a checkpoint, byte counts and random weights
+    follow from them.
+    """
+
+    __slots__ = ()
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> "tuple[Parameter, ...]":
+        """Return the tensors to read from a checkpoint that has the tensors `stored`."""
+        raise NotImplementedError
+
+    @property
+    def num_weights(self) -> int:
+        """Number of values of all weights, whatever their format."""
+        return sum(each.num_weights for each in self.parameters())
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the weights in a model dtype of `dtype_bytes` a number."""
+        return sum(each.num_bytes(dtype_bytes) for each in self.parameters())
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes in memory where the weights in `codes` stay quantized."""
+        return self.num_bytes(dtype_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(Part):
+    """A tensor that a model reads, by its name in the checkpoint.
+
+    `order`: row order of its first axis in the kernels. `dtypes`: accepted dtypes in the
+    checkpoint, in the names of safetensors. `in_float32`: held in float32 whatever the model's
+    dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    order: RowOrder | None = None
+    dtypes: tuple[str, ...] = FLOATS
+    in_float32: bool = False
+
+    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> "tuple[Parameter, ...]":
+        """Return the parameter itself."""
+        return (self,)
+
+    @property
+    def num_weights(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    def num_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of the values in a model dtype of `dtype_bytes` a number."""
+        return self.num_weights * (4 if self.in_float32 else dtype_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class InterleavedParts:
-    """In each group `sizes` say how many outputs in a row belong to each part.
+    """Row order of a projection whose parts alternate in groups.
 
-    Kernels read all of a part in one piece, group by group, the parts in `order`.
+    `sizes` are the rows of each part in a group. Kernels read all rows of a part in one piece,
+    group by group, with the parts in `order`.
     """
 
     sizes: tuple[int, ...]

@@ -72,9 +72,10 @@ class WeightSource:
             stored=stored,
         )
 
-    def tensor(self, parameter: Parameter, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a tensor in `dtype`, None: the model's, on its device."""
-        tensor, dtype = self.read(parameter.name).to(self.device), dtype or self.dtype
+    def tensor(self, parameter: Parameter) -> Tensor:
+        """Return a tensor on the device, in the model's dtype or float32 as the parameter says."""
+        tensor = self.read(parameter.name).to(self.device)
+        dtype = torch.float32 if parameter.in_float32 else self.dtype
         stored = self.stored.get(parameter.name)
         if stored is not None and stored.dtype in PACKED_TYPES:
             blocks = self.kernels.split_blocks(tensor, stored.dtype)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.tensors import Parameter, Role
 from pagedrun.paged.models.decoder_spec import (
     DecoderForm,
     DecoderLayerSpec,
@@ -23,7 +24,7 @@ from pagedrun.paged.models.modules.attention import (
 )
 from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_activation, gated_mlp
 from pagedrun.paged.models.modules.moe import side_mixture
-from pagedrun.paged.models.modules.norm import NormForm, ScaleSpec
+from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
@@ -83,7 +84,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
 
     def whole(index: int, layer: DecoderLayerSpec) -> DecoderLayerSpec:
         beside = side_mixture(config, index, norm, _ACTIVATION) if has_experts else None
-        scale = ScaleSpec(f"model.layers.{index}.layer_scalar")
+        name = f"model.layers.{index}.layer_scalar"
+        scale = Parameter(name, (1,), Role.SCALE, in_float32=True)
         return replace(layer, side_mixture=beside, scale=scale)
 
     layers = tuple(whole(index, layer) for index, layer in enumerate(network.layers))

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
     InterleavedParts,
     NeighbourPairs,
     Parameter,
     Part,
     Role,
-    StoredTensors,
 )
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
@@ -26,35 +24,6 @@ from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
-
-
-@dataclass(frozen=True, slots=True)
-class SinksSpec:
-    """A learned score for each head, which takes part in its softmax and has no value.
-
-    They are held in float32, as scores are.
-    """
-
-    name: str
-    num_heads: int
-
-    @property
-    def scores(self) -> Parameter:
-        """The scores, [num_heads]."""
-        return Parameter(self.name, (self.num_heads,), Role.BIAS)
-
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
-        """Return the scores."""
-        return (self.scores,)
-
-    @property
-    def num_weights(self) -> int:
-        """How many scores there are."""
-        return self.scores.num_values
-
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of the scores."""
-        return 4 * self.num_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +39,8 @@ class AttentionSpec:
 
     `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
     `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
-    `sinks` are one more score for each head.
+    `sinks`, [num_heads] float32, are learned scores that join the softmax of each head and have no
+    value.
 
     Values pass an RMS norm of each head without a weight if there is a `value_norm_eps`. With
     `keys_are_values` they are what `qkv` gives for keys, before their norm and rotation. `source`
@@ -91,7 +61,7 @@ class AttentionSpec:
     norms_after_rotation: bool = False
     softcap: float | None = None
     temper: QueryTemper | None = None
-    sinks: SinksSpec | None = None
+    sinks: Parameter | None = None
     value_norm_eps: float | None = None
     keys_are_values: bool = False
     source: int | None = None
@@ -258,7 +228,7 @@ class AttentionForm:
             norms_after_rotation=self.qk_norm is not None and self.qk_norm.after_rotation,
             softcap=self.softcap,
             temper=self.temper,
-            sinks=SinksSpec(f"{prefix}.sinks", heads.num_heads) if self.has_sinks else None,
+            sinks=_sinks(prefix, heads) if self.has_sinks else None,
             value_norm_eps=norm.eps if self.normalizes_values else None,
             keys_are_values=keys_are_values,
             source=source,
@@ -270,6 +240,10 @@ class AttentionForm:
             return Projection(name, num_query, pairs)
         dim = self.heads.head_dim
         return Projection(name, 2 * num_query, InterleavedParts((dim, dim), order=(1, 0)))
+
+
+def _sinks(prefix: str, heads: Heads) -> Parameter:
+    return Parameter(f"{prefix}.sinks", (heads.num_heads,), Role.BIAS, in_float32=True)
 
 
 _GLOBAL_HEAD_DIM = 512

@@ -29,7 +29,7 @@ class SelfAttention:
         self._spec = spec
         self._place = place
         self._kernels = source.kernels
-        sinks = None if spec.sinks is None else source.tensor(spec.sinks.scores, torch.float32)
+        sinks = None if spec.sinks is None else source.tensor(spec.sinks)
         self._softmax = Softmax(spec.scale, spec.softcap, sinks)
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
         self._temper = None if spec.temper is None else tables.factors(spec.temper)

@@ -18,7 +18,7 @@ from pagedrun.paged.models.modules.norm import NormSpec
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingSpec:
+class EmbeddingSpec(Part):
     """A vector of `hidden_size` for each of `vocab_size` tokens.
 
     What it gives the first layer is multiplied by `scale`, rounded to the model's dtype.
@@ -41,11 +41,6 @@ class EmbeddingSpec:
             return (self.weight,)
         return (replace(self.weight, role=Role.QUANTIZED, dtypes=(tensor.dtype,)),)
 
-    @property
-    def num_weights(self) -> int:
-        """How many numbers it has."""
-        return self.weight.num_values
-
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of the table where blocks among the `codes` are held as they are."""
         tensor, form = codes.get(self.weight.name), self._form(codes)
@@ -67,10 +62,6 @@ class EmbeddingSpec:
         tensor = codes.get(self.weight.name)
         form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
         return form if form is not None and codes.hold(form, self.hidden_size) else None
-
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of the table."""
-        return self.weight.num_values * dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)

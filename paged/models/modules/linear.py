@@ -14,6 +14,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,
     HeldCodes,
     Parameter,
+    Part,
     RowOrder,
     StoredTensors,
 )
@@ -89,7 +90,7 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearSpec:
+class LinearSpec(Part):
     """Projections of the same input, computed as one product: their outputs lie side by side.
 
     `method` is how their weights are held. `has_bias` holds for all of them. `is_delicate`: small
@@ -178,7 +179,7 @@ class ExpertLayout(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertsSpec:
+class ExpertsSpec(Part):
     """`num_experts` gated networks: `down(activation(gate) * up)`, or with biases in both products.
 
     `name` is what their tensors' names begin with. Checkpoints hold them in one of `layouts`; the

@@ -27,7 +27,7 @@ from pagedrun.paged.models.modules.mlp import (
     gated_mlp,
     gated_mlps,
 )
-from pagedrun.paged.models.modules.norm import NormForm, NormSpec, ScaleSpec
+from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked, StackedApart
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
@@ -42,7 +42,7 @@ class ClippedSwiglu:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterSpec:
+class RouterSpec(Part):
     """`linear` gives each expert a logit, from which `choice` makes scores, experts and weights.
 
     `correction`, if there is one, has a number for each expert that is added to its score where
@@ -62,20 +62,21 @@ class RouterSpec:
 
     @property
     def num_weights(self) -> int:
-        """How many numbers the matrix, its bias and the correction have, however they are held."""
-        correction = 0 if self.correction is None else self.correction.num_values
-        return self.linear.num_weights + correction
+        """Number of values of the matrix, its bias and the correction, whatever their format."""
+        return self.linear.num_weights + sum(each.num_weights for each in self._corrections)
 
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return the matrix, its bias if any, and the correction."""
-        correction = () if self.correction is None else (self.correction,)
-        return *self.linear.parameters(stored), *correction
+        return *self.linear.parameters(stored), *self._corrections
 
     def num_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of all of them."""
-        correction = 0 if self.correction is None else self.correction.num_values
-        of_matrix = _FLOAT32_BYTES if self.in_float32 else dtype_bytes
-        return _FLOAT32_BYTES * correction + self.linear.num_bytes(of_matrix)
+        correction = sum(each.num_bytes(dtype_bytes) for each in self._corrections)
+        return correction + self.linear.num_bytes(4 if self.in_float32 else dtype_bytes)
+
+    @property
+    def _corrections(self) -> tuple[Parameter, ...]:
+        return () if self.correction is None else (self.correction,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,6 @@ class MixtureSpec:
         return replace(self, experts=self.experts.stored_as(stored))
 
 
-_FLOAT32_BYTES = 4
-
-
 @dataclass(frozen=True, slots=True)
 class SideMixtureSpec:
     """`dense_norm(what the dense part gives) + out_norm(mixture(norm(residual)))`.
@@ -137,9 +135,9 @@ class SideMixtureSpec:
     """
 
     mixture: MixtureSpec
-    router_scale: ScaleSpec
+    router_scale: Parameter
     router_factor: float
-    expert_scales: ScaleSpec
+    expert_scales: Parameter
     norm: NormSpec
     out_norm: NormSpec
     dense_norm: NormSpec
@@ -192,7 +190,7 @@ class MixtureForm:
         correction = None
         if self.correction is not None:
             shape = (*(1,) * (self.num_axes - 1), self.num_experts)
-            correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS)
+            correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS, in_float32=True)
         router = Projection(f"{name}.{self.router}", self.num_experts)
         return MixtureSpec(
             RouterSpec(
@@ -389,9 +387,11 @@ def side_mixture(
                 f"{name}.experts", num_experts, hidden, inner, (Stacked(), Separate()), method
             ),
         ),
-        router_scale=ScaleSpec(f"{name}.router.scale", hidden),
+        router_scale=Parameter(f"{name}.router.scale", (hidden,), Role.SCALE, in_float32=True),
         router_factor=hidden**-0.5,
-        expert_scales=ScaleSpec(f"{name}.router.per_expert_scale", num_experts),
+        expert_scales=Parameter(
+            f"{name}.router.per_expert_scale", (num_experts,), Role.SCALE, in_float32=True
+        ),
         norm=norm.named(f"{name}.pre_feedforward_layernorm_2", hidden),
         out_norm=norm.named(f"{name}.post_feedforward_layernorm_2", hidden),
         dense_norm=norm.named(f"{name}.post_feedforward_layernorm_1", hidden),

@@ -73,7 +73,7 @@ class Router:
         self._linear = spec.linear.load(source.of_dtype(self._dtype))
         self._correction: Tensor | None = None
         if spec.correction is not None:
-            self._correction = source.tensor(spec.correction, torch.float32).flatten()
+            self._correction = source.tensor(spec.correction).flatten()
 
     @property
     def num_bytes(self) -> int:
@@ -91,10 +91,10 @@ class SideMixture:
     """Adds what experts make of the residual stream to what the dense part made of it."""
 
     def __init__(self, spec: SideMixtureSpec, source: WeightSource) -> None:
-        scales = source.tensor(spec.expert_scales.weight, torch.float32)
+        scales = source.tensor(spec.expert_scales)
         self._mixture = Mixture(spec.mixture, source, scales)
         # In float32: the product has more digits than a weight.
-        scale = source.tensor(spec.router_scale.weight, torch.float32)
+        scale = source.tensor(spec.router_scale)
         self._router_scale = scale * spec.router_factor
         self._norm = Norm(spec.norm, source)
         self._out_norm = Norm(spec.out_norm, source)

@@ -1,6 +1,5 @@
 """RMS norm with its weight."""
 
-import torch
 from torch import Tensor
 
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
@@ -11,10 +10,8 @@ class Norm:
     """Normalises each row by its root mean square."""
 
     def __init__(self, spec: NormSpec, source: WeightSource) -> None:
-        if spec.offset:
-            self.weight = source.tensor(spec.weight, torch.float32) + spec.offset
-        else:
-            self.weight = source.tensor(spec.weight)
+        weight = source.tensor(spec.weight)
+        self.weight = weight + spec.offset if spec.offset else weight
         self._dtype = source.dtype
         self._eps = spec.eps
         self._kernels = source.kernels

@@ -35,7 +35,7 @@ from pagedrun.paged.models.quant.registry import linear_method
 
 
 @dataclass(frozen=True, slots=True)
-class ConvSpec:
+class ConvSpec(Part):
     """Each of `num_channels` channels sees its newest input and the `size` - 1 before that."""
 
     name: str
@@ -58,15 +58,6 @@ class ConvSpec:
     def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
         """Return weight and bias."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
-    @property
-    def num_weights(self) -> int:
-        """How many numbers there are."""
-        return sum(each.num_values for each in self.parameters())
-
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of both."""
-        return dtype_bytes * sum(each.num_values for each in self.parameters())
 
     def state(self, dtype: str) -> StateArray:
         """Return what it keeps of a sequence: the inputs before the next, oldest first."""
@@ -97,42 +88,13 @@ class ShortConvSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DecaySpec:
-    """A rate for each of `num_heads` heads, and what is added to its step; held in float32."""
-
-    name: str
-    num_heads: int
-
-    @property
-    def a_log(self) -> Parameter:
-        """Logarithms of the rates, [num_heads]."""
-        return Parameter(f"{self.name}.A_log", (self.num_heads,), Role.BIAS)
-
-    @property
-    def dt_bias(self) -> Parameter:
-        """What is added, [num_heads]."""
-        return Parameter(f"{self.name}.dt_bias", (self.num_heads,), Role.BIAS)
-
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
-        """Return both."""
-        return self.a_log, self.dt_bias
-
-    @property
-    def num_weights(self) -> int:
-        """How many numbers there are."""
-        return self.a_log.num_values + self.dt_bias.num_values
-
-    def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of both."""
-        return 2 * 4 * self.num_heads
-
-
-@dataclass(frozen=True, slots=True)
 class DeltaNetSpec:
     """`num_heads` value heads of `value_dim`; `num_key_heads` of `key_dim` are shared among them.
 
     `inputs` gives queries, keys and values, which pass `conv`, then a gate for each value, and two
-    numbers for each value head. `norm` is of value_dim; `out` maps the heads' results back.
+    numbers for each value head. `a_log` and `dt_bias`, [num_heads] float32, are the logarithms of
+    the decay rates and the biases of their steps. `norm` is of value_dim; `out` maps the heads'
+    results back.
     """
 
     num_key_heads: int
@@ -141,7 +103,8 @@ class DeltaNetSpec:
     value_dim: int
     inputs: LinearSpec
     conv: ConvSpec
-    decay: DecaySpec
+    a_log: Parameter
+    dt_bias: Parameter
     norm: NormSpec
     out: LinearSpec
 
@@ -153,7 +116,7 @@ class DeltaNetSpec:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
-        return self.inputs, self.conv, self.decay, self.norm, self.out
+        return self.inputs, self.conv, self.a_log, self.dt_bias, self.norm, self.out
 
     @property
     def width(self) -> int:
@@ -330,7 +293,8 @@ def _delta_net(
         sizes.value_dim,
         inputs=LinearSpec(inputs(sizes, prefix), hidden, False, method, is_delicate=True),
         conv=ConvSpec(f"{prefix}.conv1d", 2 * sizes.num_keys + sizes.num_values, sizes.conv_size),
-        decay=DecaySpec(prefix, sizes.num_heads),
+        a_log=Parameter(f"{prefix}.A_log", (sizes.num_heads,), Role.BIAS, in_float32=True),
+        dt_bias=Parameter(f"{prefix}.dt_bias", (sizes.num_heads,), Role.BIAS, in_float32=True),
         norm=NormForm(eps).named(f"{prefix}.norm", sizes.value_dim),
         out=LinearSpec(out, sizes.num_values, has_bias=False, method=method),
     )

@@ -43,8 +43,8 @@ class DeltaNet:
         self._kernels = source.kernels
         self._inputs = spec.inputs.load(source)
         self._conv = CausalConv(spec.conv, source, activate=True)
-        self._a_log = source.tensor(spec.decay.a_log, torch.float32)
-        self._dt_bias = source.tensor(spec.decay.dt_bias, torch.float32)
+        self._a_log = source.tensor(spec.a_log)
+        self._dt_bias = source.tensor(spec.dt_bias)
         self._norm = Norm(spec.norm, source)
         self.out = spec.out.load(source)
 

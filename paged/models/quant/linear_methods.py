@@ -76,7 +76,7 @@ class Dense:
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
         """Return the bytes of matrices and biases in the model's dtype."""
-        return dtype_bytes * sum(each.num_values for each in self.parameters(linear))
+        return dtype_bytes * sum(each.num_weights for each in self.parameters(linear))
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one product of the backend's."""
