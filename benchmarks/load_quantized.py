@@ -33,6 +33,7 @@ from pagedrun.kernels.kernel_set import processor_name
 from pagedrun.paged.files.gguf import BLOCK_TYPES
 from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.model_config import ModelConfig
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCABULARY = 4096, 12288, 32, 8, 128, 36, 1024
@@ -270,7 +271,7 @@ def load(path: Path) -> tuple[float, float, int]:
             is_mapped=True,
             stored=tensors.stored,
         )
-        model = config.family.load(tensors.network, source, 256)
+        model = Decoder(tensors.network, source, 256)
     return perf_counter() - began, backend.seconds, model.num_bytes
 
 

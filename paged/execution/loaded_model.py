@@ -27,7 +27,8 @@ from pagedrun.paged.models.checkpoint.header import all_stored_bytes
 from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
 from pagedrun.paged.models.modules.mlp import MlpSpec
@@ -217,8 +218,8 @@ def _source(
 def _model(
     config: EngineConfig,
     model_config: ModelConfig,
-    network: DecoderSpec[LayerSpec],
+    network: DecoderSpec,
     source: WeightSource,
 ) -> Model:
     num_positions = num_rotary_positions(model_config, config.max_model_len, config.model)
-    return model_config.family.load(network, source, num_positions)
+    return Decoder(network, source, num_positions)

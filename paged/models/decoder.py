@@ -4,36 +4,22 @@ The residual stream is float32 whatever the model's dtype. Every op treats each 
 (attention excepted, which reads the cache), so a token's bytes do not depend on its batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import AttentionShape
-from pagedrun.kernels.ops import Linear
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-from pagedrun.paged.models.decoder_spec import (
-    DecoderLayerSpec,
-    DecoderSpec,
-    LayerSpec,
-    LayerT,
-    RecurrentSpec,
-)
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.model import ForwardBatch
-from pagedrun.paged.models.modules.attention import AttentionSpec
-from pagedrun.paged.models.modules.attention_layer import SelfAttention
 from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
-from pagedrun.paged.models.modules.mlp import FfnSpec, MlpSpec
-from pagedrun.paged.models.modules.mlp_layer import Mlp
-from pagedrun.paged.models.modules.moe import MixtureSpec
-from pagedrun.paged.models.modules.moe_layer import Mixture, SideMixture
+from pagedrun.paged.models.modules.moe_layer import SideMixture
 from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
-from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
-from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
@@ -66,26 +52,21 @@ class Layer(Protocol):
         ...
 
 
-MakeLayer = Callable[[LayerT, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
-
-
 class Decoder:
     """A network with the weights of `source`; implements `Model`.
 
-    `num_positions` bounds the positions that will be asked for. `make_layer` makes a layer of
-    its description, its place in the cache, weights and rotations.
+    `num_positions` is the number of positions with precomputed rotations.
     """
 
     library = None
 
     def __init__(
         self,
-        network: DecoderSpec[LayerT],
+        network: DecoderSpec,
         source: WeightSource,
         num_positions: int,
-        make_layer: MakeLayer[LayerT],
     ) -> None:
-        self.network: DecoderSpec[LayerSpec] = network
+        self.network = network
         self.dtype = source.dtype
         self._embedding = Embedding(network.embedding, source)
         if network.head is None:
@@ -100,7 +81,7 @@ class Decoder:
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
-            make_layer(layer, place, source, tables)
+            layer.load(place, source, tables)
             for layer, place in zip(network.layers, network.places, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
@@ -174,8 +155,8 @@ class DecoderLayer:
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
-        self._mixer = load_mixer(spec.mixer, place, source, tables)
-        self._ffn = load_ffn(spec.ffn, source)
+        self._mixer = spec.mixer.load(place, source, tables)
+        self._ffn = spec.ffn.load(source)
         multiplier = spec.residual_multiplier
         self._around_mixer = _Residual(
             spec.attention_norm, spec.attention_out_norm, multiplier, source
@@ -258,62 +239,3 @@ class _Residual:
         if self._out_norm is not None:
             x = self._out_norm.alone(x)
         return x if self._multiplier == 1.0 else x * self._multiplier
-
-
-class Mixer(Protocol):
-    """Attention, or a recurrence."""
-
-    @property
-    def out(self) -> Linear:
-        """Maps its result, of the tokens that go on, back to [num_tokens, hidden_size]."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
-        ...
-
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write what the cache keeps of all tokens; return what `out` takes, of each.
-
-        x: [num_tokens, hidden_size].
-        """
-        ...
-
-
-def load_mixer(
-    spec: AttentionSpec | RecurrentSpec,
-    place: KVPlace | StatePlace,
-    source: WeightSource,
-    tables: RotaryTables,
-) -> Mixer:
-    """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
-    if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
-        return SelfAttention(spec, place, source, tables)
-    if isinstance(spec, ShortConvSpec) and isinstance(place, StatePlace):
-        return ShortConv(spec, place, source)
-    if isinstance(spec, DeltaNetSpec) and isinstance(place, StatePlace):
-        return DeltaNet(spec, place, source)
-    raise TypeError(f"no layer computes {type(spec).__name__}")
-
-
-class Ffn(Protocol):
-    """Treats each token by itself."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
-        ...
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map x [num_tokens, hidden_size] to the same shape and dtype."""
-        ...
-
-
-def load_ffn(spec: FfnSpec, source: WeightSource) -> Ffn:
-    """Return what a description describes, with its weights; `TypeError` for an unknown kind."""
-    if isinstance(spec, MlpSpec):
-        return Mlp(spec, source)
-    if isinstance(spec, MixtureSpec):
-        return Mixture(spec, source)
-    raise TypeError(f"no layer computes {type(spec).__name__}")

@@ -7,9 +7,9 @@ loading ask for: parameters, bytes, KV groups, states, and the widest point of a
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
@@ -25,19 +25,19 @@ from pagedrun.paged.models.checkpoint.tensors import (
 from pagedrun.paged.models.modules.attention import AttentionForm, AttentionSpec, Heads, QkNormForm
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, FfnSpec, check_activation
+from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, check_activation
 from pagedrun.paged.models.modules.moe import SideMixtureSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.network import (
-    AttentionHeads,
-    KVGroup,
-    bytes_read,
-    kv_groups,
-    kv_places,
-)
+from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
+
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+    from pagedrun.paged.models.decoder import DecoderLayer, Layer
+    from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
+    from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 class RecurrentSpec(Protocol):
@@ -58,7 +58,13 @@ class RecurrentSpec(Protocol):
         ...
 
     def state_spec(self, dtype: str) -> StateSpec:
-        """Return what it keeps of each sequence, in a model of `dtype`, torch's name."""
+        """Return the state of a sequence, in a model of `dtype`, a name of torch."""
+        ...
+
+    def load(
+        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
+    ) -> "ShortConv | DeltaNet":
+        """Return the layer with its weights; `place` is that of its states in the cache."""
         ...
 
 
@@ -91,15 +97,18 @@ class LayerSpec(Protocol):
         ...
 
     def stored_as(self, stored: StoredTensors) -> Self:
-        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
+        ...
+
+    def load(
+        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
+    ) -> "Layer":
+        """Return the layer with its weights; `place` is that of its keys and values, or states."""
         ...
 
 
-LayerT = TypeVar("LayerT", bound=LayerSpec, covariant=True)
-
-
 @dataclass(frozen=True, slots=True)
-class DecoderSpec(Generic[LayerT]):
+class DecoderSpec:
     """Embedding, layers, a norm, and the head that gives logits.
 
     `head` None: tied, the embedding's table is the head's matrix. `ignored`: tensors that a
@@ -110,7 +119,7 @@ class DecoderSpec(Generic[LayerT]):
     """
 
     embedding: EmbeddingSpec
-    layers: tuple[LayerT, ...]
+    layers: tuple[LayerSpec, ...]
     norm: NormSpec
     head: LinearSpec | None
     ignored: tuple[str, ...]
@@ -312,6 +321,15 @@ class DecoderLayerSpec:
         side_mixture = self.side_mixture and self.side_mixture.stored_as(stored)
         return replace(self, ffn=self.ffn.stored_as(stored), side_mixture=side_mixture)
 
+    def load(
+        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
+    ) -> "DecoderLayer":
+        """Return the layer with its weights; see `LayerSpec`."""
+        # Imported here: `plan` reads descriptions without torch.
+        from pagedrun.paged.models.decoder import DecoderLayer
+
+        return DecoderLayer(self, place, source, tables)
+
 
 # Older exports carry the first along, quantised ones the scales of a cache in 8 bits.
 _BUFFERS = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
@@ -365,11 +383,13 @@ class DecoderForm:
         max_positions: int,
         mixers: MixerForm,
         ffn: FfnOfLayer,
-    ) -> DecoderSpec[DecoderLayerSpec]:
+        finish: Callable[[int, DecoderLayerSpec], DecoderLayerSpec] | None = None,
+    ) -> DecoderSpec:
         """Return a decoder with a layer for each of `mixers`.
 
-        `ffn` gives the feed-forward part of a layer by its index. Raises `ModelError` for what
-        would change the arithmetic if it were silently ignored.
+        `ffn` gives the feed-forward part of a layer by its index, `finish` adds the remaining
+        parts to a layer. Raises `ModelError` for fields that would change the arithmetic if they
+        were ignored.
         """
         _refuse_unsupported(config)
         hidden = config.integer("hidden_size", 1, 2**20)
@@ -382,7 +402,7 @@ class DecoderForm:
                 None if name is None else self.norm.named(f"{prefix}.{name}", hidden)
                 for name in (names.attention, names.ffn, names.attention_out, names.ffn_out)
             ]
-            return DecoderLayerSpec(
+            spec = DecoderLayerSpec(
                 attention_norm=norms[0],
                 mixer=mixers.layer(index, config, self.norm),
                 ffn_norm=norms[1],
@@ -391,6 +411,7 @@ class DecoderForm:
                 ffn_out_norm=norms[3],
                 residual_multiplier=self.residual_multiplier,
             )
+            return spec if finish is None else finish(index, spec)
 
         method = linear_method(config)
         head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=method)
@@ -431,7 +452,7 @@ def llama_decoder(
     qkv_bias: bool = False,
     out_bias: bool = False,
     qk_norm: bool = False,
-) -> DecoderSpec[DecoderLayerSpec]:
+) -> DecoderSpec:
     """Return a decoder with a layer for each of `windows`, under the names of Llama's tensors.
 
     `ffn` gives the feed-forward part of a layer by its index. The biases say which projections of
@@ -449,45 +470,3 @@ def llama_decoder(
     )
     form = DecoderForm(NormForm.from_json(config))
     return form.decoder(config, max_positions, attention, ffn)
-
-
-def with_layer_inputs(
-    network: DecoderSpec[DecoderLayerSpec],
-    config: JsonObject,
-    norm: NormForm,
-    activation: Activation,
-) -> DecoderSpec[DecoderLayerSpec]:
-    """Return the network with an input for each layer, if config.json gives them a size above 0.
-
-    Raises `ModelError` for a table of fewer tokens than the model has.
-    """
-    size = config.integer("hidden_size_per_layer_input", 0, 2**16)
-    if not size:
-        return network
-    hidden, method = network.embedding.hidden_size, linear_method(config)
-    num_tokens = config.integer("vocab_size_per_layer_input", network.embedding.vocab_size, 2**24)
-    width = len(network.layers) * size
-
-    def linear(name: str, in_features: int, out_features: int) -> LinearSpec:
-        return LinearSpec((Projection(name, out_features),), in_features, False, method)
-
-    def gated(index: int, layer: DecoderLayerSpec) -> DecoderLayerSpec:
-        name = f"model.layers.{index}"
-        gate = InputGateSpec(
-            activation,
-            gate=linear(f"{name}.per_layer_input_gate", hidden, size),
-            out=linear(f"{name}.per_layer_projection", size, hidden),
-            out_norm=norm.named(f"{name}.post_per_layer_input_norm", hidden),
-        )
-        return replace(layer, input_gate=gate)
-
-    inputs = LayerInputsSpec(
-        len(network.layers),
-        size,
-        EmbeddingSpec("model.embed_tokens_per_layer", num_tokens, width, size**0.5),
-        projection=linear("model.per_layer_model_projection", hidden, width),
-        projection_scale=hidden**-0.5,
-        norm=norm.named("model.per_layer_projection_norm", size),
-    )
-    layers = tuple(gated(index, layer) for index, layer in enumerate(network.layers))
-    return replace(network, layers=layers, layer_inputs=inputs)

@@ -8,12 +8,11 @@ Transformers computes.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NESTED_TENSORS
-from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO, UNSUPPORTED
 from pagedrun.paged.models.modules.attention import AttentionSpec
@@ -45,7 +44,7 @@ def describe_model(folder: str | Path, model_impl: str) -> RunnableConfig:
 class ModelConfig(RunnableConfig):
     """A model of a family that pagedrun knows, and the token that it begins with."""
 
-    network: DecoderSpec[LayerSpec]
+    network: DecoderSpec
     bos_token_id: int | None
 
     @classmethod
@@ -112,11 +111,6 @@ class ModelConfig(RunnableConfig):
         return replace(self, network=int8_at_load(self.network, folder))
 
     @property
-    def family(self) -> Family[Any]:
-        """How models of this type are read and loaded."""
-        return FAMILIES[self.model_type]
-
-    @property
     def hidden_size(self) -> int:
         """Width of the residual stream."""
         return self.network.embedding.hidden_size
@@ -175,7 +169,7 @@ def _way_out(model_type: str | None) -> str:
     return f"; Transformers supports it: try {option('model_impl')} transformers"
 
 
-def _bos_token_id(config: JsonObject, family: Family[Any], vocab_size: int) -> int | None:
+def _bos_token_id(config: JsonObject, family: Family, vocab_size: int) -> int | None:
     if "bos_token_id" not in config:
         return family.bos_token_id
     if not config.has("bos_token_id"):
@@ -213,7 +207,7 @@ class NestedConfig:
         given = {name: config.fields[name] for name in _OUTER if config.has(name)}
         return cls(config, JsonObject(text.origin, {**text.fields, **given}))
 
-    def described(self, network: DecoderSpec[LayerSpec]) -> DecoderSpec[LayerSpec]:
+    def described(self, network: DecoderSpec) -> DecoderSpec:
         """Return the network under the names that such checkpoints use.
 
         A head beside a config that has none would not be what the config says, so it is not let

@@ -27,7 +27,7 @@ def with_window(layer: LayerSpec, window: int | None) -> DecoderLayerSpec:
     return replace(layer, mixer=replace(layer.attention, window=window))
 
 
-def tiny(*windows: int | None) -> DecoderSpec[LayerSpec]:
+def tiny(*windows: int | None) -> DecoderSpec:
     layers = Shape.named("tiny").config.network.layers
     return replace(
         Shape.named("tiny").config.network,
@@ -35,7 +35,7 @@ def tiny(*windows: int | None) -> DecoderSpec[LayerSpec]:
     )
 
 
-def layers_of(network: DecoderSpec[LayerSpec]) -> tuple[tuple[int, ...], ...]:
+def layers_of(network: DecoderSpec) -> tuple[tuple[int, ...], ...]:
     return tuple(group.layers for group in network.kv_groups)
 
 

@@ -23,11 +23,10 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
-from pagedrun.paged.models.model import ForwardBatch, Model
+from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads
 from pagedrun.paged.models.modules.attention_layer import SelfAttention
@@ -81,6 +80,11 @@ class ParallelLayerSpec:
     def stored_as(self, stored: StoredTensors) -> "ParallelLayerSpec":
         return self
 
+    def load(
+        self, place: KVPlace | StatePlace, source: WeightSource, tables: RotaryTables
+    ) -> "ParallelLayer":
+        return ParallelLayer(self, place, source, tables)
+
 
 class ParallelLayer:
     def __init__(
@@ -117,7 +121,7 @@ class ParallelLayer:
         return self._attention.out(attended) + self._mlp(normed), residual
 
 
-def describe(config: JsonObject, max_positions: int) -> DecoderSpec[ParallelLayerSpec]:
+def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config)
     hidden = config.integer("hidden_size", 1, 4096)
     inner = config.integer("intermediate_size", 1, 4096)
@@ -154,16 +158,10 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec[ParallelLaye
     )
 
 
-def load(
-    network: DecoderSpec[ParallelLayerSpec], source: WeightSource, num_positions: int
-) -> Model:
-    return Decoder(network, source, num_positions, ParallelLayer)
-
-
 @pytest.fixture
 def folder(make_tokenizer: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model folder of the family, which is registered while a test uses it."""
-    monkeypatch.setitem(FAMILIES, "parallel", Family(describe, load, 512))
+    monkeypatch.setitem(FAMILIES, "parallel", Family(describe, 512))
     folder = make_tokenizer()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     config = ModelConfig.from_folder(folder)

@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.attention import (
@@ -48,7 +48,7 @@ TINY = Tiny(
 )
 
 
-def describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = layer_windows(config, sliding_window(config))
     attention = AttentionForm(
         Heads.from_json(config, num_kv_heads=4, head_dim=128),
@@ -92,7 +92,7 @@ def test_one_function_and_one_registry_line_are_a_family(
 ) -> None:
     with pytest.raises(ModelError, match="model_type is 'mellum'"):
         ModelConfig.from_folder(oracle.folder)
-    monkeypatch.setitem(FAMILIES, "mellum", Family(describe, load_decoder, 131_072))
+    monkeypatch.setitem(FAMILIES, "mellum", Family(describe, 131_072))
     assert ModelConfig.from_folder(oracle.folder).windows == (WINDOW, None) * 2
     report = check(oracle, max_num_batched_tokens=64)
     assert report["prefix"]["hit_tokens"] > 0

@@ -71,7 +71,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
     return JsonObject(own.origin, {**fields, **architecture.worked_out(own, file)})
 
 
-def with_gguf_row_order(network: DecoderSpec[LayerSpec], file: GgufFile) -> DecoderSpec[LayerSpec]:
+def with_gguf_row_order(network: DecoderSpec, file: GgufFile) -> DecoderSpec:
     """Return a network as a GGUF file holds it: in some, rotations turn neighbours."""
     if not architecture_of(file).turns_neighbours:
         return network

@@ -16,7 +16,7 @@ from pagedrun.paged.models.checkpoint.gguf_architectures import architecture_of,
 from pagedrun.paged.models.checkpoint.safetensors_files import open_file, weight_files
 from pagedrun.paged.models.checkpoint.tensor_names import TensorNames
 from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensor
-from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.values.errors import ModelError
 
 
@@ -101,13 +101,13 @@ class StoredNetwork:
     `parameters` are all tensors that are read; one of them may be missing.
     """
 
-    network: DecoderSpec[LayerSpec]
+    network: DecoderSpec
     names: TensorNames
     stored: StoredUnderOurNames
     parameters: tuple[Parameter, ...]
 
     @classmethod
-    def of(cls, network: DecoderSpec[LayerSpec], header: Header) -> "StoredNetwork":
+    def of(cls, network: DecoderSpec, header: Header) -> "StoredNetwork":
         """Return a network as the checkpoint with this header holds it."""
         names = network.tensors.layout(network.embedding.weight.name, header.names)
         stored = StoredUnderOurNames(header, names)

@@ -15,7 +15,7 @@ from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint, Checkpoi
 from pagedrun.paged.models.checkpoint.gguf_checkpoint import GgufCheckpoint
 from pagedrun.paged.models.checkpoint.header import StoredNetwork
 from pagedrun.paged.models.checkpoint.tensors import FLOATS, Role
-from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.model_config import ModelConfig
 
 
@@ -28,7 +28,7 @@ class ModelTensors:
     shape and dtype that it must be of.
     """
 
-    def __init__(self, checkpoint: BaseCheckpoint, network: DecoderSpec[LayerSpec]) -> None:
+    def __init__(self, checkpoint: BaseCheckpoint, network: DecoderSpec) -> None:
         held = StoredNetwork.of(network, checkpoint)
         names, parameters = held.names, held.parameters
         self.network, self.stored = held.network, held.stored

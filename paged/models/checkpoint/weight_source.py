@@ -13,12 +13,7 @@ from torch import Tensor
 
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import CodeKernels
-from pagedrun.kernels.quantized_weight import (
-    PackedWeight,
-    all_alike,
-    dtype_name,
-    joined_neighbours,
-)
+from pagedrun.kernels.quantized_weight import PackedWeight, all_alike, dtype_name, joined_neighbours
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.tensors import (
     NOTHING_STORED,

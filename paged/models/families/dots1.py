@@ -1,8 +1,8 @@
 """dots.llm1: Qwen3's attention, with windows in upper layers, and sigmoid mixtures."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, layer_windows, sliding_window
 from pagedrun.paged.models.modules.moe import sigmoid_mixtures
 from pagedrun.paged.values.json_value import JSONValue
@@ -15,7 +15,7 @@ _MIXTURES: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     first_layer = config.integer("max_window_layers", 0, 2**20, 62)
     return llama_decoder(
@@ -30,4 +30,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-DOTS1 = Family(_describe, load_decoder, 2048)
+DOTS1 = Family(_describe, 2048)

@@ -2,8 +2,8 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
@@ -16,7 +16,7 @@ def ernie_decoder(
     heads: Heads,
     ffn: FfnOfLayer,
     tensors: NamedTensors = PLAIN_TENSORS,
-) -> DecoderSpec[DecoderLayerSpec]:
+) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("use_bias", False)
     windows = layer_windows(config, None)
@@ -32,10 +32,10 @@ def ernie_decoder(
     return form.decoder(config, max_positions, attention, ffn)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=2, head_dim=128)
     ffn = gated_mlps(config, has_bias=config.boolean("use_bias", False))
     return ernie_decoder(config, max_positions, heads, ffn)
 
 
-ERNIE4_5 = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)
+ERNIE4_5 = Family(_describe, 131_072, bos_token_id=1, eos_token_id=2)

@@ -3,9 +3,9 @@
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.ernie4_5 import ernie_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp, gated_mlps
 from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
@@ -15,7 +15,7 @@ from pagedrun.paged.models.quant.registry import linear_method
 _TENSORS = NamedTensors(dropped=("model.mtp_",))
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     if config.boolean("use_bias", False):
         raise config.error("use_bias", "false for a model of this type, whose head has no bias")
     config = config.with_defaults({"intermediate_size": 12_288})
@@ -58,4 +58,4 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     return ffn
 
 
-ERNIE4_5_MOE = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)
+ERNIE4_5_MOE = Family(_describe, 131_072, bos_token_id=1, eos_token_id=2)

@@ -1,13 +1,8 @@
 """Gemma 2: norms before and behind, capped scores, a window in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import (
-    DecoderForm,
-    DecoderLayerSpec,
-    DecoderSpec,
-    LayerNorms,
-)
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
     Heads,
@@ -40,7 +35,7 @@ _DEFAULTS: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
     bias = config.boolean("attention_bias", False)
     windows = periodic_windows(config, sliding_window(config), 2)
@@ -75,4 +70,4 @@ def optional_cap(config: JsonObject, name: str) -> float | None:
     return config.number(name, 1e-3, 1e6) if config.has(name) else None
 
 
-GEMMA2 = Family(_describe, load_decoder, 8192, bos_token_id=2, eos_token_id=1)
+GEMMA2 = Family(_describe, 8192, bos_token_id=2, eos_token_id=1)

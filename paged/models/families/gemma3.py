@@ -1,8 +1,8 @@
 """Gemma 3: norms as in Gemma 2 and of each head; a window in five of six layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import gemma_form
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
@@ -28,7 +28,7 @@ _DEFAULTS: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
     bias = config.boolean("attention_bias", False)
     period = config.integer("sliding_window_pattern", 1, 4096, 6)
@@ -55,4 +55,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-GEMMA3 = Family(_describe, load_decoder, 131_072, bos_token_id=2, eos_token_id=1)
+GEMMA3 = Family(_describe, 131_072, bos_token_id=2, eos_token_id=1)

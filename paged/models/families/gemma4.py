@@ -4,29 +4,28 @@ mixtures of experts beside the dense part in some of its models."""
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role
-from pagedrun.paged.models.decoder_spec import (
-    DecoderForm,
-    DecoderLayerSpec,
-    DecoderSpec,
-    with_layer_inputs,
-)
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import GEMMA_NORMS, optional_cap
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
     Heads,
     QkNormForm,
-    full_heads,
     periodic_windows,
     sliding_window,
 )
+from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
+from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.modules.moe import side_mixture
+from pagedrun.paged.models.modules.moe import MixtureSpec, RouterSpec, SideMixtureSpec
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
+from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
 from pagedrun.paged.models.quant.registry import linear_method
+from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
 _ACTIVATION: Activation = "gelu_tanh"
@@ -53,7 +52,7 @@ _DEFAULTS: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
     # The last layer reads everything, whatever `layer_types` says of it.
     windows = (*periodic_windows(config, sliding_window(config), 6)[:-1], None)
@@ -67,7 +66,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
         out_bias=bias,
         qk_norm=QkNormForm(),
         scale=1.0,
-        full_heads=full_heads(config, windows),
+        full_heads=_full_heads(config, windows),
         full_keys_are_values=config.boolean("attention_k_eq_v", False),
         normalizes_values=True,
         sources=sources,
@@ -79,18 +78,124 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
         embedding_scale=config.integer("hidden_size", 1, 2**20) ** 0.5,
         logits_cap=optional_cap(config, "final_logit_softcapping"),
     )
-    network = form.decoder(_causal(config), max_positions, attention, _ffns(config, sources))
     has_experts = config.boolean("enable_moe_block", False)
+    size = config.integer("hidden_size_per_layer_input", 0, 2**16)
 
-    def whole(index: int, layer: DecoderLayerSpec) -> DecoderLayerSpec:
-        beside = side_mixture(config, index, norm, _ACTIVATION) if has_experts else None
-        name = f"model.layers.{index}.layer_scalar"
-        scale = Parameter(name, (1,), Role.SCALE, in_float32=True)
-        return replace(layer, side_mixture=beside, scale=scale)
+    def finish(index: int, layer: DecoderLayerSpec) -> DecoderLayerSpec:
+        name = f"model.layers.{index}"
+        return replace(
+            layer,
+            side_mixture=_side_mixture(config, name, norm) if has_experts else None,
+            input_gate=_input_gate(config, name, size, norm) if size else None,
+            scale=_scale(f"{name}.layer_scalar", 1),
+        )
 
-    layers = tuple(whole(index, layer) for index, layer in enumerate(network.layers))
-    network = replace(network, layers=layers, ignored=network.ignored + _unread(sources))
-    return with_layer_inputs(network, config, norm, _ACTIVATION)
+    network = form.decoder(
+        _causal(config), max_positions, attention, _ffns(config, sources), finish
+    )
+    return replace(
+        network,
+        ignored=network.ignored + _unread(sources),
+        layer_inputs=_layer_inputs(config, len(windows), size, norm) if size else None,
+    )
+
+
+def _scale(name: str, size: int) -> Parameter:
+    return Parameter(name, (size,), Role.SCALE, in_float32=True)
+
+
+def _linear(config: JsonObject, name: str, in_features: int, out_features: int) -> LinearSpec:
+    parts = (Projection(name, out_features),)
+    return LinearSpec(parts, in_features, has_bias=False, method=linear_method(config))
+
+
+def _side_mixture(config: JsonObject, name: str, norm: NormForm) -> SideMixtureSpec:
+    """Return the MoE layer beside the dense part of a layer."""
+    hidden = config.integer("hidden_size", 1, 2**20)
+    num_experts = config.integer("num_experts", 1, 2**14)
+    inner = config.integer("moe_intermediate_size", 1, 2**22)
+    num_chosen = config.integer("top_k_experts", 1, num_experts)
+    layouts, method = (Stacked(), Separate()), linear_method(config)
+    router = _linear(config, f"{name}.router.proj", hidden, num_experts)
+    return SideMixtureSpec(
+        MixtureSpec(
+            RouterSpec(
+                replace(router, is_delicate=True),
+                ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
+            ),
+            activation=_ACTIVATION,
+            experts=ExpertsSpec(f"{name}.experts", num_experts, hidden, inner, layouts, method),
+        ),
+        router_scale=_scale(f"{name}.router.scale", hidden),
+        router_factor=hidden**-0.5,
+        expert_scales=_scale(f"{name}.router.per_expert_scale", num_experts),
+        norm=norm.named(f"{name}.pre_feedforward_layernorm_2", hidden),
+        out_norm=norm.named(f"{name}.post_feedforward_layernorm_2", hidden),
+        dense_norm=norm.named(f"{name}.post_feedforward_layernorm_1", hidden),
+    )
+
+
+def _input_gate(config: JsonObject, name: str, size: int, norm: NormForm) -> InputGateSpec:
+    hidden = config.integer("hidden_size", 1, 2**20)
+    return InputGateSpec(
+        _ACTIVATION,
+        gate=_linear(config, f"{name}.per_layer_input_gate", hidden, size),
+        out=_linear(config, f"{name}.per_layer_projection", size, hidden),
+        out_norm=norm.named(f"{name}.post_per_layer_input_norm", hidden),
+    )
+
+
+def _layer_inputs(
+    config: JsonObject, num_layers: int, size: int, norm: NormForm
+) -> LayerInputsSpec:
+    """Return the per-layer embeddings; `ModelError` for a table smaller than the vocabulary."""
+    hidden, width = config.integer("hidden_size", 1, 2**20), num_layers * size
+    vocab_size = config.integer("vocab_size", 1, 2**24)
+    num_tokens = config.integer("vocab_size_per_layer_input", vocab_size, 2**24)
+    return LayerInputsSpec(
+        num_layers,
+        size,
+        EmbeddingSpec("model.embed_tokens_per_layer", num_tokens, width, size**0.5),
+        projection=_linear(config, "model.per_layer_model_projection", hidden, width),
+        projection_scale=hidden**-0.5,
+        norm=norm.named("model.per_layer_projection_norm", size),
+    )
+
+
+_GLOBAL_HEAD_DIM = 512
+_PER_LAYER_FIELDS = {"head_dim", "num_key_value_heads"}
+
+
+def _full_heads(config: JsonObject, windows: Sequence[int | None]) -> Heads:
+    """Return the heads of layers without a window.
+
+    What transformers 5 saves has them layer by layer in `per_layer_config`, the files on the hub in
+    `global_head_dim` and, if keys are values, in `num_global_key_value_heads`. Raises `ModelError`
+    for layers of one kind that differ.
+    """
+    given: dict[str, JSONValue]
+    if config.has("per_layer_config"):
+        given = _full_layer_fields(config, windows)
+    else:
+        given = {"head_dim": config.integer("global_head_dim", 1, 2**12, _GLOBAL_HEAD_DIM)}
+        fewer = "num_global_key_value_heads"
+        if config.boolean("attention_k_eq_v", False) and config.has(fewer):
+            given["num_key_value_heads"] = config.integer(fewer, 1, 2**14)
+    return Heads.from_json(JsonObject(config.origin, {**config.fields, **given}))
+
+
+def _full_layer_fields(config: JsonObject, windows: Sequence[int | None]) -> dict[str, JSONValue]:
+    given = config.section("per_layer_config").fields
+    full = [str(layer) for layer, window in enumerate(windows) if window is None]
+    heads = given.get(full[0])
+    alike = sorted(given) == sorted(full) and all(given[layer] == heads for layer in full)
+    if not alike or not isinstance(heads, dict) or heads.keys() - _PER_LAYER_FIELDS:
+        raise ModelError(
+            f"{config.origin}: per_layer_config gives layers different shapes, which "
+            "pagedrun does not support, except head_dim and num_key_value_heads of all "
+            "layers with full attention"
+        )
+    return heads
 
 
 def _sources(config: JsonObject, windows: Sequence[int | None]) -> list[int | None]:
@@ -140,12 +245,12 @@ def _causal(config: JsonObject) -> JsonObject:
     return JsonObject(config.origin, {k: v for k, v in config.fields.items() if k not in read})
 
 
-def _describe_unified(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe_unified(config: JsonObject, max_positions: int) -> DecoderSpec:
     """A model of this type has neither experts nor inputs of its layers."""
     without: dict[str, JSONValue] = {"hidden_size_per_layer_input": 0, "enable_moe_block": False}
     config = config.with_defaults({"sliding_window": 1024})
     return _describe(JsonObject(config.origin, {**config.fields, **without}), max_positions)
 
 
-GEMMA4 = Family(_describe, load_decoder, 131_072, bos_token_id=2, eos_token_id=1)
-GEMMA4_UNIFIED = Family(_describe_unified, load_decoder, 262_144, bos_token_id=2, eos_token_id=1)
+GEMMA4 = Family(_describe, 131_072, bos_token_id=2, eos_token_id=1)
+GEMMA4_UNIFIED = Family(_describe_unified, 262_144, bos_token_id=2, eos_token_id=1)

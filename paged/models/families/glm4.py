@@ -1,20 +1,15 @@
 """GLM-4: norms before and behind; neighbouring elements of the first half of heads turn."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import (
-    DecoderForm,
-    DecoderLayerSpec,
-    DecoderSpec,
-    LayerNorms,
-)
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = layer_windows(config, None)
     attention = AttentionForm(
         Heads.from_json(config, num_kv_heads=2, head_dim=128),
@@ -31,4 +26,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return form.decoder(config, max_positions, attention, gated_mlps(config, is_fused=True))
 
 
-GLM4 = Family(_describe, load_decoder, 131_072, eos_token_id=(151_329, 151_336, 151_338))
+GLM4 = Family(_describe, 131_072, eos_token_id=(151_329, 151_336, 151_338))

@@ -2,8 +2,8 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
 from pagedrun.paged.models.modules.moe import sigmoid_mixtures
 from pagedrun.paged.models.modules.norm import NormForm
@@ -19,7 +19,7 @@ _MIXTURES: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = alike_windows(config, None)
     attention = AttentionForm(
         Heads.from_json(config, num_kv_heads=8),
@@ -40,4 +40,4 @@ def _tensors(config: JsonObject, num_layers: int) -> NamedTensors:
     return NamedTensors(dropped=tuple(f"model.layers.{layer}." for layer in guessing))
 
 
-GLM4_MOE = Family(_describe, load_decoder, 131_072)
+GLM4_MOE = Family(_describe, 131_072)

@@ -2,8 +2,8 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
     Heads,
@@ -46,7 +46,7 @@ _YARN: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = _without_mxfp4(config.with_defaults(_DEFAULTS))
     if not config.has("rope_scaling") and not config.has("rope_parameters"):
         config = JsonObject(config.origin, {**config.fields, "rope_parameters": _YARN})
@@ -117,4 +117,4 @@ def _without_mxfp4(config: JsonObject) -> JsonObject:
     return JsonObject(config.origin, {k: v for k, v in config.fields.items() if k != noted})
 
 
-GPT_OSS = Family(_describe, load_decoder, 131_072)
+GPT_OSS = Family(_describe, 131_072)

@@ -1,8 +1,8 @@
 """Granite: Llama with a factor for embeddings, scores, residual additions and logits."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
@@ -11,7 +11,7 @@ from pagedrun.paged.models.modules.rotary import RopeConfig
 
 def granite_decoder(
     config: JsonObject, max_positions: int, ffn: FfnOfLayer, *, turns: bool = True
-) -> DecoderSpec[DecoderLayerSpec]:
+) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index.
 
     `turns`: queries and keys are rotated.
@@ -36,7 +36,7 @@ def granite_decoder(
     return form.decoder(config, max_positions, attention, ffn)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
     return granite_decoder(config, max_positions, ffn)
 
@@ -45,4 +45,4 @@ def _factor(config: JsonObject, name: str) -> float:
     return config.number(name, 1e-6, 1e6, 1.0)
 
 
-GRANITE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
+GRANITE = Family(_describe, 2048, bos_token_id=1, eos_token_id=2)

@@ -2,8 +2,8 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.granite import granite_decoder
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, MlpSpec, check_activation
@@ -14,12 +14,12 @@ from pagedrun.paged.models.quant.registry import linear_method
 _LAYOUT = Stacked("input_linear.weight", "output_linear.weight")
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     shared_inner = config.integer("shared_intermediate_size", 0, 2**22, 0)
     return granite_decoder(config, max_positions, _ffns(config, shared_inner))
 
 
-def _describe_hybrid(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe_hybrid(config: JsonObject, max_positions: int) -> DecoderSpec:
     """Read Granite 4, whose layers may have no rotation, no experts, or neither."""
     num_layers = config.integer("num_hidden_layers", 1, 4096)
     given = config.get("layer_types")
@@ -75,5 +75,5 @@ def _shared(config: JsonObject, layer: int, inner: int) -> MlpSpec:
     )
 
 
-GRANITEMOE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
-GRANITEMOEHYBRID = Family(_describe_hybrid, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
+GRANITEMOE = Family(_describe, 2048, bos_token_id=1, eos_token_id=2)
+GRANITEMOEHYBRID = Family(_describe_hybrid, 2048, bos_token_id=1, eos_token_id=2)

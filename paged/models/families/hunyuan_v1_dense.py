@@ -1,17 +1,15 @@
 """Hunyuan: Llama with norms of each head's query and key behind their rotation."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, layer_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
 
-def hunyuan_decoder(
-    config: JsonObject, max_positions: int, ffn: FfnOfLayer
-) -> DecoderSpec[DecoderLayerSpec]:
+def hunyuan_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("attention_bias", False)
     heads, windows = Heads.from_json(config), layer_windows(config, None)
@@ -27,7 +25,7 @@ def hunyuan_decoder(
     return form.decoder(config, max_positions, attention, ffn)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     return hunyuan_decoder(config, max_positions, gated_mlps(config))
 
 
@@ -42,4 +40,4 @@ def _rope(config: JsonObject, max_positions: int, head_dim: int) -> RopeConfig:
     return RopeConfig(theta * alpha ** (head_dim / (head_dim - 2)))
 
 
-HUNYUAN_V1_DENSE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
+HUNYUAN_V1_DENSE = Family(_describe, 2048, bos_token_id=1, eos_token_id=2)

@@ -2,8 +2,8 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation, gated_mlp
 from pagedrun.paged.models.modules.moe import MixtureForm, MixtureSpec, number_of_experts
@@ -13,7 +13,7 @@ from pagedrun.paged.models.quant.registry import linear_method
 _LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert")
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = _with_layers_alike(config)
     return hunyuan_decoder(config, max_positions, _mixtures(config))
 
@@ -49,4 +49,4 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     return ffn
 
 
-HUNYUAN_V1_MOE = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
+HUNYUAN_V1_MOE = Family(_describe, 2048, bos_token_id=1, eos_token_id=2)

@@ -1,13 +1,8 @@
 """LFM2: short convolutions, and attention in some layers; norms of heads; names of its own."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import (
-    DecoderForm,
-    DecoderLayerSpec,
-    DecoderSpec,
-    LayerNorms,
-)
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, MlpSpec, gated_mlp
@@ -33,9 +28,7 @@ def with_new_names(config: JsonObject) -> JsonObject:
     return JsonObject(config.origin, {**config.fields, **old})
 
 
-def lfm2_decoder(
-    config: JsonObject, max_positions: int, ffn: FfnOfLayer
-) -> DecoderSpec[DecoderLayerSpec]:
+def lfm2_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     attends = layers_that_attend(config, "conv", _layer_types(config))
     rope = RopeConfig.from_json(config, max_positions, theta=1_000_000.0)
@@ -56,7 +49,7 @@ def lfm2_decoder(
     return form.decoder(config, max_positions, mixers, ffn)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = with_new_names(config)
     return lfm2_decoder(config, max_positions, _ffns(config))
 
@@ -99,4 +92,4 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
     return ffn
 
 
-LFM2 = Family(_describe, load_decoder, 128_000, bos_token_id=1, eos_token_id=2)
+LFM2 = Family(_describe, 128_000, bos_token_id=1, eos_token_id=2)

@@ -2,8 +2,8 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp
 from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
@@ -11,7 +11,7 @@ from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
 from pagedrun.paged.models.quant.registry import linear_method
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = with_new_names(config)
     return lfm2_decoder(config, max_positions, _ffns(config))
 
@@ -45,4 +45,4 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
     return ffn
 
 
-LFM2_MOE = Family(_describe, load_decoder, 128_000, bos_token_id=1, eos_token_id=2)
+LFM2_MOE = Family(_describe, 128_000, bos_token_id=1, eos_token_id=2)

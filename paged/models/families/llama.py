@@ -1,13 +1,13 @@
 """Llama: full attention; biases where config.json asks for them."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     attention_bias = config.boolean("attention_bias", False)
     return llama_decoder(
         config,
@@ -20,4 +20,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-LLAMA = Family(_describe, load_decoder, 2048, bos_token_id=1, eos_token_id=2)
+LLAMA = Family(_describe, 2048, bos_token_id=1, eos_token_id=2)

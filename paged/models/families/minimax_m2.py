@@ -2,8 +2,8 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
@@ -14,7 +14,7 @@ from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
 _LAYOUTS = (Separate(gate="w1", up="w3", down="w2"), Stacked())
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
     windows = alike_windows(config, None)
     # Hub files give the rotated part of a head in numbers, not as a share.
@@ -43,4 +43,4 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
     return lambda layer: form.mixture(config, f"model.layers.{layer}.block_sparse_moe")
 
 
-MINIMAX_M2 = Family(_describe, load_decoder, 196_608, bos_token_id=200_034, eos_token_id=200_020)
+MINIMAX_M2 = Family(_describe, 196_608, bos_token_id=200_034, eos_token_id=200_020)

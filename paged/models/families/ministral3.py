@@ -1,8 +1,8 @@
 """Ministral 3: Mistral with queries that grow with their position."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, sliding_window
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
@@ -21,7 +21,7 @@ _ROPE: dict[str, JSONValue] = {
 }
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     if not (config.has("rope_parameters") or config.has("rope_scaling")):
         config = config.with_defaults({"rope_parameters": _ROPE})
     scaling = config.nested("rope_scaling") or config.section("rope_parameters")
@@ -41,4 +41,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return form.decoder(config, max_positions, attention, gated_mlps(config))
 
 
-MINISTRAL3 = Family(_describe, load_decoder, 262_144, bos_token_id=1, eos_token_id=2)
+MINISTRAL3 = Family(_describe, 262_144, bos_token_id=1, eos_token_id=2)

@@ -1,13 +1,13 @@
 """Mistral: a sliding window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, layer_windows, sliding_window
 from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     window = sliding_window(config)
     windows = layer_windows(config, window)
     if any(each != window for each in windows):
@@ -16,4 +16,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return llama_decoder(config, max_positions, heads, windows, gated_mlps(config))
 
 
-MISTRAL = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)
+MISTRAL = Family(_describe, 131_072, bos_token_id=1, eos_token_id=2)

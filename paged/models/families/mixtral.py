@@ -1,8 +1,8 @@
 """Mixtral: mixtures of experts in every layer; a sliding window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
 from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
 from pagedrun.paged.models.quant.expert_layouts import Separate
@@ -11,7 +11,7 @@ _DEFAULTS = MixtureDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
 _PROJECTIONS = Separate(gate="w1", up="w3", down="w2")
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     # What transformers assumes for this family alone.
     silent = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
     config = JsonObject(config.origin, {**silent, **config.fields})
@@ -31,4 +31,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-MIXTRAL = Family(_describe, load_decoder, 131_072, bos_token_id=1, eos_token_id=2)
+MIXTRAL = Family(_describe, 131_072, bos_token_id=1, eos_token_id=2)

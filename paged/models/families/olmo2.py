@@ -1,13 +1,8 @@
 """OLMo 2: norms behind attention and feed-forward, and of all queries and keys together."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import (
-    DecoderForm,
-    DecoderLayerSpec,
-    DecoderSpec,
-    LayerNorms,
-)
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
@@ -21,7 +16,7 @@ OLMO_NORMS = LayerNorms(
 )
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, None)
     attention = AttentionForm(
@@ -36,4 +31,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return form.decoder(config, max_positions, attention, gated_mlps(config))
 
 
-OLMO2 = Family(_describe, load_decoder, 2048, eos_token_id=50_279)
+OLMO2 = Family(_describe, 2048, eos_token_id=50_279)

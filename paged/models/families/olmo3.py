@@ -1,8 +1,8 @@
 """OLMo 3: OLMo 2 with a sliding window in three of four layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.olmo2 import OLMO_NORMS
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
@@ -16,7 +16,7 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = periodic_windows(config, sliding_window(config), 4)
     attention = AttentionForm(
@@ -33,4 +33,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return form.decoder(config, max_positions, attention, gated_mlps(config))
 
 
-OLMO3 = Family(_describe, load_decoder, 2048, eos_token_id=50_279)
+OLMO3 = Family(_describe, 2048, eos_token_id=50_279)

@@ -1,8 +1,8 @@
 """OLMoE: norms of all queries and keys together, and mixtures in every layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
 from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
@@ -13,7 +13,7 @@ from pagedrun.paged.models.quant.expert_layouts import Separate
 _DEFAULTS = MixtureDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     check_activation(config, "silu")
     if config.has("clip_qkv"):
         raise config.error(
@@ -43,4 +43,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-OLMOE = Family(_describe, load_decoder, 4096, eos_token_id=50_279)
+OLMOE = Family(_describe, 4096, eos_token_id=50_279)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
     Heads,
@@ -16,7 +16,7 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import MAX_FACTOR, MAX_POSITIONS, RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads, windows = Heads.from_json(config), layer_windows(config, _window(config))
     rope = _rope(config, max_positions, heads.head_dim)
     if rope.kind == "longrope":
@@ -66,4 +66,4 @@ def _factors(scaling: JsonObject, num_pairs: int) -> tuple[float, ...]:
     return tuple(factors)
 
 
-PHI3 = Family(_describe, load_decoder, 4096, bos_token_id=1, eos_token_id=32_000)
+PHI3 = Family(_describe, 4096, bos_token_id=1, eos_token_id=32_000)

@@ -1,16 +1,16 @@
 """Qwen2: biases of queries, keys and values; a sliding window in the upper layers, if any."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, upper_layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=32)
     windows = upper_layer_windows(config)
     return llama_decoder(config, max_positions, heads, windows, gated_mlps(config), qkv_bias=True)
 
 
-QWEN2 = Family(_describe, load_decoder, 32_768)
+QWEN2 = Family(_describe, 32_768)

@@ -1,15 +1,15 @@
 """Qwen2 with mixtures of experts, one of which all tokens pass; windows in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, every_other_layer_windows
 from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
 
 _DEFAULTS = MixtureDefaults(num_experts=60, num_chosen=4, inner=1408)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     shared_inner = config.integer("shared_expert_intermediate_size", 1, 2**22, 5632)
     return llama_decoder(
         config,
@@ -21,4 +21,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-QWEN2_MOE = Family(_describe, load_decoder, 32_768)
+QWEN2_MOE = Family(_describe, 32_768)

@@ -1,13 +1,13 @@
 """Qwen3: heads of their own size, normalised before rotation; windows as in Qwen2."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, upper_layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     attention_bias = config.boolean("attention_bias", False)
     return llama_decoder(
         config,
@@ -21,4 +21,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-QWEN3 = Family(_describe, load_decoder, 32_768)
+QWEN3 = Family(_describe, 32_768)

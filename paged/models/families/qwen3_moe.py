@@ -1,15 +1,15 @@
 """Qwen3 with mixtures of experts: Qwen3's attention; a window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, llama_decoder
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
 from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
 
 _DEFAULTS = MixtureDefaults(num_experts=128, num_chosen=8, inner=768)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     attention_bias = config.boolean("attention_bias", False)
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
     return llama_decoder(
@@ -24,4 +24,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     )
 
 
-QWEN3_MOE = Family(_describe, load_decoder, 32_768)
+QWEN3_MOE = Family(_describe, 32_768)

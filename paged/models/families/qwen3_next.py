@@ -1,8 +1,8 @@
 """Qwen3-Next: as Qwen3.5 with mixtures; some layers may be dense; inputs of DeltaNets in groups."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads
 from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
 from pagedrun.paged.models.modules.recurrence import delta_net_decoder, grouped_inputs
@@ -10,7 +10,7 @@ from pagedrun.paged.models.modules.recurrence import delta_net_decoder, grouped_
 _DEFAULTS = MixtureDefaults(num_experts=512, num_chosen=10, inner=512)
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults({"norm_topk_prob": True, "intermediate_size": 5632})
     heads = Heads.from_json(config, num_kv_heads=2, head_dim=256)
     shared_inner = config.integer("shared_expert_intermediate_size", 1, 2**22, 512)
@@ -18,4 +18,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return delta_net_decoder(config, max_positions, heads, ffns, grouped_inputs)
 
 
-QWEN3_NEXT = Family(_describe, load_decoder, 32_768)
+QWEN3_NEXT = Family(_describe, 32_768)

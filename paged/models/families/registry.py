@@ -1,7 +1,5 @@
 """Families by the `model_type` of config.json, and the known types that are not supported."""
 
-from typing import Any
-
 from pagedrun.paged.models.families.dots1 import DOTS1
 from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
 from pagedrun.paged.models.families.ernie4_5_moe import ERNIE4_5_MOE
@@ -38,7 +36,7 @@ from pagedrun.paged.models.families.qwen3_next import QWEN3_NEXT
 from pagedrun.paged.models.families.seed_oss import SEED_OSS
 from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
-FAMILIES: dict[str, Family[Any]] = {
+FAMILIES: dict[str, Family] = {
     "dots1": DOTS1,
     "ernie4_5_moe": ERNIE4_5_MOE,
     "gemma2": GEMMA2,

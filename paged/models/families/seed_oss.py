@@ -1,15 +1,15 @@
 """Seed-OSS: Llama with heads of their own size and biases of queries, keys and values."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = layer_windows(config, None)
     attention = AttentionForm(
         Heads.from_json(config, num_kv_heads=8, head_dim=128),
@@ -23,4 +23,4 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLaye
     return form.decoder(config, max_positions, attention, ffn)
 
 
-SEED_OSS = Family(_describe, load_decoder, 524_288, bos_token_id=0, eos_token_id=2)
+SEED_OSS = Family(_describe, 524_288, bos_token_id=0, eos_token_id=2)

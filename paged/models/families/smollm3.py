@@ -1,8 +1,8 @@
 """SmolLM3: Llama with no rotation in every fourth layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
-from pagedrun.paged.models.families.family import Family, load_decoder
+from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
     AttentionForm,
     Heads,
@@ -14,7 +14,7 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
 
-def _describe(config: JsonObject, max_positions: int) -> DecoderSpec[DecoderLayerSpec]:
+def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, _window(config))
     rope = RopeConfig.from_json(config, max_positions, theta=2_000_000.0)
@@ -50,4 +50,4 @@ def _has_rope(config: JsonObject, num_layers: int) -> list[bool]:
     return [flag == 1 for flag in flags[:num_layers]]
 
 
-SMOLLM3 = Family(_describe, load_decoder, 32_768, bos_token_id=128_000, eos_token_id=128_001)
+SMOLLM3 = Family(_describe, 32_768, bos_token_id=128_000, eos_token_id=128_001)

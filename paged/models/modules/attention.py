@@ -8,7 +8,9 @@ and heads are read as transformers 5 reads them. `attention_layer` computes it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
     InterleavedParts,
@@ -23,7 +25,11 @@ from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, Rop
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.json_value import JSONValue
+
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+    from pagedrun.paged.models.modules.attention_layer import SelfAttention
+    from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,16 @@ class AttentionSpec:
         normalized = 2 * projected if self.normalizes_all_heads else 0
         gate = 2 * self.num_heads if self.has_gate else 0  # and what it opens
         return (2 * self.num_heads + projected + normalized + gate) * self.head_dim
+
+    def load(
+        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
+    ) -> "SelfAttention":
+        """Return the layer with its weights; `place` is that of its keys and values."""
+        # Imported here: `plan` reads descriptions without torch.
+        from pagedrun.paged.models.modules.attention_layer import SelfAttention
+
+        assert isinstance(place, KVPlace)
+        return SelfAttention(self, place, source, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,42 +260,6 @@ class AttentionForm:
 
 def _sinks(prefix: str, heads: Heads) -> Parameter:
     return Parameter(f"{prefix}.sinks", (heads.num_heads,), Role.BIAS, in_float32=True)
-
-
-_GLOBAL_HEAD_DIM = 512
-_PER_LAYER_FIELDS = {"head_dim", "num_key_value_heads"}
-
-
-def full_heads(config: JsonObject, windows: Sequence[int | None]) -> Heads:
-    """Return the heads of layers without a window.
-
-    What transformers 5 saves has them layer by layer in `per_layer_config`, the files on the hub in
-    `global_head_dim` and, if keys are values, in `num_global_key_value_heads`. Raises `ModelError`
-    for layers of one kind that differ.
-    """
-    given: dict[str, JSONValue]
-    if config.has("per_layer_config"):
-        given = _full_layer_fields(config, windows)
-    else:
-        given = {"head_dim": config.integer("global_head_dim", 1, 2**12, _GLOBAL_HEAD_DIM)}
-        fewer = "num_global_key_value_heads"
-        if config.boolean("attention_k_eq_v", False) and config.has(fewer):
-            given["num_key_value_heads"] = config.integer(fewer, 1, 2**14)
-    return Heads.from_json(JsonObject(config.origin, {**config.fields, **given}))
-
-
-def _full_layer_fields(config: JsonObject, windows: Sequence[int | None]) -> dict[str, JSONValue]:
-    given = config.section("per_layer_config").fields
-    full = [str(layer) for layer, window in enumerate(windows) if window is None]
-    heads = given.get(full[0])
-    alike = sorted(given) == sorted(full) and all(given[layer] == heads for layer in full)
-    if not alike or not isinstance(heads, dict) or heads.keys() - _PER_LAYER_FIELDS:
-        raise ModelError(
-            f"{config.origin}: per_layer_config gives layers different shapes, which "
-            "pagedrun does not support, except head_dim and num_key_value_heads of all "
-            "layers with full attention"
-        )
-    return heads
 
 
 # The window of a config.json that does not name one, and the first layer that has it (Qwen).

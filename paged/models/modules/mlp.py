@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.quant.registry import linear_method
+
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+    from pagedrun.paged.models.modules.mlp_layer import Mlp
+    from pagedrun.paged.models.modules.moe_layer import Mixture
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -36,8 +41,15 @@ class MlpSpec:
         return 3 * self.intermediate_size
 
     def stored_as(self, stored: StoredTensors) -> "MlpSpec":
-        """Return itself: there is one way of holding it."""
+        """Return itself: there is one layout."""
         return self
+
+    def load(self, source: "WeightSource") -> "Mlp":
+        """Return the layer with its weights."""
+        # Imported here: `plan` reads descriptions without torch.
+        from pagedrun.paged.models.modules.mlp_layer import Mlp
+
+        return Mlp(self, source)
 
 
 class FfnSpec(Protocol):
@@ -59,7 +71,11 @@ class FfnSpec(Protocol):
         ...
 
     def stored_as(self, stored: StoredTensors) -> "FfnSpec":
-        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        """Return the part in the layout of a checkpoint that has the tensors `stored`."""
+        ...
+
+    def load(self, source: "WeightSource") -> "Mlp | Mixture":
+        """Return the layer with its weights."""
         ...
 
 

@@ -8,6 +8,7 @@ dense MLP (`SideMixtureSpec`). `moe_layer` computes them.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
@@ -27,10 +28,14 @@ from pagedrun.paged.models.modules.mlp import (
     gated_mlp,
     gated_mlps,
 )
-from pagedrun.paged.models.modules.norm import NormForm, NormSpec
+from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked, StackedApart
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
+
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+    from pagedrun.paged.models.modules.moe_layer import Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,13 @@ class MixtureSpec:
     def stored_as(self, stored: StoredTensors) -> "MixtureSpec":
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         return replace(self, experts=self.experts.stored_as(stored))
+
+    def load(self, source: "WeightSource") -> "Mixture":
+        """Return the layer with its weights."""
+        # Imported here: `plan` reads descriptions without torch.
+        from pagedrun.paged.models.modules.moe_layer import Mixture
+
+        return Mixture(self, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,36 +375,4 @@ def _choice(config: JsonObject, num_experts: int) -> ExpertChoice:
         scaling=config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
         num_groups=num_groups,
         num_chosen_groups=num_chosen_groups,
-    )
-
-
-def side_mixture(
-    config: JsonObject, layer: int, norm: NormForm, activation: Activation
-) -> SideMixtureSpec:
-    """Return the mixture of a layer. Raises `ModelError` for what it cannot be."""
-    name, method = f"model.layers.{layer}", linear_method(config)
-    hidden = config.integer("hidden_size", 1, 2**20)
-    num_experts = config.integer("num_experts", 1, 2**14)
-    inner = config.integer("moe_intermediate_size", 1, 2**22)
-    router = Projection(f"{name}.router.proj", num_experts)
-    num_chosen = config.integer("top_k_experts", 1, num_experts)
-    return SideMixtureSpec(
-        MixtureSpec(
-            RouterSpec(
-                LinearSpec((router,), hidden, has_bias=False, method=method, is_delicate=True),
-                ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
-            ),
-            activation=activation,
-            experts=ExpertsSpec(
-                f"{name}.experts", num_experts, hidden, inner, (Stacked(), Separate()), method
-            ),
-        ),
-        router_scale=Parameter(f"{name}.router.scale", (hidden,), Role.SCALE, in_float32=True),
-        router_factor=hidden**-0.5,
-        expert_scales=Parameter(
-            f"{name}.router.per_expert_scale", (num_experts,), Role.SCALE, in_float32=True
-        ),
-        norm=norm.named(f"{name}.pre_feedforward_layernorm_2", hidden),
-        out_norm=norm.named(f"{name}.post_feedforward_layernorm_2", hidden),
-        dense_norm=norm.named(f"{name}.post_feedforward_layernorm_1", hidden),
     )

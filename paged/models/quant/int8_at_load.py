@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
-from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerT
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.quant.int8 import MAX_IN_FEATURES, Int8, Int8Activations
 from pagedrun.paged.models.quant.linear_methods import Dense
@@ -13,7 +13,7 @@ from pagedrun.paged.values.errors import ModelError, option
 ValueT = TypeVar("ValueT")
 
 
-def int8_at_load(network: DecoderSpec[LayerT], origin: object) -> DecoderSpec[LayerT]:
+def int8_at_load(network: DecoderSpec, origin: object) -> DecoderSpec:
     """Return a network whose linear layers are in int8, but those that are delicate, and experts.
 
     A tied head gets codes of its own, made of the embedding's table, which stays as it is. A

@@ -12,13 +12,7 @@ from importlib.metadata import version
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StateArray, StateSpec
 from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
-from pagedrun.paged.models.network import (
-    AttentionHeads,
-    KVGroup,
-    bytes_read,
-    kv_groups,
-    kv_places,
-)
+from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 
 
