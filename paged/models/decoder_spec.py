@@ -1,6 +1,6 @@
 """Decoders: description, and its reading from config.json.
 
-A family describes its decoder by a `DecoderForm` (norms, tied head, scales of embedding and
+A family calls `decoder` (norms, tied head, scales of embedding and
 logits), a form of its attention or recurrent layers, and its feed-forward layers; `llama_decoder`
 is the form of Llama and its many relatives. The `DecoderSpec` has everything that planning and
 loading ask for: parameters, bytes, KV groups, states, and the widest point of a forward pass.
@@ -22,7 +22,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Part,
     StoredTensors,
 )
-from pagedrun.paged.models.modules.attention import AttentionForm, AttentionSpec, Heads, QkNormForm
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, check_activation
@@ -348,84 +348,69 @@ class LayerNorms:
     ffn_out: str | None = None
 
 
-class MixerForm(Protocol):
-    """Attention in all layers, or recurrences in some."""
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the decoder."""
-        ...
-
-    def layer(
-        self, index: int, config: JsonObject, norm: NormForm
-    ) -> AttentionSpec | RecurrentSpec:
-        """Return the mixer of a layer."""
-        ...
+MixerOfLayer = Callable[[int], AttentionSpec | RecurrentSpec]
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderForm:
-    """What is not given is as in Llama; `is_tied` holds where config.json is silent."""
+def decoder(
+    config: JsonObject,
+    max_positions: int,
+    norm: NormForm,
+    mixer: MixerOfLayer,
+    ffn: FfnOfLayer,
+    *,
+    norms: LayerNorms = LayerNorms(),
+    is_tied: bool = False,
+    residual_multiplier: float = 1.0,
+    embedding_scale: float = 1.0,
+    logits_divisor: float = 1.0,
+    logits_cap: float | None = None,
+    last_norm: str = "model.norm",
+    tensors: NamedTensors = PLAIN_TENSORS,
+    finish: Callable[[int, DecoderLayerSpec], DecoderLayerSpec] | None = None,
+) -> DecoderSpec:
+    """Return a decoder under the tensor names of Llama, whose defaults it has.
 
-    norm: NormForm
-    layer_norms: LayerNorms = LayerNorms()
-    is_tied: bool = False
-    residual_multiplier: float = 1.0
-    embedding_scale: float = 1.0
-    logits_divisor: float = 1.0
-    logits_cap: float | None = None
-    last_norm: str = "model.norm"
-    tensors: NamedTensors = PLAIN_TENSORS
+    `mixer` and `ffn` give the attention or recurrence and the feed-forward part of a layer by its
+    index, `finish` adds the remaining parts to it. `is_tied` is the default of
+    `tie_word_embeddings`. Raises `ModelError` for fields that would change the arithmetic if they
+    were ignored.
+    """
+    _refuse_unsupported(config)
+    hidden = config.integer("hidden_size", 1, 2**20)
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    vocab_size = config.integer("vocab_size", 1, 2**24)
+    ties_head = config.boolean("tie_word_embeddings", is_tied)
 
-    def decoder(
-        self,
-        config: JsonObject,
-        max_positions: int,
-        mixers: MixerForm,
-        ffn: FfnOfLayer,
-        finish: Callable[[int, DecoderLayerSpec], DecoderLayerSpec] | None = None,
-    ) -> DecoderSpec:
-        """Return a decoder with a layer for each of `mixers`.
-
-        `ffn` gives the feed-forward part of a layer by its index, `finish` adds the remaining
-        parts to a layer. Raises `ModelError` for fields that would change the arithmetic if they
-        were ignored.
-        """
-        _refuse_unsupported(config)
-        hidden = config.integer("hidden_size", 1, 2**20)
-        vocab_size = config.integer("vocab_size", 1, 2**24)
-        is_tied = config.boolean("tie_word_embeddings", self.is_tied)
-
-        def layer(index: int) -> DecoderLayerSpec:
-            prefix, names = f"model.layers.{index}", self.layer_norms
-            norms = [
-                None if name is None else self.norm.named(f"{prefix}.{name}", hidden)
-                for name in (names.attention, names.ffn, names.attention_out, names.ffn_out)
-            ]
-            spec = DecoderLayerSpec(
-                attention_norm=norms[0],
-                mixer=mixers.layer(index, config, self.norm),
-                ffn_norm=norms[1],
-                ffn=ffn(index),
-                attention_out_norm=norms[2],
-                ffn_out_norm=norms[3],
-                residual_multiplier=self.residual_multiplier,
-            )
-            return spec if finish is None else finish(index, spec)
-
-        method = linear_method(config)
-        head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=method)
-        return DecoderSpec(
-            EmbeddingSpec("model.embed_tokens", vocab_size, hidden, self.embedding_scale),
-            layers=tuple(layer(index) for index in range(mixers.num_layers)),
-            norm=self.norm.named(self.last_norm, hidden),
-            head=None if is_tied else head,
-            ignored=(*_BUFFERS, *([f"{HEAD}.weight"] if is_tied else [])),
-            max_position_embeddings=max_positions,
-            logits_divisor=self.logits_divisor,
-            logits_cap=self.logits_cap,
-            tensors=self.tensors,
+    def layer(index: int) -> DecoderLayerSpec:
+        prefix = f"model.layers.{index}"
+        attention_norm, ffn_norm, attention_out_norm, ffn_out_norm = (
+            None if name is None else norm.named(f"{prefix}.{name}", hidden)
+            for name in (norms.attention, norms.ffn, norms.attention_out, norms.ffn_out)
         )
+        spec = DecoderLayerSpec(
+            attention_norm=attention_norm,
+            mixer=mixer(index),
+            ffn_norm=ffn_norm,
+            ffn=ffn(index),
+            attention_out_norm=attention_out_norm,
+            ffn_out_norm=ffn_out_norm,
+            residual_multiplier=residual_multiplier,
+        )
+        return spec if finish is None else finish(index, spec)
+
+    method = linear_method(config)
+    head = LinearSpec((Projection(HEAD, vocab_size),), hidden, has_bias=False, method=method)
+    return DecoderSpec(
+        EmbeddingSpec("model.embed_tokens", vocab_size, hidden, embedding_scale),
+        layers=tuple(layer(index) for index in range(num_layers)),
+        norm=norm.named(last_norm, hidden),
+        head=None if ties_head else head,
+        ignored=(*_BUFFERS, *([f"{HEAD}.weight"] if ties_head else [])),
+        max_position_embeddings=max_positions,
+        logits_divisor=logits_divisor,
+        logits_cap=logits_cap,
+        tensors=tensors,
+    )
 
 
 def _refuse_unsupported(config: JsonObject) -> None:
@@ -460,13 +445,20 @@ def llama_decoder(
     Raises `ModelError` for what such a decoder does not have.
     """
     check_activation(config, "silu")
-    attention = AttentionForm(
-        heads,
-        windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        qk_norm=QkNormForm() if qk_norm else None,
-    )
-    form = DecoderForm(NormForm.from_json(config))
-    return form.decoder(config, max_positions, attention, ffn)
+    rope = RopeConfig.from_json(config, max_positions)
+    norm, each_norm = NormForm.from_json(config), QkNormForm() if qk_norm else None
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+            qk_norm=each_norm,
+        )
+
+    return decoder(config, max_positions, norm, mixer, ffn)

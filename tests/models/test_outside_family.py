@@ -10,14 +10,15 @@ import torch
 import transformers
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
     QkNormForm,
+    attention,
     layer_windows,
     sliding_window,
 )
@@ -50,17 +51,21 @@ TINY = Tiny(
 
 def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = layer_windows(config, sliding_window(config))
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=4, head_dim=128),
-        windows,
-        ropes_by_kind(config, windows, max_positions, full_theta=5e5, sliding_theta=1e4),
-        qk_norm=QkNormForm(),
-    )
+    heads = Heads.from_json(config, num_kv_heads=4, head_dim=128)
+    ropes = ropes_by_kind(config, windows, max_positions, full_theta=5e5, sliding_theta=1e4)
+    norm = NormForm.from_json(config)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config, layer, heads, norm, ropes[layer], windows[layer], qk_norm=QkNormForm()
+        )
+
     defaults = MixtureDefaults(num_experts=64, num_chosen=8, inner=896)
-    return DecoderForm(NormForm.from_json(config)).decoder(
+    return decoder(
         config,
         max_positions,
-        attention,
+        norm,
+        mixer,
         lambda layer: mixture(
             config,
             f"model.layers.{layer}.mlp",

@@ -2,9 +2,9 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -20,16 +20,23 @@ def ernie_decoder(
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("use_bias", False)
     windows = layer_windows(config, None)
-    attention = AttentionForm(
-        heads,
-        windows,
-        [RopeConfig.from_json(config, max_positions, theta=500_000.0)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        turns_neighbours=True,
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5), is_tied=True, tensors=tensors)
-    return form.decoder(config, max_positions, attention, ffn)
+    rope = RopeConfig.from_json(config, max_positions, theta=500_000.0)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            turns_neighbours=True,
+        )
+
+    return decoder(config, max_positions, norm, mixer, ffn, is_tied=True, tensors=tensors)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

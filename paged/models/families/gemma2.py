@@ -1,11 +1,12 @@
 """Gemma 2: norms before and behind, capped scores, a window in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, MixerOfLayer, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
+    attention,
     periodic_windows,
     sliding_window,
 )
@@ -39,26 +40,39 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
     bias = config.boolean("attention_bias", False)
     windows = periodic_windows(config, sliding_window(config), 2)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        scale=config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
-        softcap=optional_cap(config, "attn_logit_softcapping"),
-    )
-    form = gemma_form(config)
-    return form.decoder(
-        config, max_positions, attention, gated_mlps(config, activation="gelu_tanh")
-    )
+    heads, norm = Heads.from_json(config), NormForm.from_json(config, offset=1.0)
+    rope = RopeConfig.from_json(config, max_positions)
+    scale = config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5
+    softcap = optional_cap(config, "attn_logit_softcapping")
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            scale=scale,
+            softcap=softcap,
+        )
+
+    return gemma_decoder(config, max_positions, norm, mixer)
 
 
-def gemma_form(config: JsonObject) -> DecoderForm:
-    """Return what Gemmas have in common outside attention and feed-forward."""
-    return DecoderForm(
-        NormForm.from_json(config, offset=1.0),
-        GEMMA_NORMS,
+def gemma_decoder(
+    config: JsonObject, max_positions: int, norm: NormForm, mixer: MixerOfLayer
+) -> DecoderSpec:
+    """Return the decoder of a Gemma 2 or 3 with a mixer of each layer."""
+    return decoder(
+        config,
+        max_positions,
+        norm,
+        mixer,
+        gated_mlps(config, activation="gelu_tanh"),
+        norms=GEMMA_NORMS,
         is_tied=True,
         embedding_scale=config.integer("hidden_size", 1, 2**20) ** 0.5,
         logits_cap=optional_cap(config, "final_logit_softcapping"),

@@ -3,15 +3,16 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.gemma2 import gemma_form
+from pagedrun.paged.models.families.gemma2 import gemma_decoder
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
     QkNormForm,
+    attention,
     periodic_windows,
     sliding_window,
 )
-from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -33,26 +34,29 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     period = config.integer("sliding_window_pattern", 1, 4096, 6)
     windows = periodic_windows(config, sliding_window(config), period)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        ropes_by_kind(
+    heads, norm = Heads.from_json(config), NormForm.from_json(config, offset=1.0)
+    theta = config.number("rope_local_base_freq", 1.001, 1e15, 10_000.0)
+    ropes = ropes_by_kind(
+        config, windows, max_positions, full_theta=1_000_000.0, sliding_theta=theta
+    )
+    # transformers reads attn_logit_softcapping too, and applies none.
+    scale = config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
             config,
-            windows,
-            max_positions,
-            full_theta=1_000_000.0,
-            sliding_theta=config.number("rope_local_base_freq", 1.001, 1e15, 10_000.0),
-        ),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(),
-        # transformers reads attn_logit_softcapping too, and applies none.
-        scale=config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
-    )
-    form = gemma_form(config)
-    return form.decoder(
-        config, max_positions, attention, gated_mlps(config, activation="gelu_tanh")
-    )
+            layer,
+            heads,
+            norm,
+            ropes[layer],
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(),
+            scale=scale,
+        )
+
+    return gemma_decoder(config, max_positions, norm, mixer)
 
 
 GEMMA3 = Family(_describe, 131_072, bos_token_id=2, eos_token_id=1)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import GEMMA_NORMS, optional_cap
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
     QkNormForm,
+    attention,
     periodic_windows,
     sliding_window,
 )
@@ -58,26 +59,29 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = (*periodic_windows(config, sliding_window(config), 6)[:-1], None)
     sources, norm = _sources(config, windows), NormForm.from_json(config)
     bias, heads = config.boolean("attention_bias", False), Heads.from_json(config)
-    attention = AttentionForm(
-        heads,
-        windows,
-        ropes_by_kind(config, windows, max_positions, full_theta=1e6, sliding_theta=1e4),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(),
-        scale=1.0,
-        full_heads=_full_heads(config, windows),
-        full_keys_are_values=config.boolean("attention_k_eq_v", False),
-        normalizes_values=True,
-        sources=sources,
-    )
-    form = DecoderForm(
-        norm,
-        GEMMA_NORMS,
-        is_tied=True,
-        embedding_scale=config.integer("hidden_size", 1, 2**20) ** 0.5,
-        logits_cap=optional_cap(config, "final_logit_softcapping"),
-    )
+    ropes = ropes_by_kind(config, windows, max_positions, full_theta=1e6, sliding_theta=1e4)
+
+    full_heads = _full_heads(config, windows)
+    keys_are_values = config.boolean("attention_k_eq_v", False)
+
+    def mixer(layer: int) -> AttentionSpec:
+        window = windows[layer]
+        return attention(
+            config,
+            layer,
+            full_heads if window is None else heads,
+            norm,
+            ropes[layer],
+            window,
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(),
+            scale=1.0,
+            keys_are_values=window is None and keys_are_values,
+            normalizes_values=True,
+            source=sources[layer],
+        )
+
     has_experts = config.boolean("enable_moe_block", False)
     size = config.integer("hidden_size_per_layer_input", 0, 2**16)
 
@@ -90,8 +94,17 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             scale=_scale(f"{name}.layer_scalar", 1),
         )
 
-    network = form.decoder(
-        _causal(config), max_positions, attention, _ffns(config, sources), finish
+    network = decoder(
+        _causal(config),
+        max_positions,
+        norm,
+        mixer,
+        _ffns(config, sources),
+        finish=finish,
+        norms=GEMMA_NORMS,
+        is_tied=True,
+        embedding_scale=config.integer("hidden_size", 1, 2**20) ** 0.5,
+        logits_cap=optional_cap(config, "final_logit_softcapping"),
     )
     return replace(
         network,

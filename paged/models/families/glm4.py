@@ -1,9 +1,9 @@
 """GLM-4: norms before and behind; neighbouring elements of the first half of heads turn."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -11,19 +11,29 @@ from pagedrun.paged.models.modules.rotary import RopeConfig
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = layer_windows(config, None)
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=2, head_dim=128),
-        windows,
-        [RopeConfig.from_json(config, max_positions, rotated=0.5)] * len(windows),
-        qkv_bias=config.boolean("attention_bias", True),
-        turns_neighbours=True,
-    )
+    heads = Heads.from_json(config, num_kv_heads=2, head_dim=128)
+    rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
+    norm = NormForm.from_json(config, 1.5625e-7)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=config.boolean("attention_bias", True),
+            turns_neighbours=True,
+        )
+
     norms = LayerNorms(
         attention_out="post_self_attn_layernorm",
         ffn_out="post_mlp_layernorm",
     )
-    form = DecoderForm(NormForm.from_json(config, 1.5625e-7), norms)
-    return form.decoder(config, max_positions, attention, gated_mlps(config, is_fused=True))
+    return decoder(
+        config, max_positions, norm, mixer, gated_mlps(config, is_fused=True), norms=norms
+    )
 
 
 GLM4 = Family(_describe, 131_072, eos_token_id=(151_329, 151_336, 151_338))

@@ -2,9 +2,15 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.attention import (
+    AttentionSpec,
+    Heads,
+    QkNormForm,
+    alike_windows,
+    attention,
+)
 from pagedrun.paged.models.modules.moe import sigmoid_mixtures
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -21,16 +27,24 @@ _MIXTURES: dict[str, JSONValue] = {
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     windows = alike_windows(config, None)
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=8),
-        windows,
-        [RopeConfig.from_json(config, max_positions, rotated=0.5)] * len(windows),
-        qkv_bias=config.boolean("attention_bias", False),
-        qk_norm=QkNormForm() if config.boolean("use_qk_norm", False) else None,
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5), tensors=_tensors(config, len(windows)))
+    heads = Heads.from_json(config, num_kv_heads=8)
+    rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=config.boolean("attention_bias", False),
+            qk_norm=QkNormForm() if config.boolean("use_qk_norm", False) else None,
+        )
+
     ffn = sigmoid_mixtures(config, _MIXTURES, num_experts=128)
-    return form.decoder(config, max_positions, attention, ffn)
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=_tensors(config, len(windows)))
 
 
 def _tensors(config: JsonObject, num_layers: int) -> NamedTensors:

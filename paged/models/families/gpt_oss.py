@@ -2,11 +2,12 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
+    attention,
     periodic_windows,
     sliding_window,
 )
@@ -52,16 +53,24 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config = JsonObject(config.origin, {**config.fields, "rope_parameters": _YARN})
     bias = config.boolean("attention_bias", True)
     windows = periodic_windows(config, sliding_window(config), 2)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        [RopeConfig.from_json(config, max_positions, theta=150_000.0)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        has_sinks=True,
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5))
-    return form.decoder(config, max_positions, attention, _mixtures(config))
+    heads = Heads.from_json(config)
+    rope = RopeConfig.from_json(config, max_positions, theta=150_000.0)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            has_sinks=True,
+        )
+
+    return decoder(config, max_positions, norm, mixer, _mixtures(config))
 
 
 def _mixtures(config: JsonObject) -> FfnOfLayer:

@@ -1,9 +1,9 @@
 """Granite: Llama with a factor for embeddings, scores, residual additions and logits."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, layer_windows
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -19,21 +19,32 @@ def granite_decoder(
     rope = RopeConfig.from_json(config, max_positions) if turns else None
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, None)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        [rope] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        scale=_factor(config, "attention_multiplier"),
-    )
-    form = DecoderForm(
-        NormForm.from_json(config),
+    heads = Heads.from_json(config)
+    norm = NormForm.from_json(config)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            scale=_factor(config, "attention_multiplier"),
+        )
+
+    return decoder(
+        config,
+        max_positions,
+        norm,
+        mixer,
+        ffn,
         residual_multiplier=_factor(config, "residual_multiplier"),
         embedding_scale=_factor(config, "embedding_multiplier"),
         logits_divisor=_factor(config, "logits_scaling"),
     )
-    return form.decoder(config, max_positions, attention, ffn)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

@@ -1,9 +1,15 @@
 """Hunyuan: Llama with norms of each head's query and key behind their rotation."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, layer_windows
+from pagedrun.paged.models.modules.attention import (
+    AttentionSpec,
+    Heads,
+    QkNormForm,
+    attention,
+    layer_windows,
+)
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -13,16 +19,23 @@ def hunyuan_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> 
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     bias = config.boolean("attention_bias", False)
     heads, windows = Heads.from_json(config), layer_windows(config, None)
-    attention = AttentionForm(
-        heads,
-        windows,
-        [_rope(config, max_positions, heads.head_dim)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm("query_layernorm", "key_layernorm", after_rotation=True),
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5))
-    return form.decoder(config, max_positions, attention, ffn)
+    rope = _rope(config, max_positions, heads.head_dim)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm("query_layernorm", "key_layernorm", after_rotation=True),
+        )
+
+    return decoder(config, max_positions, norm, mixer, ffn)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

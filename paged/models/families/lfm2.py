@@ -1,18 +1,13 @@
 """LFM2: short convolutions, and attention in some layers; norms of heads; names of its own."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, MlpSpec, gated_mlp
 from pagedrun.paged.models.modules.norm import NormForm
-from pagedrun.paged.models.modules.recurrence import (
-    ConvSpec,
-    HybridForm,
-    ShortConvSpec,
-    layers_that_attend,
-)
+from pagedrun.paged.models.modules.recurrence import ConvSpec, ShortConvSpec, layers_that_attend
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.registry import linear_method
 
@@ -32,21 +27,25 @@ def lfm2_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> Dec
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
     attends = layers_that_attend(config, "conv", _layer_types(config))
     rope = RopeConfig.from_json(config, max_positions, theta=1_000_000.0)
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=8),
-        windows=[None] * len(attends),
-        ropes=[rope] * len(attends),
-        qk_norm=QkNormForm("q_layernorm", "k_layernorm"),
-        out_name="out_proj",
-    )
-    form = DecoderForm(
-        NormForm(config.number("norm_eps", 0.0, 1.0, 1e-5)),
-        _NORMS,
+    heads = Heads.from_json(config, num_kv_heads=8)
+    norm = NormForm(config.number("norm_eps", 0.0, 1.0, 1e-5))
+    qk_norm = QkNormForm("q_layernorm", "k_layernorm")
+
+    def mixer(layer: int) -> AttentionSpec | ShortConvSpec:
+        if not attends[layer]:
+            return _short_conv(config, layer)
+        return attention(config, layer, heads, norm, rope, qk_norm=qk_norm, out_name="out_proj")
+
+    return decoder(
+        config,
+        max_positions,
+        norm,
+        mixer,
+        ffn,
+        norms=_NORMS,
         is_tied=True,
         last_norm="model.embedding_norm",
     )
-    mixers = HybridForm(attends, attention, lambda layer: _short_conv(config, layer))
-    return form.decoder(config, max_positions, mixers, ffn)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

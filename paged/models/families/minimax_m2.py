@@ -2,9 +2,15 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.attention import (
+    AttentionSpec,
+    Heads,
+    QkNormForm,
+    alike_windows,
+    attention,
+)
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
 from pagedrun.paged.models.modules.norm import NormForm
@@ -20,11 +26,14 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     # Hub files give the rotated part of a head in numbers, not as a share.
     share = config.integer("rotary_dim", 1, heads.head_dim, heads.head_dim) / heads.head_dim
     rope = RopeConfig.from_json(config, max_positions, theta=5_000_000.0, rotated=share)
-    attention = AttentionForm(
-        heads, windows, [rope] * len(windows), qk_norm=QkNormForm(of_all_heads=True)
-    )
-    form = DecoderForm(NormForm.from_json(config))
-    return form.decoder(config, max_positions, attention, _mixtures(config))
+    norm = NormForm.from_json(config)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config, layer, heads, norm, rope, windows[layer], qk_norm=QkNormForm(of_all_heads=True)
+        )
+
+    return decoder(config, max_positions, norm, mixer, _mixtures(config))
 
 
 def _mixtures(config: JsonObject) -> FfnOfLayer:

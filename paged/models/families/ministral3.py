@@ -1,9 +1,9 @@
 """Ministral 3: Mistral with queries that grow with their position."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, sliding_window
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, sliding_window
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, RopeConfig
@@ -31,14 +31,14 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         temper = QueryTemper(scaling.number("llama_4_scaling_beta", 0.0, 1e3), original)
     window = sliding_window(config) if config.has("sliding_window") else None
     windows = [window] * config.integer("num_hidden_layers", 1, 4096)
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=8, head_dim=128),
-        windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
-        temper=temper,
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5))
-    return form.decoder(config, max_positions, attention, gated_mlps(config))
+    heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
+    rope = RopeConfig.from_json(config, max_positions)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(config, layer, heads, norm, rope, windows[layer], temper=temper)
+
+    return decoder(config, max_positions, norm, mixer, gated_mlps(config))
 
 
 MINISTRAL3 = Family(_describe, 262_144, bos_token_id=1, eos_token_id=2)

@@ -1,9 +1,15 @@
 """OLMo 2: norms behind attention and feed-forward, and of all queries and keys together."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, LayerNorms
+from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, layer_windows
+from pagedrun.paged.models.modules.attention import (
+    AttentionSpec,
+    Heads,
+    QkNormForm,
+    attention,
+    layer_windows,
+)
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -19,16 +25,24 @@ OLMO_NORMS = LayerNorms(
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, None)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(of_all_heads=True),
-    )
-    form = DecoderForm(NormForm.from_json(config, 1e-5), OLMO_NORMS)
-    return form.decoder(config, max_positions, attention, gated_mlps(config))
+    heads = Heads.from_json(config)
+    rope = RopeConfig.from_json(config, max_positions)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(of_all_heads=True),
+        )
+
+    return decoder(config, max_positions, norm, mixer, gated_mlps(config), norms=OLMO_NORMS)
 
 
 OLMO2 = Family(_describe, 2048, eos_token_id=50_279)

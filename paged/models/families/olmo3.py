@@ -1,13 +1,14 @@
 """OLMo 3: OLMo 2 with a sliding window in three of four layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.olmo2 import OLMO_NORMS
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
     QkNormForm,
+    attention,
     periodic_windows,
     sliding_window,
 )
@@ -19,18 +20,26 @@ from pagedrun.paged.models.modules.rotary import ropes_by_kind
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = periodic_windows(config, sliding_window(config), 4)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        ropes_by_kind(
-            config, windows, max_positions, full_theta=500_000.0, sliding_theta=500_000.0
-        ),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(of_all_heads=True),
+    heads = Heads.from_json(config)
+    ropes = ropes_by_kind(
+        config, windows, max_positions, full_theta=500_000.0, sliding_theta=500_000.0
     )
-    form = DecoderForm(NormForm.from_json(config, 1e-5), OLMO_NORMS)
-    return form.decoder(config, max_positions, attention, gated_mlps(config))
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            ropes[layer],
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(of_all_heads=True),
+        )
+
+    return decoder(config, max_positions, norm, mixer, gated_mlps(config), norms=OLMO_NORMS)
 
 
 OLMO3 = Family(_describe, 2048, eos_token_id=50_279)

@@ -1,9 +1,15 @@
 """OLMoE: norms of all queries and keys together, and mixtures in every layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionForm, Heads, QkNormForm, alike_windows
+from pagedrun.paged.models.modules.attention import (
+    AttentionSpec,
+    Heads,
+    QkNormForm,
+    alike_windows,
+    attention,
+)
 from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
 from pagedrun.paged.models.modules.norm import NormForm
@@ -21,18 +27,28 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         )
     bias = config.boolean("attention_bias", False)
     windows, normalise = alike_windows(config, None), config.boolean("norm_topk_prob", False)
-    attention = AttentionForm(
-        Heads.from_json(config),
-        windows,
-        [RopeConfig.from_json(config, max_positions)] * len(windows),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(of_all_heads=True),
-    )
-    return DecoderForm(NormForm.from_json(config, 1e-5)).decoder(
+    heads = Heads.from_json(config)
+    rope = RopeConfig.from_json(config, max_positions)
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            windows[layer],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(of_all_heads=True),
+        )
+
+    return decoder(
         config,
         max_positions,
-        attention,
+        norm,
+        mixer,
         lambda layer: mixture(
             config,
             f"model.layers.{layer}.mlp",

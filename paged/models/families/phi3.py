@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
+    attention,
     layer_windows,
     sliding_window,
 )
@@ -22,9 +23,12 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     if rope.kind == "longrope":
         # Beyond it other factors hold, for the keys that are in the cache too.
         max_positions = min(max_positions, rope.original_max_positions or max_positions)
-    attention = AttentionForm(heads, windows, [rope] * len(windows), is_fused=True)
-    form = DecoderForm(NormForm.from_json(config, 1e-5))
-    return form.decoder(config, max_positions, attention, gated_mlps(config, is_fused=True))
+    norm = NormForm.from_json(config, 1e-5)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(config, layer, heads, norm, rope, windows[layer], is_fused=True)
+
+    return decoder(config, max_positions, norm, mixer, gated_mlps(config, is_fused=True))
 
 
 def _window(config: JsonObject) -> int | None:

@@ -1,11 +1,12 @@
 """SmolLM3: Llama with no rotation in every fourth layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionForm,
+    AttentionSpec,
     Heads,
+    attention,
     layer_windows,
     sliding_window,
 )
@@ -18,16 +19,17 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, _window(config))
     rope = RopeConfig.from_json(config, max_positions, theta=2_000_000.0)
-    attention = AttentionForm(
-        Heads.from_json(config, num_kv_heads=4),
-        windows,
-        [rope if has_rope else None for has_rope in _has_rope(config, len(windows))],
-        qkv_bias=bias,
-        out_bias=bias,
-    )
-    form = DecoderForm(NormForm.from_json(config), is_tied=True)
+    heads = Heads.from_json(config, num_kv_heads=4)
+    ropes = [rope if has_rope else None for has_rope in _has_rope(config, len(windows))]
+    norm = NormForm.from_json(config)
+
+    def mixer(layer: int) -> AttentionSpec:
+        return attention(
+            config, layer, heads, norm, ropes[layer], windows[layer], qkv_bias=bias, out_bias=bias
+        )
+
     ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
-    return form.decoder(config, max_positions, attention, ffn)
+    return decoder(config, max_positions, norm, mixer, ffn, is_tied=True)
 
 
 def _window(config: JsonObject) -> int | None:

@@ -6,7 +6,6 @@ gives the `AttentionSpec` of each layer, with the names and shapes of its tensor
 and heads are read as transformers 5 reads them. `attention_layer` computes it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -159,107 +158,86 @@ class Heads:
         return cls(num_heads, num_kv_heads, head_dim)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionForm:
-    """Attention of all layers; what is not given is as in Llama.
+def attention(
+    config: JsonObject,
+    layer: int,
+    heads: Heads,
+    norm: NormForm,
+    rope: RopeConfig | None,
+    window: int | None = None,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    is_fused: bool = False,
+    qk_norm: QkNormForm | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    turns_neighbours: bool = False,
+    temper: QueryTemper | None = None,
+    has_sinks: bool = False,
+    keys_are_values: bool = False,
+    normalizes_values: bool = False,
+    source: int | None = None,
+    has_gate: bool = False,
+    out_name: str = "o_proj",
+) -> AttentionSpec:
+    """Return the attention of a layer under the tensor names of Llama, whose defaults it has.
 
-    `windows` and `ropes` have an item a layer; None in `windows` is full attention, None in `ropes`
-    no rotation. `is_fused`: one tensor `qkv_proj` in place of three. `has_gate`: `q_proj` gives
-    each head's query and then its gate. `out_name`: what `o_proj` is called. `scale` None:
-    head_dim^-0.5. `turns_neighbours`: rotations pair elements 2i and 2i + 1 in the checkpoint.
-    `softcap` and `temper` are as in `AttentionSpec`.
-
-    `full_heads` are those of layers without a window where they differ, `full_keys_are_values` says
-    that these have no `v_proj`. `normalizes_values`: each head's value passes a norm without a
-    weight. `sources`, if given, has an item a layer too: the layer whose keys and values it reads,
-    None for its own.
+    `is_fused`: one tensor `qkv_proj` instead of three. `has_gate`: `q_proj` gives the query and
+    then the gate of each head. `out_name`: name of `o_proj`. `scale` None: head_dim^-0.5.
+    `turns_neighbours`: the checkpoint rotates elements 2i and 2i + 1 as a pair.
+    `keys_are_values`: there is no `v_proj`. `normalizes_values`: values pass a norm of each head
+    without a weight. `window`, `rope`, `softcap`, `temper` and `source` are those of
+    `AttentionSpec`. Raises `ModelError` for a rotation of an odd number of elements.
     """
-
-    heads: Heads
-    windows: Sequence[int | None]
-    ropes: Sequence[RopeConfig | None]
-    qkv_bias: bool = False
-    out_bias: bool = False
-    is_fused: bool = False
-    qk_norm: QkNormForm | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    turns_neighbours: bool = False
-    temper: QueryTemper | None = None
-    has_sinks: bool = False
-    full_heads: Heads | None = None
-    full_keys_are_values: bool = False
-    normalizes_values: bool = False
-    sources: Sequence[int | None] = ()
-    has_gate: bool = False
-    out_name: str = "o_proj"
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the decoder."""
-        return len(self.windows)
-
-    def layer(self, index: int, config: JsonObject, norm: NormForm) -> AttentionSpec:
-        """Return the attention of a layer. Raises `ModelError` for a rotation that cannot be."""
-        window, rope = self.windows[index], self.ropes[index]
-        source = self.sources[index] if self.sources else None
-        heads = self.full_heads if window is None and self.full_heads else self.heads
-        keys_are_values = window is None and self.full_keys_are_values
-        dim, method = heads.head_dim, linear_method(config)
-        hidden = config.integer("hidden_size", 1, 2**20)
-        num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
-        prefix = f"model.layers.{index}.self_attn"
-        rotary_dim = dim if rope is None else int(dim * rope.partial_rotary_factor)
-        if rotary_dim % 2 or not rotary_dim:
-            wanted = f"a factor that rotates an even number of a head's {dim} elements"
-            raise config.error("partial_rotary_factor", wanted)
-        pairs = NeighbourPairs(dim, rotary_dim) if self.turns_neighbours and rope else None
-        parts = [
-            self._queries(f"{prefix}.q_proj", num_query, pairs),
-            Projection(f"{prefix}.k_proj", num_key, pairs),
-            Projection(f"{prefix}.v_proj", num_key),
-        ]
-        if self.is_fused:
-            parts = [Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key)]
-        elif source is not None or keys_are_values:
-            del parts[2 if source is None else 1 :]
-        q_norm = k_norm = None
-        if self.qk_norm is not None:
-            sizes = (num_query, num_key) if self.qk_norm.of_all_heads else (dim, dim)
-            q_norm = norm.named(f"{prefix}.{self.qk_norm.query}", sizes[0])
-            if source is None:
-                k_norm = norm.named(f"{prefix}.{self.qk_norm.key}", sizes[1])
-        out = (Projection(f"{prefix}.{self.out_name}", hidden),)
-        return AttentionSpec(
-            heads.num_heads,
-            heads.num_kv_heads,
-            dim,
-            scale=dim**-0.5 if self.scale is None else self.scale,
-            window=window,
-            rope=rope,
-            qkv=LinearSpec(tuple(parts), hidden, self.qkv_bias, method),
-            out=LinearSpec(out, num_query, self.out_bias, method),
-            q_norm=q_norm,
-            k_norm=k_norm,
-            norms_after_rotation=self.qk_norm is not None and self.qk_norm.after_rotation,
-            softcap=self.softcap,
-            temper=self.temper,
-            sinks=_sinks(prefix, heads) if self.has_sinks else None,
-            value_norm_eps=norm.eps if self.normalizes_values else None,
-            keys_are_values=keys_are_values,
-            source=source,
-            has_gate=self.has_gate,
-        )
-
-    def _queries(self, name: str, num_query: int, pairs: NeighbourPairs | None) -> Projection:
-        if not self.has_gate:
-            return Projection(name, num_query, pairs)
-        dim = self.heads.head_dim
-        return Projection(name, 2 * num_query, InterleavedParts((dim, dim), order=(1, 0)))
-
-
-def _sinks(prefix: str, heads: Heads) -> Parameter:
-    return Parameter(f"{prefix}.sinks", (heads.num_heads,), Role.BIAS, in_float32=True)
+    dim, method = heads.head_dim, linear_method(config)
+    hidden = config.integer("hidden_size", 1, 2**20)
+    num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
+    prefix = f"model.layers.{layer}.self_attn"
+    rotary_dim = dim if rope is None else int(dim * rope.partial_rotary_factor)
+    if rotary_dim % 2 or not rotary_dim:
+        wanted = f"a factor that rotates an even number of a head's {dim} elements"
+        raise config.error("partial_rotary_factor", wanted)
+    pairs = NeighbourPairs(dim, rotary_dim) if turns_neighbours and rope else None
+    query = Projection(f"{prefix}.q_proj", num_query, pairs)
+    if has_gate:
+        order = InterleavedParts((dim, dim), order=(1, 0))
+        query = Projection(f"{prefix}.q_proj", 2 * num_query, order)
+    parts = [query]
+    if is_fused:
+        parts = [Projection(f"{prefix}.qkv_proj", num_query + 2 * num_key)]
+    elif source is None:
+        parts.append(Projection(f"{prefix}.k_proj", num_key, pairs))
+        if not keys_are_values:
+            parts.append(Projection(f"{prefix}.v_proj", num_key))
+    q_norm = k_norm = None
+    if qk_norm is not None:
+        sizes = (num_query, num_key) if qk_norm.of_all_heads else (dim, dim)
+        q_norm = norm.named(f"{prefix}.{qk_norm.query}", sizes[0])
+        if source is None:
+            k_norm = norm.named(f"{prefix}.{qk_norm.key}", sizes[1])
+    sinks = Parameter(f"{prefix}.sinks", (heads.num_heads,), Role.BIAS, in_float32=True)
+    out = (Projection(f"{prefix}.{out_name}", hidden),)
+    return AttentionSpec(
+        heads.num_heads,
+        heads.num_kv_heads,
+        dim,
+        scale=dim**-0.5 if scale is None else scale,
+        window=window,
+        rope=rope,
+        qkv=LinearSpec(tuple(parts), hidden, qkv_bias, method),
+        out=LinearSpec(out, num_query, out_bias, method),
+        q_norm=q_norm,
+        k_norm=k_norm,
+        norms_after_rotation=qk_norm is not None and qk_norm.after_rotation,
+        softcap=softcap,
+        temper=temper,
+        sinks=sinks if has_sinks else None,
+        value_norm_eps=norm.eps if normalizes_values else None,
+        keys_are_values=keys_are_values,
+        source=source,
+        has_gate=has_gate,
+    )
 
 
 # The window of a config.json that does not name one, and the first layer that has it (Qwen).

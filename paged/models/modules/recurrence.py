@@ -1,7 +1,7 @@
 """Recurrent layers: short convolutions and Gated DeltaNets, and decoders of both kinds of layers.
 
 A recurrent layer keeps a state of fixed size for each sequence in place of keys and values. A
-`HybridForm` mixes it with attention, layer by layer, as `layer_types` of config.json says. Gated
+decoder mixes them with attention, layer by layer, as `layer_types` of config.json says. Gated
 DeltaNets are those of Qwen3-Next and Qwen3.5, short convolutions those of LFM2.
 `recurrence_layer` computes them.
 """
@@ -21,8 +21,8 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Role,
     StoredTensors,
 )
-from pagedrun.paged.models.decoder_spec import DecoderForm, DecoderSpec, RecurrentSpec
-from pagedrun.paged.models.modules.attention import AttentionForm, AttentionSpec, Heads, QkNormForm
+from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
+from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
@@ -150,28 +150,6 @@ class DeltaNetSpec:
         return DeltaNet(self, place, source)
 
 
-@dataclass(frozen=True, slots=True)
-class HybridForm:
-    """`attends` says of each layer which it is; `recurrent` describes one by its index."""
-
-    attends: tuple[bool, ...]
-    attention: AttentionForm
-    recurrent: Callable[[int], RecurrentSpec]
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the decoder."""
-        return len(self.attends)
-
-    def layer(
-        self, index: int, config: JsonObject, norm: NormForm
-    ) -> AttentionSpec | RecurrentSpec:
-        """Return the mixer of a layer. Raises `ModelError` for a rotation that cannot be."""
-        if self.attends[index]:
-            return self.attention.layer(index, config, norm)
-        return self.recurrent(index)
-
-
 def layers_that_attend(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
     """Return which layers attend: those of which `layer_types` says so, and not `recurrent`.
 
@@ -285,20 +263,24 @@ def delta_net_decoder(
     default = ["linear_attention" if place % interval else "full_attention" for place in places]
     attends = layers_that_attend(config, "linear_attention", default)
     bias = config.boolean("attention_bias", False)
-    attention = AttentionForm(
-        heads,
-        windows=[None] * len(attends),
-        ropes=[RopeConfig.from_json(config, max_positions, rotated=0.25)] * len(attends),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=QkNormForm(),
-        has_gate=True,
-    )
-    mixers = HybridForm(
-        attends, attention, lambda layer: _delta_net(config, layer, sizes, norm.eps, inputs)
-    )
-    form = DecoderForm(norm, tensors=GUESSING_TENSORS)
-    return form.decoder(config, max_positions, mixers, ffn)
+    rope = RopeConfig.from_json(config, max_positions, rotated=0.25)
+
+    def mixer(layer: int) -> AttentionSpec | DeltaNetSpec:
+        if not attends[layer]:
+            return _delta_net(config, layer, sizes, norm.eps, inputs)
+        return attention(
+            config,
+            layer,
+            heads,
+            norm,
+            rope,
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm=QkNormForm(),
+            has_gate=True,
+        )
+
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=GUESSING_TENSORS)
 
 
 def _delta_net(
