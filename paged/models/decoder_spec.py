@@ -434,8 +434,8 @@ def llama_decoder(
     windows: Sequence[int | None],
     ffn: FfnOfLayer,
     *,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
+    bias: bool = False,
+    out_bias: bool | None = None,
     qk_norm: bool = False,
 ) -> DecoderSpec:
     """Return a decoder with a layer for each of `windows`, under the names of Llama's tensors.
@@ -456,7 +456,7 @@ def llama_decoder(
             norm,
             rope,
             windows[layer],
-            qkv_bias=qkv_bias,
+            bias=bias,
             out_bias=out_bias,
             qk_norm=each_norm,
         )

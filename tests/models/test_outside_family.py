@@ -54,11 +54,10 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=4, head_dim=128)
     ropes = ropes_by_kind(config, windows, max_positions, full_theta=5e5, sliding_theta=1e4)
     norm = NormForm.from_json(config)
+    qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, ropes[layer], windows[layer], qk_norm=QkNormForm()
-        )
+        return attention(config, layer, heads, norm, ropes[layer], windows[layer], qk_norm=qk_norm)
 
     defaults = MixtureDefaults(num_experts=64, num_chosen=8, inner=896)
     return decoder(

@@ -24,8 +24,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         Heads.from_json(config, num_kv_heads=32),
         layer_windows(config, sliding_window(config), first_layer),
         sigmoid_mixtures(config, _MIXTURES),
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=bias,
         qk_norm=True,
     )
 

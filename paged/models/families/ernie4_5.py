@@ -25,15 +25,7 @@ def ernie_decoder(
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            turns_neighbours=True,
+            config, layer, heads, norm, rope, windows[layer], bias=bias, turns_neighbours=True
         )
 
     return decoder(config, max_positions, norm, mixer, ffn, is_tied=True, tensors=tensors)

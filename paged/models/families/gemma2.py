@@ -53,8 +53,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             norm,
             rope,
             windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
+            bias=bias,
             scale=scale,
             softcap=softcap,
         )

@@ -41,6 +41,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     )
     # transformers reads attn_logit_softcapping too, and applies none.
     scale = config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5
+    qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
@@ -50,9 +51,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             norm,
             ropes[layer],
             windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=QkNormForm(),
+            bias=bias,
+            qk_norm=qk_norm,
             scale=scale,
         )
 

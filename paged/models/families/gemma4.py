@@ -63,6 +63,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
     full_heads = _full_heads(config, windows)
     keys_are_values = config.boolean("attention_k_eq_v", False)
+    qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec:
         window = windows[layer]
@@ -73,9 +74,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             norm,
             ropes[layer],
             window,
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=QkNormForm(),
+            bias=bias,
+            qk_norm=qk_norm,
             scale=1.0,
             keys_are_values=window is None and keys_are_values,
             normalizes_values=True,

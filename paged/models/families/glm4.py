@@ -14,6 +14,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=2, head_dim=128)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
     norm = NormForm.from_json(config, 1.5625e-7)
+    bias = config.boolean("attention_bias", True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
@@ -23,17 +24,14 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             norm,
             rope,
             windows[layer],
-            qkv_bias=config.boolean("attention_bias", True),
+            bias=bias,
+            out_bias=False,
             turns_neighbours=True,
         )
 
-    norms = LayerNorms(
-        attention_out="post_self_attn_layernorm",
-        ffn_out="post_mlp_layernorm",
-    )
-    return decoder(
-        config, max_positions, norm, mixer, gated_mlps(config, is_fused=True), norms=norms
-    )
+    norms = LayerNorms(attention_out="post_self_attn_layernorm", ffn_out="post_mlp_layernorm")
+    ffn = gated_mlps(config, is_fused=True)
+    return decoder(config, max_positions, norm, mixer, ffn, norms=norms)
 
 
 GLM4 = Family(_describe, 131_072, eos_token_id=(151_329, 151_336, 151_338))

@@ -30,6 +30,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=8)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
     norm = NormForm.from_json(config, 1e-5)
+    bias = config.boolean("attention_bias", False)
+    qk_norm = QkNormForm() if config.boolean("use_qk_norm", False) else None
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
@@ -39,8 +41,9 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             norm,
             rope,
             windows[layer],
-            qkv_bias=config.boolean("attention_bias", False),
-            qk_norm=QkNormForm() if config.boolean("use_qk_norm", False) else None,
+            bias=bias,
+            out_bias=False,
+            qk_norm=qk_norm,
         )
 
     ffn = sigmoid_mixtures(config, _MIXTURES, num_experts=128)

@@ -59,15 +59,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            has_sinks=True,
+            config, layer, heads, norm, rope, windows[layer], bias=bias, has_sinks=True
         )
 
     return decoder(config, max_positions, norm, mixer, _mixtures(config))

@@ -21,19 +21,10 @@ def granite_decoder(
     windows = layer_windows(config, None)
     heads = Heads.from_json(config)
     norm = NormForm.from_json(config)
+    scale = _factor(config, "attention_multiplier")
 
     def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            scale=_factor(config, "attention_multiplier"),
-        )
+        return attention(config, layer, heads, norm, rope, windows[layer], bias=bias, scale=scale)
 
     return decoder(
         config,

@@ -21,18 +21,11 @@ def hunyuan_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> 
     heads, windows = Heads.from_json(config), layer_windows(config, None)
     rope = _rope(config, max_positions, heads.head_dim)
     norm = NormForm.from_json(config, 1e-5)
+    qk_norm = QkNormForm("query_layernorm", "key_layernorm", after_rotation=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=QkNormForm("query_layernorm", "key_layernorm", after_rotation=True),
+            config, layer, heads, norm, rope, windows[layer], bias=bias, qk_norm=qk_norm
         )
 
     return decoder(config, max_positions, norm, mixer, ffn)

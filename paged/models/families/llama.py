@@ -15,8 +15,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         Heads.from_json(config),
         layer_windows(config, None),
         gated_mlps(config, has_bias=config.boolean("mlp_bias", False)),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
+        bias=attention_bias,
     )
 
 

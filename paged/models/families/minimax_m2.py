@@ -27,11 +27,10 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     share = config.integer("rotary_dim", 1, heads.head_dim, heads.head_dim) / heads.head_dim
     rope = RopeConfig.from_json(config, max_positions, theta=5_000_000.0, rotated=share)
     norm = NormForm.from_json(config)
+    qk_norm = QkNormForm(of_all_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], qk_norm=QkNormForm(of_all_heads=True)
-        )
+        return attention(config, layer, heads, norm, rope, windows[layer], qk_norm=qk_norm)
 
     return decoder(config, max_positions, norm, mixer, _mixtures(config))
 

@@ -25,18 +25,11 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config, windows, max_positions, full_theta=500_000.0, sliding_theta=500_000.0
     )
     norm = NormForm.from_json(config, 1e-5)
+    qk_norm = QkNormForm(of_all_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            ropes[layer],
-            windows[layer],
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=QkNormForm(of_all_heads=True),
+            config, layer, heads, norm, ropes[layer], windows[layer], bias=bias, qk_norm=qk_norm
         )
 
     return decoder(config, max_positions, norm, mixer, gated_mlps(config), norms=OLMO_NORMS)

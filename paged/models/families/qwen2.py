@@ -10,7 +10,9 @@ from pagedrun.paged.models.modules.mlp import gated_mlps
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=32)
     windows = upper_layer_windows(config)
-    return llama_decoder(config, max_positions, heads, windows, gated_mlps(config), qkv_bias=True)
+    return llama_decoder(
+        config, max_positions, heads, windows, gated_mlps(config), bias=True, out_bias=False
+    )
 
 
 QWEN2 = Family(_describe, 32_768)

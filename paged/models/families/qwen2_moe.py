@@ -17,7 +17,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         Heads.from_json(config, num_kv_heads=16),
         every_other_layer_windows(config),
         qwen_mixtures(config, _DEFAULTS, shared_inner=shared_inner),
-        qkv_bias=config.boolean("qkv_bias", True),
+        bias=config.boolean("qkv_bias", True),
+        out_bias=False,
     )
 
 

@@ -15,8 +15,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         Heads.from_json(config, num_kv_heads=32, head_dim=128),
         upper_layer_windows(config),
         gated_mlps(config),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
+        bias=attention_bias,
         qk_norm=True,
     )
 

@@ -18,8 +18,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         Heads.from_json(config, num_kv_heads=4),
         alike_windows(config, window),
         qwen_mixtures(config, _DEFAULTS),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
+        bias=attention_bias,
         qk_norm=True,
     )
 

@@ -14,17 +14,12 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config)
+    bias = config.boolean("attention_bias", True)
+    out_bias = config.boolean("attention_out_bias", False)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            qkv_bias=config.boolean("attention_bias", True),
-            out_bias=config.boolean("attention_out_bias", False),
+            config, layer, heads, norm, rope, windows[layer], bias=bias, out_bias=out_bias
         )
 
     ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))

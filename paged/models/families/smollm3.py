@@ -24,9 +24,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     norm = NormForm.from_json(config)
 
     def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, ropes[layer], windows[layer], qkv_bias=bias, out_bias=bias
-        )
+        return attention(config, layer, heads, norm, ropes[layer], windows[layer], bias=bias)
 
     ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
     return decoder(config, max_positions, norm, mixer, ffn, is_tied=True)

@@ -166,8 +166,8 @@ def attention(
     rope: RopeConfig | None,
     window: int | None = None,
     *,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
+    bias: bool = False,
+    out_bias: bool | None = None,
     is_fused: bool = False,
     qk_norm: QkNormForm | None = None,
     scale: float | None = None,
@@ -183,6 +183,7 @@ def attention(
 ) -> AttentionSpec:
     """Return the attention of a layer under the tensor names of Llama, whose defaults it has.
 
+    `bias`: of queries, keys and values, and of the output unless `out_bias` says otherwise.
     `is_fused`: one tensor `qkv_proj` instead of three. `has_gate`: `q_proj` gives the query and
     then the gate of each head. `out_name`: name of `o_proj`. `scale` None: head_dim^-0.5.
     `turns_neighbours`: the checkpoint rotates elements 2i and 2i + 1 as a pair.
@@ -225,8 +226,8 @@ def attention(
         scale=dim**-0.5 if scale is None else scale,
         window=window,
         rope=rope,
-        qkv=LinearSpec(tuple(parts), hidden, qkv_bias, method),
-        out=LinearSpec(out, num_query, out_bias, method),
+        qkv=LinearSpec(tuple(parts), hidden, bias, method),
+        out=LinearSpec(out, num_query, bias if out_bias is None else out_bias, method),
         q_norm=q_norm,
         k_norm=k_norm,
         norms_after_rotation=qk_norm is not None and qk_norm.after_rotation,

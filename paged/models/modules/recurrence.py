@@ -264,20 +264,13 @@ def delta_net_decoder(
     attends = layers_that_attend(config, "linear_attention", default)
     bias = config.boolean("attention_bias", False)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.25)
+    qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec | DeltaNetSpec:
         if not attends[layer]:
             return _delta_net(config, layer, sizes, norm.eps, inputs)
         return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm=QkNormForm(),
-            has_gate=True,
+            config, layer, heads, norm, rope, bias=bias, qk_norm=qk_norm, has_gate=True
         )
 
     return decoder(config, max_positions, norm, mixer, ffn, tensors=GUESSING_TENSORS)
