@@ -19,8 +19,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.cpu.attention import group_attention
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.attention import gather_context
 from pagedrun.kernels.reference.kv_cache import quantize
 
@@ -64,7 +65,7 @@ def demo_samples(num_rows: int) -> list[Sample]:
     from pagedrun.paged.values.sampling_params import SamplingParams
 
     samples: list[Sample] = []
-    genuine = cpu.prefill_attention
+    genuine = group_attention.prefill_attention
 
     def record(
         q: Tensor, layer: KVLayer, tables: Tensor, chunks: PrefillInputs, *rest: Any, **named: Any
@@ -78,7 +79,7 @@ def demo_samples(num_rows: int) -> list[Sample]:
         return genuine(q, layer, tables, chunks, *rest, **named)
 
     lines = (DEMO / "prompts.jsonl").read_text().splitlines()[:num_rows]
-    with patch.object(cpu, "prefill_attention", record):
+    with patch.object(group_attention, "prefill_attention", record):
         LLM(DEMO, dtype="float32").generate(
             [json.loads(line)["messages"] for line in lines], SamplingParams(max_tokens=1)
         )

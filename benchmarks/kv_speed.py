@@ -17,6 +17,7 @@ from statistics import median
 
 import numpy as np
 
+from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before torch and numba
@@ -24,7 +25,6 @@ prepare_environment()  # before torch and numba
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu
 from pagedrun.kernels.attention_inputs import (
     DecodeInputs,
     KVLayer,
@@ -32,6 +32,7 @@ from pagedrun.kernels.attention_inputs import (
     PrefillInputs,
     Softmax,
 )
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
@@ -56,7 +57,9 @@ def own_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
     tables = scattered(num_rows, num_tokens)
     q = queries(num_rows)
     rows = DecodeInputs(as_int32(range(num_rows)), as_int32([num_tokens] * num_rows))
-    return tables.numel(), lambda layer: cpu.decode_attention(q, layer, tables, rows, SOFTMAX, None)
+    return tables.numel(), lambda layer: CpuBackend.decode_attention(
+        q, layer, tables, rows, SOFTMAX, None
+    )
 
 
 def shared_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
@@ -67,7 +70,9 @@ def shared_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
     groups = PrefixSharing(share=True).groups(tables.numpy(), rows, shared, BLOCK_SIZE)
     assert groups is not None
     q = queries(num_rows)
-    return tables.shape[1], lambda layer: cpu.prefix_attention(q, layer, tables, groups, SOFTMAX)
+    return tables.shape[1], lambda layer: group_attention.prefix_attention(
+        q, layer, tables, groups, SOFTMAX
+    )
 
 
 def prompt_tokens(num_queries: int, num_before: int) -> tuple[int, Attend]:
@@ -75,7 +80,7 @@ def prompt_tokens(num_queries: int, num_before: int) -> tuple[int, Attend]:
     tables = scattered(1, num_before + num_queries)
     chunk = PrefillInputs(as_int32([0, num_queries]), as_int32([0]), as_int32([num_before]))
     q = queries(num_queries)
-    return tables.numel(), lambda layer: cpu.prefill_attention(
+    return tables.numel(), lambda layer: group_attention.prefill_attention(
         q, layer, tables, chunk, SOFTMAX, None
     )
 

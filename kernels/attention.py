@@ -44,7 +44,7 @@ class Attention(Protocol):
     q: [num_tokens, num_heads, head_dim], of the step's prefill tokens or of its decode tokens.
     `layer` holds their own keys and values already. `window`: how many tokens a query sees, None
     for all before it.
-    The ops are defined in `pagedrun.kernels.reference`.
+    The operations are defined in `pagedrun.kernels.reference.attention`.
     """
 
     def prefill(
@@ -90,7 +90,7 @@ Result = TypeVar("Result", bound=PrefixResult)  # what it makes of them
 
 
 class AttentionOps(Protocol[Work_contra, Result]):
-    """The attention ops of a backend; `pagedrun.kernels.reference` says what they compute."""
+    """Attention operations of a backend, defined in `pagedrun.kernels.reference.attention`."""
 
     def prefill_attention(
         self,

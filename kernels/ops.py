@@ -1,20 +1,33 @@
-"""Operations of a model step on one kind of device, and the linear layers that it packs.
+"""Operations of a model step, and the linear layers that a backend packs.
 
-Tensors in, tensors out. `pagedrun.kernels.reference` defines the result of each operation.
+`Backend` lists the operations once and defines the result of each in plain PyTorch: short ones
+here, long ones in `pagedrun.kernels.reference`. The backends of a CPU and a GPU override them with
+faster versions. Arithmetic is float32 for narrower inputs and float64 for float64 inputs, so the
+same code is the oracle of the tests.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from pagedrun.kernels.attention import Attention, AttentionShape
-from pagedrun.kernels.attention_inputs import AttentionInputs, HeadNorms, KVLayer
-from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.op_values import Routing, StateInputs, TokenLogprobs
+from pagedrun.kernels.attention import Attention, AttentionShape, HostAttention
+from pagedrun.kernels.attention_inputs import AttentionInputs
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.reference import (
+    attention,
+    experts,
+    kv_cache,
+    linear,
+    logits,
+    norms,
+    recurrence,
+    sampling,
+    weights,
+)
 
 
 class GroupedLinear(Protocol):
@@ -22,7 +35,7 @@ class GroupedLinear(Protocol):
 
     @property
     def num_experts(self) -> int:
-        """How many weights there are."""
+        """Number of weights."""
         ...
 
     @property
@@ -42,7 +55,7 @@ class GroupedLinear(Protocol):
 
     @property
     def row_invariant(self) -> bool:
-        """Whether a row of y has the same bytes whoever else has the same expert."""
+        """True if the bytes of a row of y do not depend on other rows of the same expert."""
         ...
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
@@ -75,12 +88,12 @@ class Linear(Protocol):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the weight lies in a layout of the backend's own, beside the one given."""
+        """True if the weight is a copy in a layout of the backend."""
         ...
 
     @property
     def row_invariant(self) -> bool:
-        """Whether a row of y has the same bytes whatever the number of rows."""
+        """True if the bytes of a row of y do not depend on the number of rows."""
         ...
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -88,46 +101,58 @@ class Linear(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """Tensors in, tensors out. What each op computes is said in `pagedrun.kernels.reference`."""
+class Backend:
+    """Operations of a model step in plain PyTorch, on any device: the definition of correct.
 
-    @property
-    def name(self) -> str:
-        """What stored prefixes name as the kernels that computed them."""
-        ...
+    Subclasses override operations with faster ones of the same signature. Layout of the KV memory
+    of one layer: `key_cache, value_cache [num_blocks, num_kv_heads, block_size, head_dim]`. Slot
+    `block_id * block_size + offset` holds one token. The content of a slot before its token is
+    written is undefined, and may be NaN.
+
+    name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
+    weights. OPS: names of all operations, in reading order. PACKS: names of the methods that pack
+    weights into layers.
+    """
+
+    name: str = "pagedrun.kernels.reference"
+    code_kernels: CodeKernels = CodeKernels.NONE
+    OPS: ClassVar[tuple[str, ...]]
+    PACKS: ClassVar[tuple[str, ...]] = (
+        "pack_linear",
+        "pack_int8",
+        "pack_quantized",
+        "pack_grouped_linear",
+        "pack_quantized_experts",
+    )
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> Attention:
         """Return the attention of a step over `inputs`, whose tensors are on the device.
 
-        Once a step, for all of its layers. `room` is for a step that is captured and replayed with
-        other groups (see `Attention.regroup`): the partitions that all rows together may share.
+        Called once a step, for all of its layers. `room` is for a step that is captured and
+        replayed with other groups (see `Attention.regroup`): the partitions that all rows together
+        may share.
         """
-        ...
+        return HostAttention.of(inputs, attention)
 
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
     ) -> Linear:
-        """Return `y = x @ weight.T + bias` as this backend computes it fastest.
+        """Return `y = x @ weight.T + bias`, in the fastest form of this backend.
 
         weight: [out_features, in_features]. bias: [out_features], same dtype, or None.
         `row_invariant` asks for rows whose bytes do not depend on the number of rows.
         """
-        ...
+        return linear.PackedLinear(weight, bias)
 
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
-        """Return `y = x @ (codes * scales).T + bias`, the rows of x quantised to int8 as well.
+        """Return `y = x @ (codes * scales).T + bias`, the rows of x quantized to int8 as well.
 
         codes: [out_features, in_features] int8. scales: [out_features] float32. bias:
         [out_features] in the dtype of x, or None. A row of y has the same bytes on every backend.
         """
-        ...
-
-    @property
-    def code_kernels(self) -> CodeKernels:
-        """Which kernels it has for weights of few bits."""
-        ...
+        return linear.Int8Linear(codes, scales, bias)
 
     def pack_quantized(
         self,
@@ -137,12 +162,12 @@ class Backend(Protocol):
         *,
         row_invariant: bool = False,
     ) -> Linear:
-        """Return `y = x @ weight.T + bias` for x in `dtype`, the weight held in few bits.
+        """Return `y = x @ weight.T + bias` for x in `dtype` and a quantized weight.
 
-        The numbers multiplied are those of `dequantize`. A weight that `code_kernels` do not hold
-        is held in `dtype`, as `pack_linear` does. The rest is as there.
+        The numbers multiplied are those of `dequantize`. A weight without a kernel in
+        `code_kernels` is kept in `dtype`. Other arguments as for `pack_linear`.
         """
-        ...
+        return self.pack_linear(self.dequantize(weight, dtype), bias, row_invariant=row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
@@ -153,7 +178,7 @@ class Backend(Protocol):
         in_features] for each expert; all of one shape and dtype. bias: [num_experts, out_features
         of all parts], the same dtype, or None.
         """
-        ...
+        return experts.PackedGroupedLinear(weights, bias)
 
     def pack_quantized_experts(
         self,
@@ -161,179 +186,182 @@ class Backend(Protocol):
         dtype: torch.dtype,
         bias: Tensor | None = None,
     ) -> GroupedLinear:
-        """Return the linear layers of many experts, in few bits where there are kernels for it.
+        """Return the linear layers of many experts, quantized where there are kernels for it.
 
-        weights: parts as `pack_grouped_linear` takes them, all of one form.
+        weights: parts as for `pack_grouped_linear`, all of one form.
         """
-        ...
+        plain = [[self.dequantize(each, dtype) for each in part] for part in weights]
+        return self.pack_grouped_linear(plain, bias)
 
-    def route(
-        self, logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
-    ) -> Routing:
-        """Choose the experts that each token passes."""
-        ...
+    route = staticmethod(experts.route)
 
+    @staticmethod
     def combine_experts(
-        self,
         outputs: Tensor,
         rows: Tensor,
         weights: Tensor,
         shared: Tensor | None = None,
         shared_gate: Tensor | None = None,
     ) -> Tensor:
-        """Return the weighted sum of what each token's experts computed."""
-        ...
+        """Return each token's weighted sum, in float32 and in order of rank, rounded once.
 
-    def rms_norm(
-        self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Normalise each row of x [num_tokens, hidden_size] by its root mean square."""
-        ...
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Add x to the float32 `residual` in place; return the sum, normalised."""
-        ...
-
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Return `silu(gate) * up` of gate and up side by side."""
-        ...
-
-    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        """Return `gelu(gate) * up` of gate and up side by side, gelu by its tanh form."""
-        ...
-
-    def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
-        """Return `(up + 1) * gate * sigmoid(alpha * gate)` of gate and up, clipped."""
-        ...
-
-    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Return `x * sigmoid(gate)`."""
-        ...
-
-    def causal_conv(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        state: Tensor,
-        inputs: StateInputs,
-        activate: bool,
-    ) -> Tensor:
-        """Return each channel's last inputs, weighted; write the states behind the chunks."""
-        ...
-
-    def gated_delta_rule(
-        self,
-        qkv: Tensor,
-        gates: Tensor,
-        a_log: Tensor,
-        dt_bias: Tensor,
-        state: Tensor,
-        inputs: StateInputs,
-    ) -> Tensor:
-        """Return what queries read of the states behind them; write those behind the chunks."""
-        ...
-
-    def gated_rms_norm(self, x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Return each head of x, normalised, weighted, and times the silu of its gate."""
-        ...
-
-    def cap_logits(self, logits: Tensor, cap: float) -> None:
-        """Bend logits into -cap .. cap, in place."""
-        ...
-
-    def rotary_store(
-        self,
-        qkv: Tensor,
-        cos_sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        layer: KVLayer,
-        norms: HeadNorms | None,
-    ) -> Tensor:
-        """Normalise and rotate queries and keys, write keys and values; return the queries."""
-        ...
-
-    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
-        """Leave some rows of logits only the tokens of their bitmasks, in place."""
-        ...
-
-    def sample(
-        self,
-        logits: Tensor,
-        temperature: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        seed: Tensor,
-        row: Tensor,
-        sample: Tensor,
-        position: Tensor,
-        *,
-        filtered: bool = True,
-    ) -> Tensor:
-        """Choose a token for each row of logits, [num_rows] int64; -1 where there is no choice.
-
-        Without `filtered` no row that draws has a top_k, top_p or min_p, and a backend may leave
-        out what only these need. It decides no token.
+        outputs: [num_rows, size], results of experts. rows, weights: [num_tokens, num_chosen],
+        int64 and float32, a token's rows of `outputs` by rank and their factors. shared:
+        [num_tokens, size], result of the expert that all tokens pass; it is added last, times
+        `sigmoid(shared_gate)` ([num_tokens, 1]; None: times 1). Returns [num_tokens, size] in the
+        dtype of outputs.
         """
-        ...
+        wide = torch.promote_types(outputs.dtype, torch.float32)
+        total = torch.zeros(len(rows), outputs.shape[1], dtype=wide, device=outputs.device)
+        for rank in range(rows.shape[1]):
+            total += weights[:, rank, None] * outputs[rows[:, rank]].to(wide)
+        if shared is not None:
+            factor = 1.0 if shared_gate is None else shared_gate.to(wide).sigmoid()
+            total += factor * shared.to(wide)
+        return total.to(outputs.dtype)
 
-    def count_tokens(
-        self, token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
-    ) -> None:
-        """Count one more of each of `tokens` in the line of a table that `places` says."""
-        ...
+    rms_norm = staticmethod(norms.rms_norm)
+    add_rms_norm = staticmethod(norms.add_rms_norm)
+    gated_rms_norm = staticmethod(norms.gated_rms_norm)
 
-    def penalize(
-        self,
-        logits: Tensor,
-        rows: Tensor,
-        places: Tensor,
-        token_ids: Tensor,
-        counts: Tensor,
-        num_ids: Tensor,
-        repetition: Tensor,
-        presence: Tensor,
-        frequency: Tensor,
-    ) -> None:
-        """Lower, or raise, the logits of the tokens in a table, in place."""
-        ...
+    @staticmethod
+    def silu_mul(gate_up: Tensor) -> Tensor:
+        """Return `silu(gate) * up`, where `gate_up` holds gate and up side by side.
 
-    def token_logprobs(
-        self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int
-    ) -> TokenLogprobs:
-        """Return how likely tokens are by their rows of logits, with the likeliest of each."""
-        ...
+        gate_up: [num_tokens, 2 * intermediate_size]. Returns [num_tokens, intermediate_size] in the
+        same dtype, rounded once. `silu(x) = x / (1 + exp(-x))`.
+        """
+        gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, dim=-1)
+        return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
-    def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-        """Copy blocks within one KV memory."""
-        ...
+    @staticmethod
+    def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+        """Return `gelu(gate) * up`, where `gate_up` holds gate and up side by side.
 
-    def swap_blocks(
-        self, src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor
-    ) -> None:
-        """Copy blocks of one KV memory to another."""
-        ...
+        gate_up: [num_tokens, 2 * intermediate_size]. Returns [num_tokens, intermediate_size] in the
+        same dtype, rounded once. gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+        Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
+        """
+        gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, dim=-1)
+        return (functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
 
-    def quantize_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each row's numbers as int8 codes, and a scale for each row."""
-        ...
+    @staticmethod
+    def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:
+        """Return `(up + 1) * gate * sigmoid(alpha * gate)` of clipped gate and up side by side.
 
-    def split_blocks(self, blocks: Tensor, kind: str) -> PackedWeight:
-        """Return the matrix in rows of GGUF's blocks as codes and scales."""
-        ...
+        gate_up: [num_tokens, 2 * intermediate_size]. A gate is at most `limit`, an up is within
+        -limit .. limit; a NaN stays. Returns [num_tokens, intermediate_size] in the same dtype,
+        rounded once.
+        """
+        gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, dim=-1)
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(gate_up.dtype)
 
-    def unpack_codes(self, words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
-        """Return the codes of few bits in 32-bit words, as signed numbers."""
-        ...
+    @staticmethod
+    def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
+        """Return `x * sigmoid(gate)`, float32 inside, rounded once.
 
-    def unpack_pairs(
-        self, pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        """Return `table[code] * scale` for the two codes in each byte, in `dtype`."""
-        ...
+        x, gate: [num_tokens, size]. Returns the shape and dtype of x.
+        """
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return (x.to(wide) * gate.to(wide).sigmoid()).to(x.dtype)
 
-    def dequantize(self, weight: PackedWeight, dtype: torch.dtype) -> Tensor:
-        """Return the matrix [out_features, in_features] in `dtype`."""
-        ...
+    causal_conv = staticmethod(recurrence.causal_conv)
+    gated_delta_rule = staticmethod(recurrence.gated_delta_rule)
+
+    rotary_store = staticmethod(kv_cache.rotary_store)
+
+    @staticmethod
+    def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+        """Copy blocks `src_ids` over blocks `dst_ids`, in every layer, keys and values.
+
+        kv_cache: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim], written in place.
+        src_ids, dst_ids: [num_copies] int64 on the cache's device. No block may be written twice,
+        nor be both read and written.
+        """
+        kv_cache[:, :, dst_ids] = kv_cache[:, :, src_ids]
+
+    @staticmethod
+    def swap_blocks(src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+        """Copy blocks `src_ids` of one KV memory over blocks `dst_ids` of another.
+
+        src_cache, dst_cache: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]; only
+        `num_blocks` and the device may differ. src_ids, dst_ids: [num_copies] int64; `dst_ids`
+        names no block twice. The bytes arrive unchanged.
+        """
+        moved = src_cache[:, :, src_ids.to(src_cache.device)]
+        dst_cache[:, :, dst_ids.to(dst_cache.device)] = moved.to(dst_cache.device)
+
+    @staticmethod
+    def cap_logits(logits: Tensor, cap: float) -> None:
+        """Cap logits to -cap .. cap, in place: `cap * tanh(logits / cap)`, rounded once.
+
+        logits: [num_rows, vocab_size], any float dtype.
+        Source: Gemma Team 2024, "Gemma 2", arXiv:2408.00118, section 2.
+        """
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits.copy_(cap * torch.tanh(wide / cap))
+
+    @staticmethod
+    def mask_logits(logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
+        """Write -inf where a row's bitmask does not allow a token; nothing else is written.
+
+        logits: [num_rows, vocab_size], contiguous. rows: [num_masked] int64, the rows that have a
+        bitmask, each at most once. bitmask: [num_masked, ceil(vocab_size / 32)] int32: bit i of
+        word w allows token 32 w + i. Bits past the vocabulary are ignored.
+        """
+        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+        allowed = (bitmask.unsqueeze(2) >> bits & 1).flatten(1)[:, : logits.shape[1]] == 1
+        logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+
+    count_tokens = staticmethod(logits.count_tokens)
+    penalize = staticmethod(logits.penalize)
+    sample = staticmethod(sampling.sample)
+    token_logprobs = staticmethod(logits.token_logprobs)
+
+    quantize_rows = staticmethod(linear.quantize_rows)
+    split_blocks = staticmethod(weights.split_blocks)
+
+    @staticmethod
+    def unpack_codes(words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
+        """Return the codes in `words`, each less 2^(num_bits - 1), so that they are signed.
+
+        words: [num_rows, num_words] int32. num_bits: of a code, 2, 4 or 8. order: [32 / num_bits];
+        the code in the bits from i * num_bits on is element order[i] of its word's.
+        Returns [num_rows, num_words * 32 / num_bits] int8.
+        """
+        shifts = torch.arange(0, 32, num_bits, dtype=torch.int32, device=words.device)
+        fields = (words.unsqueeze(-1) >> shifts) & ((1 << num_bits) - 1)
+        positions = torch.tensor(order, device=words.device).argsort()
+        codes = (fields[..., positions] - (1 << (num_bits - 1))).to(torch.int8)
+        return codes.flatten(1)
+
+    @staticmethod
+    def unpack_pairs(pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `table[code] * scale` of the two codes in each byte, rounded once from float32.
+
+        pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. table: [16]
+        float32. scales: [num_rows, num_groups] float32, each for as many neighboring codes of its
+        row. Returns [num_rows, 2 * num_bytes] in `dtype`.
+        """
+        codes = torch.stack([pairs & 15, pairs >> 4], dim=2).flatten(1).long()
+        grouped = torch.unflatten(table[codes], 1, (scales.shape[1], -1))
+        return (grouped * scales[:, :, None]).flatten(1).to(dtype)
+
+    @staticmethod
+    def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+        """Return `(code - zero) * scale - minimum`, computed in float32 and rounded once.
+
+        Returns [out_features, in_features] in `dtype`.
+        """
+        whole, groups = weight.with_numbers().by_row(), weight.groups()
+        numbers = whole.codes.float()
+        if whole.zeros is not None:
+            numbers -= whole.zeros.float()[:, groups]
+        numbers *= whole.scales.to_float32()[:, groups]
+        if whole.minima is not None:
+            numbers -= whole.minima.to_float32()[:, groups]
+        return numbers.to(dtype)
+
+
+Backend.OPS = tuple(name for name, op in vars(Backend).items() if isinstance(op, staticmethod))

@@ -6,58 +6,74 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu
 from pagedrun.kernels.attention import AttentionShape, HostAttention
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.cpu import (
+    activations,
+    expert_routing,
+    kv_cache,
+    logits,
+    norms,
+    recurrence,
+    sampling,
+    weights,
+)
+from pagedrun.kernels.cpu.attention import decode_attention as decode
+from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.cpu.grouped_linear import PackedGroupedLinear
+from pagedrun.kernels.cpu.linears import int8_linear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.ops import Linear
+from pagedrun.kernels.ops import Backend, Linear
 from pagedrun.kernels.quantized_weight import PackedWeight
 
 
-class CpuBackend:
-    """Implements `Backend` and `AttentionOps` with products in `kernel_set`.
+class CpuBackend(Backend):
+    """Operations in Numba and oneDNN, and `AttentionOps`, with products in `kernel_set`.
 
-    None is the fastest set of this processor. Raises `ValueError` for one that it cannot run.
+    None is the fastest set of this processor. Raises `ValueError` for a set that it cannot run.
     """
 
     name = "pagedrun.kernels.cpu"
 
-    route = staticmethod(cpu.route)
-    combine_experts = staticmethod(cpu.combine_experts)
-    causal_conv = staticmethod(cpu.causal_conv)
-    gated_delta_rule = staticmethod(cpu.gated_delta_rule)
-    gated_rms_norm = staticmethod(cpu.gated_rms_norm)
-    rms_norm = staticmethod(cpu.rms_norm)
-    add_rms_norm = staticmethod(cpu.add_rms_norm)
-    silu_mul = staticmethod(cpu.silu_mul)
-    gelu_tanh_mul = staticmethod(cpu.gelu_tanh_mul)
-    clipped_swiglu = staticmethod(cpu.clipped_swiglu)
-    sigmoid_mul = staticmethod(cpu.sigmoid_mul)
-    cap_logits = staticmethod(cpu.cap_logits)
-    rotary_store = staticmethod(cpu.rotary_store)
-    decode_attention = staticmethod(cpu.decode_attention)
-    mask_logits = staticmethod(cpu.mask_logits)
-    sample = staticmethod(cpu.sample)
-    count_tokens = staticmethod(cpu.count_tokens)
-    penalize = staticmethod(cpu.penalize)
-    token_logprobs = staticmethod(cpu.token_logprobs)
-    copy_blocks = staticmethod(cpu.copy_blocks)
-    swap_blocks = staticmethod(cpu.swap_blocks)
-    quantize_rows = staticmethod(cpu.quantize_rows)
-    split_blocks = staticmethod(cpu.split_blocks)
-    unpack_codes = staticmethod(cpu.unpack_codes)
-    unpack_pairs = staticmethod(cpu.unpack_pairs)
-    dequantize = staticmethod(cpu.dequantize)
+    route = staticmethod(expert_routing.route)
+    combine_experts = staticmethod(expert_routing.combine_experts)
+    rms_norm = staticmethod(norms.rms_norm)
+    add_rms_norm = staticmethod(norms.add_rms_norm)
+    gated_rms_norm = staticmethod(norms.gated_rms_norm)
+    silu_mul = staticmethod(activations.silu_mul)
+    gelu_tanh_mul = staticmethod(activations.gelu_tanh_mul)
+    clipped_swiglu = staticmethod(activations.clipped_swiglu)
+    sigmoid_mul = staticmethod(activations.sigmoid_mul)
+    causal_conv = staticmethod(recurrence.causal_conv)
+    gated_delta_rule = staticmethod(recurrence.gated_delta_rule)
+    rotary_store = staticmethod(kv_cache.rotary_store)
+    copy_blocks = staticmethod(kv_cache.copy_blocks)
+    swap_blocks = staticmethod(kv_cache.swap_blocks)
+    cap_logits = staticmethod(logits.cap_logits)
+    mask_logits = staticmethod(logits.mask_logits)
+    count_tokens = staticmethod(logits.count_tokens)
+    penalize = staticmethod(logits.penalize)
+    sample = staticmethod(sampling.sample)
+    token_logprobs = staticmethod(logits.token_logprobs)
+    quantize_rows = staticmethod(int8_linear.quantize_rows)
+    split_blocks = staticmethod(weights.split_blocks)
+    unpack_codes = staticmethod(weights.unpack_codes)
+    unpack_pairs = staticmethod(weights.unpack_pairs)
+    dequantize = staticmethod(weights.dequantize)
+    decode_attention = staticmethod(decode.decode_attention)
 
     def __init__(self, kernel_set: KernelSet | None = None) -> None:
         self.kernel_set = KernelSet.usable(kernel_set)
         self.code_kernels = self.kernel_set.code_kernels
-        self.prefill_attention = partial(cpu.prefill_attention, kernel_set=self.kernel_set)
-        self.prefix_attention = partial(cpu.prefix_attention, kernel_set=self.kernel_set)
+        self.prefill_attention = partial(
+            group_attention.prefill_attention, kernel_set=self.kernel_set
+        )
+        self.prefix_attention = partial(
+            group_attention.prefix_attention, kernel_set=self.kernel_set
+        )
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
@@ -68,7 +84,7 @@ class CpuBackend:
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
     ) -> PackedLinear:
-        """Return a linear layer; its rows are invariant whether that is asked for or not."""
+        """Return a linear layer; its rows are invariant with and without `row_invariant`."""
         return PackedLinear(weight, bias, self.kernel_set)
 
     def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
@@ -83,23 +99,13 @@ class CpuBackend:
         *,
         row_invariant: bool = False,
     ) -> Linear:
-        """Return a linear layer, its weight in few bits where there are kernels for it."""
+        """Return a linear layer, quantized where there are kernels for it."""
         if weight.can_be_held(self.code_kernels, dtype):
             return QuantizedLinear(weight, bias, self.kernel_set)
-        return PackedLinear(cpu.dequantize(weight, dtype), bias, self.kernel_set)
+        return super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
     ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
         return PackedGroupedLinear(weights, bias, self.kernel_set)
-
-    def pack_quantized_experts(
-        self,
-        weights: Sequence[Sequence[PackedWeight]],
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-    ) -> PackedGroupedLinear:
-        """Return the linear layers of many experts, their weights dequantised."""
-        plain = [[cpu.dequantize(each, dtype) for each in part] for part in weights]
-        return PackedGroupedLinear(plain, bias, self.kernel_set)

@@ -15,7 +15,6 @@ import numba
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
 from pagedrun.kernels.cpu.attention.group_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
@@ -23,6 +22,7 @@ from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet, processor_name
+from pagedrun.kernels.reference import attention as reference
 
 # What the results of random data may be off, as a share of the largest.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}

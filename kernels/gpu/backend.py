@@ -5,60 +5,63 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.gpu import (
+    activations,
+    expert_routing,
+    kv_cache,
+    logits,
+    norms,
+    recurrence,
+    sampling,
+)
+from pagedrun.kernels.gpu.attention import decode_attention as decode
+from pagedrun.kernels.gpu.attention import prefill_attention as prefill
+from pagedrun.kernels.gpu.attention import prefix_attention as prefix
 from pagedrun.kernels.gpu.attention.prefix_attention import GpuAttention
 from pagedrun.kernels.gpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.linear import Int8Linear, PackedLinear
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
-from pagedrun.kernels.ops import GroupedLinear, Linear
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
 
 
-class GpuBackend:
-    """Implements `Backend` and `AttentionOps` by Triton kernels and the vendor's products.
+class GpuBackend(Backend):
+    """Operations in Triton kernels and the vendor's products, and `AttentionOps`.
 
-    Penalties, which few rows ask for, are plain PyTorch.
+    Penalties, which few rows ask for, and the unpacking of weights are the reference's.
     """
 
     name = "pagedrun.kernels.gpu"
     code_kernels = CodeKernels.GPU
 
-    route = staticmethod(gpu.route)
-    combine_experts = staticmethod(gpu.combine_experts)
-    causal_conv = staticmethod(gpu.causal_conv)
-    gated_delta_rule = staticmethod(gpu.gated_delta_rule)
-    gated_rms_norm = staticmethod(gpu.gated_rms_norm)
-    rms_norm = staticmethod(gpu.rms_norm)
-    add_rms_norm = staticmethod(gpu.add_rms_norm)
-    silu_mul = staticmethod(gpu.silu_mul)
-    gelu_tanh_mul = staticmethod(gpu.gelu_tanh_mul)
-    clipped_swiglu = staticmethod(gpu.clipped_swiglu)
-    sigmoid_mul = staticmethod(gpu.sigmoid_mul)
-    cap_logits = staticmethod(gpu.cap_logits)
-    rotary_store = staticmethod(gpu.rotary_store)
-    prefill_attention = staticmethod(gpu.prefill_attention)
-    prefix_attention = staticmethod(gpu.prefix_attention)
-    decode_attention = staticmethod(gpu.decode_attention)
-    mask_logits = staticmethod(gpu.mask_logits)
-    sample = staticmethod(gpu.sample)
-    count_tokens = staticmethod(reference.count_tokens)
-    penalize = staticmethod(reference.penalize)
-    quantize_rows = staticmethod(reference.quantize_rows)
-    split_blocks = staticmethod(reference.split_blocks)
-    unpack_codes = staticmethod(reference.unpack_codes)
-    unpack_pairs = staticmethod(reference.unpack_pairs)
-    dequantize = staticmethod(reference.dequantize)
-    token_logprobs = staticmethod(gpu.token_logprobs)
-    copy_blocks = staticmethod(gpu.copy_blocks)
-    swap_blocks = staticmethod(gpu.swap_blocks)
+    route = staticmethod(expert_routing.route)
+    combine_experts = staticmethod(expert_routing.combine_experts)
+    rms_norm = staticmethod(norms.rms_norm)
+    add_rms_norm = staticmethod(norms.add_rms_norm)
+    gated_rms_norm = staticmethod(norms.gated_rms_norm)
+    silu_mul = staticmethod(activations.silu_mul)
+    gelu_tanh_mul = staticmethod(activations.gelu_tanh_mul)
+    clipped_swiglu = staticmethod(activations.clipped_swiglu)
+    sigmoid_mul = staticmethod(activations.sigmoid_mul)
+    causal_conv = staticmethod(recurrence.causal_conv)
+    gated_delta_rule = staticmethod(recurrence.gated_delta_rule)
+    rotary_store = staticmethod(kv_cache.rotary_store)
+    copy_blocks = staticmethod(kv_cache.copy_blocks)
+    swap_blocks = staticmethod(kv_cache.swap_blocks)
+    cap_logits = staticmethod(logits.cap_logits)
+    sample = staticmethod(sampling.sample)
+    token_logprobs = staticmethod(logits.token_logprobs)
+    prefill_attention = staticmethod(prefill.prefill_attention)
+    prefix_attention = staticmethod(prefix.prefix_attention)
+    decode_attention = staticmethod(decode.decode_attention)
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> GpuAttention:
-        """Return the attention of a step, its groups turned into work items."""
+        """Return the attention of a step, its groups converted to work items."""
         return GpuAttention.of(inputs, self, shape, room)
 
     def pack_linear(
@@ -79,10 +82,10 @@ class GpuBackend:
         *,
         row_invariant: bool = False,
     ) -> Linear:
-        """Return a linear layer, its weight in few bits where there are kernels for it."""
+        """Return a linear layer, quantized where there are kernels for it."""
         if weight.can_be_held(self.code_kernels, dtype):
             return QuantizedLinear(weight, bias, row_invariant)
-        return PackedLinear(reference.dequantize(weight, dtype), bias, row_invariant)
+        return super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
@@ -96,8 +99,7 @@ class GpuBackend:
         dtype: torch.dtype,
         bias: Tensor | None = None,
     ) -> GroupedLinear:
-        """Return the linear layers of many experts, in few bits where there are kernels for it."""
+        """Return the linear layers of many experts, quantized where there are kernels for it."""
         if weights[0][0].can_be_held(self.code_kernels.of_experts, dtype):
             return QuantizedGroupedLinear(weights, bias)
-        plain = [[reference.dequantize(each, dtype) for each in part] for part in weights]
-        return PackedGroupedLinear(plain, bias)
+        return super().pack_quantized_experts(weights, dtype, bias)

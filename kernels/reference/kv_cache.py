@@ -1,4 +1,4 @@
-"""Operations on the KV cache: rotation and storing, quantization, copies of blocks.
+"""Operations on the KV cache: rotation and storing, quantization.
 
 A quantized cache has one scale for each head of each token.
 """
@@ -100,24 +100,3 @@ def quantize(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if dtype is torch.int8:
         codes = codes.round().clamp(-127, 127)
     return codes.to(dtype), scale.masked_fill(~is_finite, torch.nan).squeeze(-1)
-
-
-def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` over blocks `dst_ids`, in every layer, keys and values.
-
-    kv_cache: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim], written in place.
-    src_ids, dst_ids: [num_copies] int64 on the cache's device. No block may be written twice, nor
-    be both read and written.
-    """
-    kv_cache[:, :, dst_ids] = kv_cache[:, :, src_ids]
-
-
-def swap_blocks(src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` of one KV memory over blocks `dst_ids` of another.
-
-    src_cache, dst_cache: [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]; only
-    `num_blocks` and the device may differ. src_ids, dst_ids: [num_copies] int64; `dst_ids` names
-    no block twice. The bytes arrive unchanged.
-    """
-    moved = src_cache[:, :, src_ids.to(src_cache.device)]
-    dst_cache[:, :, dst_ids.to(dst_cache.device)] = moved.to(dst_cache.device)

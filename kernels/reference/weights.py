@@ -1,7 +1,4 @@
-"""Weights from checkpoint formats: codes with scales, packed words and bytes, blocks of GGUF.
-
-Blocks of GGUF are those of ggml (ggml-common.h, ggml-quants.c).
-"""
+"""Codes and scales of GGUF blocks, as in ggml (ggml-common.h, ggml-quants.c)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,47 +8,6 @@ from torch import Tensor
 
 from pagedrun.kernels.quantized_form import BLOCK_FORMS
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
-
-
-def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
-    """Return `(code - zero) * scale - minimum`, computed in float32 and rounded once.
-
-    Returns [out_features, in_features] in `dtype`.
-    """
-    whole, groups = weight.with_numbers().by_row(), weight.groups()
-    numbers = whole.codes.float()
-    if whole.zeros is not None:
-        numbers -= whole.zeros.float()[:, groups]
-    numbers *= whole.scales.to_float32()[:, groups]
-    if whole.minima is not None:
-        numbers -= whole.minima.to_float32()[:, groups]
-    return numbers.to(dtype)
-
-
-def unpack_codes(words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
-    """Return the codes in `words`, each less 2^(num_bits - 1), so that they are signed.
-
-    words: [num_rows, num_words] int32. num_bits: of a code, 2, 4 or 8. order: [32 / num_bits];
-    the code in the bits from i * num_bits on is element order[i] of its word's.
-    Returns [num_rows, num_words * 32 / num_bits] int8.
-    """
-    shifts = torch.arange(0, 32, num_bits, dtype=torch.int32, device=words.device)
-    fields = (words.unsqueeze(-1) >> shifts) & ((1 << num_bits) - 1)
-    places = torch.tensor(order, device=words.device).argsort()
-    codes = (fields[..., places] - (1 << (num_bits - 1))).to(torch.int8)
-    return codes.flatten(1)
-
-
-def unpack_pairs(pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `table[code] * scale`, computed in float32 and rounded once.
-
-    pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. table: [16]
-    float32. scales: [num_rows, num_groups] float32, each for as many neighbouring codes of its row.
-    Returns [num_rows, 2 * num_bytes] in `dtype`.
-    """
-    codes = torch.stack([pairs & 15, pairs >> 4], dim=2).flatten(1).long()
-    grouped = torch.unflatten(table[codes], 1, (scales.shape[1], -1))
-    return (grouped * scales[:, :, None]).flatten(1).to(dtype)
 
 
 def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
@@ -23,8 +22,8 @@ from pagedrun.kernels.attention_inputs import (
 )
 from pagedrun.kernels.expert_choice import ExpertChoice
 from pagedrun.kernels.op_values import Routing, StateInputs, TokenLogprobs
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
-from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.execution.device import CapturedStep, Device, HostCopy
 
@@ -32,25 +31,47 @@ NUM_DRAWN = 1 << 16
 FIRST_TOKEN = 2  # those before it end a sequence
 
 
-class CostlessBackend:
-    """Every op returns the right shape with any content; tokens are drawn at random beforehand.
+def _first(x: Tensor, *rest: object, **named: object) -> Tensor:
+    """Return the first argument."""
+    return x
 
-    Weights are read as everywhere. `counts` has what a model of one layer asked for.
+
+def _gate(gate_up: Tensor, *rest: object) -> Tensor:
+    """Return the gate of gate and up side by side."""
+    return gate_up[:, : gate_up.shape[1] // 2]
+
+
+def _nothing(*arguments: object) -> None:
+    """Change nothing."""
+
+
+_COSTLESS: dict[str, Callable[..., Tensor | None]] = {
+    **dict.fromkeys(
+        ("rms_norm", "add_rms_norm", "gated_rms_norm", "sigmoid_mul", "causal_conv"), _first
+    ),
+    **dict.fromkeys(("silu_mul", "gelu_tanh_mul", "clipped_swiglu"), _gate),
+    **dict.fromkeys(
+        ("cap_logits", "mask_logits", "count_tokens", "penalize", "copy_blocks", "swap_blocks"),
+        _nothing,
+    ),
+}
+
+
+class CostlessBackend(Backend):
+    """Backend whose operations return the right shape with any content; tokens are drawn before.
+
+    Operations on weights are the reference's. `counts`: calls of a model of one layer.
     """
 
     name = "costless"
-    code_kernels = CodeKernels.NONE
-    quantize_rows = staticmethod(reference.quantize_rows)
-    split_blocks = staticmethod(reference.split_blocks)
-    unpack_codes = staticmethod(reference.unpack_codes)
-    unpack_pairs = staticmethod(reference.unpack_pairs)
-    dequantize = staticmethod(reference.dequantize)
 
     def __init__(self, vocab_size: int) -> None:
         self.counts = StepCounts()
         generator = torch.Generator().manual_seed(0)
         self._drawn = torch.randint(FIRST_TOKEN, vocab_size, (NUM_DRAWN,), generator=generator)
         self._num_given = 0
+        for name, op in {**_COSTLESS, "sample": self._sample}.items():
+            setattr(self, name, op)
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
@@ -70,92 +91,36 @@ class CostlessBackend:
         """Return a layer of the same shape."""
         return CostlessLinear(codes, scales.dtype)
 
-    def pack_quantized(
-        self,
-        weight: PackedWeight,
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-        *,
-        row_invariant: bool = False,
-    ) -> "CostlessLinear":
-        """Return a layer of the same shape."""
-        return CostlessLinear(weight.codes.new_empty(weight.codes.shape, dtype=dtype))
-
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
     ) -> "CostlessGroupedLinear":
         """Return layers of the same shape."""
         return CostlessGroupedLinear(weights)
 
-    def pack_quantized_experts(
-        self,
-        weights: Sequence[Sequence[PackedWeight]],
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-    ) -> "CostlessGroupedLinear":
-        """Return layers of the same shape."""
-        return CostlessGroupedLinear(
-            [[each.codes.new_empty(each.codes.shape, dtype=dtype) for each in p] for p in weights]
-        )
+    @staticmethod
+    def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+        """Return a matrix of the same shape."""
+        return weight.codes.new_empty(weight.codes.shape, dtype=dtype)
 
-    def route(
-        self, logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
-    ) -> Routing:
-        """Choose the first experts."""
+    @staticmethod
+    def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None) -> Routing:
+        """Return the first experts."""
         shape = (len(logits), choice.num_chosen)
         return Routing(torch.arange(shape[1]).expand(shape), torch.ones(1, 1).expand(shape))
 
+    @staticmethod
     def combine_experts(
-        self,
         outputs: Tensor,
         rows: Tensor,
         weights: Tensor,
         shared: Tensor | None = None,
         shared_gate: Tensor | None = None,
     ) -> Tensor:
-        """Return what the experts of the first rows computed."""
+        """Return the outputs of the first rows."""
         return outputs[: len(rows)]
 
-    def rms_norm(
-        self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Return x."""
-        return x
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Return x."""
-        return x
-
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Return the gate."""
-        return gate_up[:, : gate_up.shape[1] // 2]
-
-    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        """Return the gate."""
-        return gate_up[:, : gate_up.shape[1] // 2]
-
-    def clipped_swiglu(self, gate_up: Tensor, limit: float, alpha: float) -> Tensor:
-        """Return the gate."""
-        return gate_up[:, : gate_up.shape[1] // 2]
-
-    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Return x."""
-        return x
-
-    def causal_conv(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        state: Tensor,
-        inputs: StateInputs,
-        activate: bool,
-    ) -> Tensor:
-        """Return x, and write no state."""
-        return x
-
+    @staticmethod
     def gated_delta_rule(
-        self,
         qkv: Tensor,
         gates: Tensor,
         a_log: Tensor,
@@ -166,15 +131,8 @@ class CostlessBackend:
         """Return the values, and write no state."""
         return qkv[:, qkv.shape[1] - state.shape[1] * state.shape[3] :]
 
-    def gated_rms_norm(self, x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Return x."""
-        return x
-
-    def cap_logits(self, logits: Tensor, cap: float) -> None:
-        """Bend nothing."""
-
+    @staticmethod
     def rotary_store(
-        self,
         qkv: Tensor,
         cos_sin: Tensor,
         positions: Tensor,
@@ -186,54 +144,8 @@ class CostlessBackend:
         num_heads = layer.num_query_heads(qkv)
         return torch.unflatten(qkv, 1, (-1, layer.head_dim))[:, :num_heads]
 
-    def mask_logits(self, logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
-        """Mask nothing."""
-
-    def sample(
-        self,
-        logits: Tensor,
-        temperature: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        seed: Tensor,
-        row: Tensor,
-        sample: Tensor,
-        position: Tensor,
-        *,
-        filtered: bool = True,
-    ) -> Tensor:
-        """Return the next of the tokens that were drawn, [num_rows] int64."""
-        return self.draw(len(logits)).clone()
-
-    def draw(self, count: int) -> Tensor:
-        """Return the next of the tokens that were drawn, [count] int64; not to be written to."""
-        first = self._num_given if self._num_given + count <= NUM_DRAWN else 0
-        self._num_given = first + count
-        return self._drawn[first : self._num_given]
-
-    def count_tokens(
-        self, token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
-    ) -> None:
-        """Count nothing."""
-
-    def penalize(
-        self,
-        logits: Tensor,
-        rows: Tensor,
-        places: Tensor,
-        token_ids: Tensor,
-        counts: Tensor,
-        num_ids: Tensor,
-        repetition: Tensor,
-        presence: Tensor,
-        frequency: Tensor,
-    ) -> None:
-        """Change nothing."""
-
-    def token_logprobs(
-        self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int
-    ) -> TokenLogprobs:
+    @staticmethod
+    def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
         """Return zeros."""
         shape = (len(ids), num_top)
         return TokenLogprobs(
@@ -243,13 +155,14 @@ class CostlessBackend:
             torch.zeros(shape),
         )
 
-    def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-        """Move nothing."""
+    def _sample(self, logits: Tensor, *parameters: object, **named: object) -> Tensor:
+        return self.draw(len(logits)).clone()
 
-    def swap_blocks(
-        self, src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor
-    ) -> None:
-        """Move nothing."""
+    def draw(self, count: int) -> Tensor:
+        """Return the next drawn tokens, [count] int64; not to be written to."""
+        first = self._num_given if self._num_given + count <= NUM_DRAWN else 0
+        self._num_given = first + count
+        return self._drawn[first : self._num_given]
 
 
 class CostlessLinear:

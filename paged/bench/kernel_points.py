@@ -15,7 +15,6 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
     DecodeInputs,
@@ -357,7 +356,7 @@ def _sample(
         return order.gather(-1, drawn)[:, 0]
 
     work = Work(logits.nbytes, logits.numel())
-    truth = partial(reference.sample, *arguments)
+    truth = partial(Backend.sample, *arguments)
     return _point(point, plain, partial(kernels.sample, *arguments), work, truth)
 
 

@@ -6,11 +6,10 @@ device profile takes its place.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import Attention, AttentionShape
@@ -22,8 +21,6 @@ from pagedrun.kernels.attention_inputs import (
     Softmax,
 )
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
-from pagedrun.kernels.quantized_form import CodeKernels
-from pagedrun.kernels.quantized_weight import PackedWeight
 
 OpSeconds = Mapping[str, float]
 ATTENTION = "attention"  # in the name of every op that reads keys and values
@@ -70,41 +67,31 @@ class OpTimer:
         self.calls[name] += 1
 
 
-class BackendWrapper:
-    """Implements `Backend` by `backend`. Subclasses change what they look at."""
+class BackendWrapper(Backend):
+    """Passes every call to another backend; subclasses override the hooks.
+
+    Hooks run in `__init__`: a subclass sets the attributes that they read before calling it.
+    Methods that a subclass defines itself are kept.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.route = backend.route
-        self.combine_experts = backend.combine_experts
-        self.rms_norm = backend.rms_norm
-        self.add_rms_norm = backend.add_rms_norm
-        self.silu_mul = backend.silu_mul
-        self.gelu_tanh_mul = backend.gelu_tanh_mul
-        self.clipped_swiglu = backend.clipped_swiglu
-        self.sigmoid_mul = backend.sigmoid_mul
-        self.causal_conv = backend.causal_conv
-        self.gated_delta_rule = backend.gated_delta_rule
-        self.gated_rms_norm = backend.gated_rms_norm
-        self.cap_logits = backend.cap_logits
-        self.rotary_store = backend.rotary_store
-        self.mask_logits = backend.mask_logits
-        self.sample = backend.sample
-        self.count_tokens = backend.count_tokens
-        self.penalize = backend.penalize
-        self.token_logprobs = backend.token_logprobs
-        self.copy_blocks = backend.copy_blocks
-        self.swap_blocks = backend.swap_blocks
-        self.quantize_rows = backend.quantize_rows
-        self.split_blocks = backend.split_blocks
-        self.unpack_codes = backend.unpack_codes
-        self.unpack_pairs = backend.unpack_pairs
-        self.dequantize = backend.dequantize
+        self.name, self.code_kernels = backend.name, backend.code_kernels
+        own = vars(type(self))
+        for name in self.OPS:
+            if name not in own:
+                setattr(self, name, self.wrap_op(name, getattr(backend, name)))
+        for name in self.PACKS:
+            if name not in own:
+                setattr(self, name, self.wrap_pack(name, getattr(backend, name)))
 
-    @property
-    def name(self) -> str:
-        """The name of the backend behind it, whose bytes it gives."""
-        return self._backend.name
+    def wrap_op(self, name: str, op: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        """Return the operation to call in place of `op`."""
+        return op
+
+    def wrap_pack(self, name: str, pack: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method to call in place of one of `PACKS`."""
+        return pack
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
@@ -112,112 +99,37 @@ class BackendWrapper:
         """Return the attention of a step."""
         return self._backend.prepare(inputs, shape, room=room)
 
-    def pack_linear(
-        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
-    ) -> Linear:
-        """Return a linear layer."""
-        return self._backend.pack_linear(weight, bias, row_invariant=row_invariant)
 
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
-        """Return a linear layer of int8 codes."""
-        return self._backend.pack_int8(codes, scales, bias)
-
-    @property
-    def code_kernels(self) -> CodeKernels:
-        """Which kernels it has for weights of few bits."""
-        return self._backend.code_kernels
-
-    def pack_quantized(
-        self,
-        weight: PackedWeight,
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-        *,
-        row_invariant: bool = False,
-    ) -> Linear:
-        """Return a linear layer with a weight in few bits."""
-        return self._backend.pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
-
-    def pack_grouped_linear(
-        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
-    ) -> GroupedLinear:
-        """Return the linear layers of many experts."""
-        return self._backend.pack_grouped_linear(weights, bias)
-
-    def pack_quantized_experts(
-        self,
-        weights: Sequence[Sequence[PackedWeight]],
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-    ) -> GroupedLinear:
-        """Return the linear layers of many experts, in few bits where there are kernels for it."""
-        return self._backend.pack_quantized_experts(weights, dtype, bias)
+# Operations on weights while a model loads. They are no part of a run.
+_LOADING = {"quantize_rows", "split_blocks", "unpack_codes", "unpack_pairs", "dequantize"}
+_LINEARS = {
+    "pack_linear": "PackedLinear",
+    "pack_int8": "Int8Linear",
+    "pack_quantized": "QuantizedLinear",
+}
 
 
 class _Timed(BackendWrapper):
     def __init__(self, backend: Backend, timer: OpTimer) -> None:
-        super().__init__(backend)
         self._timer = timer
-        self.route = timer.timed("route", backend.route)
-        self.combine_experts = timer.timed("combine_experts", backend.combine_experts)
-        self.rms_norm = timer.timed("rms_norm", backend.rms_norm)
-        self.add_rms_norm = timer.timed("add_rms_norm", backend.add_rms_norm)
-        self.silu_mul = timer.timed("silu_mul", backend.silu_mul)
-        self.gelu_tanh_mul = timer.timed("gelu_tanh_mul", backend.gelu_tanh_mul)
-        self.clipped_swiglu = timer.timed("clipped_swiglu", backend.clipped_swiglu)
-        self.sigmoid_mul = timer.timed("sigmoid_mul", backend.sigmoid_mul)
-        self.causal_conv = timer.timed("causal_conv", backend.causal_conv)
-        self.gated_delta_rule = timer.timed("gated_delta_rule", backend.gated_delta_rule)
-        self.gated_rms_norm = timer.timed("gated_rms_norm", backend.gated_rms_norm)
-        self.cap_logits = timer.timed("cap_logits", backend.cap_logits)
-        self.rotary_store = timer.timed("rotary_store", backend.rotary_store)
-        self.mask_logits = timer.timed("mask_logits", backend.mask_logits)
-        self.sample = timer.timed("sample", backend.sample)
-        self.count_tokens = timer.timed("count_tokens", backend.count_tokens)
-        self.penalize = timer.timed("penalize", backend.penalize)
-        self.token_logprobs = timer.timed("token_logprobs", backend.token_logprobs)
-        self.copy_blocks = timer.timed("copy_blocks", backend.copy_blocks)
-        self.swap_blocks = timer.timed("swap_blocks", backend.swap_blocks)
+        super().__init__(backend)
+
+    def wrap_op(self, name: str, op: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        return op if name in _LOADING else self._timer.timed(name, op)
+
+    def wrap_pack(self, name: str, pack: Callable[..., Any]) -> Callable[..., Any]:
+        def packed(*args: Any, **kwargs: Any) -> Linear | GroupedLinear:
+            layer = pack(*args, **kwargs)
+            if name in _LINEARS:
+                return _TimedLinear(layer, self._timer, _LINEARS[name])
+            return _TimedGroupedLinear(layer, self._timer)
+
+        return packed
 
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> Attention:
         return _TimedAttention(super().prepare(inputs, shape, room=room), self._timer)
-
-    def pack_linear(
-        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
-    ) -> Linear:
-        packed = super().pack_linear(weight, bias, row_invariant=row_invariant)
-        return _TimedLinear(packed, self._timer, "PackedLinear")
-
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
-        packed = super().pack_int8(codes, scales, bias)
-        return _TimedLinear(packed, self._timer, "Int8Linear")
-
-    def pack_quantized(
-        self,
-        weight: PackedWeight,
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-        *,
-        row_invariant: bool = False,
-    ) -> Linear:
-        packed = super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
-        return _TimedLinear(packed, self._timer, "QuantizedLinear")
-
-    def pack_grouped_linear(
-        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
-    ) -> GroupedLinear:
-        return _TimedGroupedLinear(super().pack_grouped_linear(weights, bias), self._timer)
-
-    def pack_quantized_experts(
-        self,
-        weights: Sequence[Sequence[PackedWeight]],
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-    ) -> GroupedLinear:
-        packed = super().pack_quantized_experts(weights, dtype, bias)
-        return _TimedGroupedLinear(packed, self._timer)
 
 
 class _TimedAttention:

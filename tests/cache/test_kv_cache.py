@@ -2,7 +2,7 @@
 
 import torch
 
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
@@ -10,7 +10,7 @@ from pagedrun.paged.execution.device import Device
 
 FULL = KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=6, dtype="float32")
 SLIDING = KVCacheSpec(num_layers=3, num_kv_heads=2, head_dim=4, dtype="float32", window=8)
-DEVICE = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+DEVICE = Device(torch.device("cpu"), Backend(), async_scheduling=False)
 
 
 def made() -> KVCache:

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVMemory
@@ -25,20 +23,22 @@ SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=5, dtype="float32")
 NUM_BLOCKS, NUM_HOST_BLOCKS, BLOCK_SIZE = 6, 4, 2
 
 
-class Strict(ReferenceBackend):
-    """The reference's copies, which hold the caller to what their docstrings ask of it."""
+class Strict(Backend):
+    """Copies of the reference that check the requirements of their docstrings."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[int], list[int]]] = []
+        for name, op in (("copy_blocks", self._copy_blocks), ("swap_blocks", self._swap_blocks)):
+            setattr(self, name, op)
 
-    def copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+    def _copy_blocks(self, kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
         self._note(src_ids, dst_ids)
         assert not set(src_ids.tolist()) & set(dst_ids.tolist()), "both read and written"
-        reference.copy_blocks(kv_cache, src_ids, dst_ids)
+        Backend.copy_blocks(kv_cache, src_ids, dst_ids)
 
-    def swap_blocks(self, src: Tensor, dst: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
+    def _swap_blocks(self, src: Tensor, dst: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
         self._note(src_ids, dst_ids)
-        reference.swap_blocks(src, dst, src_ids, dst_ids)
+        Backend.swap_blocks(src, dst, src_ids, dst_ids)
 
     def _note(self, src_ids: Tensor, dst_ids: Tensor) -> None:
         assert src_ids.dtype == dst_ids.dtype == torch.int64
@@ -152,7 +152,7 @@ def test_bytes_come_back_from_the_host_unchanged(dtype: torch.dtype) -> None:
         BLOCK_SIZE,
         NUM_BLOCKS,
         NUM_HOST_BLOCKS,
-        on_cpu(ReferenceBackend()),
+        on_cpu(Backend()),
     )
     integers = torch.int32 if dtype is torch.float32 else torch.int16
     bits = cache.blocks.view(integers)
@@ -216,6 +216,6 @@ def test_codes_move_with_their_scales(
 
 
 def test_a_cache_without_host_blocks() -> None:
-    cache = KVMemory(SPEC, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(ReferenceBackend()))
+    cache = KVMemory(SPEC, BLOCK_SIZE, NUM_BLOCKS, 0, on_cpu(Backend()))
     assert cache.host_blocks.nbytes == 0
     cache.transfer([])

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
 from pagedrun.paged.execution.device import Device
 
 SPEC = StateSpec((StateArray("conv", (3, 5), "bfloat16"), StateArray("sums", (2, 4, 4), "float32")))
-DEVICE = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+DEVICE = Device(torch.device("cpu"), Backend(), async_scheduling=False)
 
 
 def made() -> StateCache:

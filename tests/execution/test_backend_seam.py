@@ -1,7 +1,7 @@
 """Backend: one made by these tests runs a model, and every call of the model goes through it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -18,17 +18,14 @@ from pagedrun.kernels.attention_inputs import (
 )
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
-from pagedrun.kernels.quantized_weight import PackedWeight
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.workload import BenchModel, Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 TINY = BenchModel.from_shape("tiny")
-# mypy compares every signature of each with the protocol's.
-BACKENDS: list[Backend] = [ReferenceBackend(), CpuBackend(), GpuBackend()]
+BACKENDS = [Backend(), CpuBackend(), GpuBackend()]
 
 
 class CountedAttention:
@@ -68,40 +65,15 @@ class CountedAttention:
         self._attention.regroup(groups)
 
 
-class CountedBackend:
+class CountedBackend(Backend):
     """A backend that the package does not know: the reference, its calls counted."""
 
     name = "tests.counted"
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self._plain = plain = ReferenceBackend()
-        self.route = self._counted("route", plain.route)
-        self.combine_experts = self._counted("combine_experts", plain.combine_experts)
-        self.rms_norm = self._counted("rms_norm", plain.rms_norm)
-        self.add_rms_norm = self._counted("add_rms_norm", plain.add_rms_norm)
-        self.silu_mul = self._counted("silu_mul", plain.silu_mul)
-        self.gelu_tanh_mul = self._counted("gelu_tanh_mul", plain.gelu_tanh_mul)
-        self.clipped_swiglu = self._counted("clipped_swiglu", plain.clipped_swiglu)
-        self.cap_logits = self._counted("cap_logits", plain.cap_logits)
-        self.rotary_store = self._counted("rotary_store", plain.rotary_store)
-        self.mask_logits = self._counted("mask_logits", plain.mask_logits)
-        self.sample = self._counted("sample", plain.sample)
-        self.count_tokens = self._counted("count_tokens", plain.count_tokens)
-        self.penalize = self._counted("penalize", plain.penalize)
-        self.copy_blocks = self._counted("copy_blocks", plain.copy_blocks)
-        self.token_logprobs = plain.token_logprobs
-        self.swap_blocks = self._counted("swap_blocks", plain.swap_blocks)
-        self.quantize_rows = plain.quantize_rows
-        self.split_blocks = plain.split_blocks
-        self.sigmoid_mul = plain.sigmoid_mul
-        self.causal_conv = plain.causal_conv
-        self.gated_delta_rule = plain.gated_delta_rule
-        self.gated_rms_norm = plain.gated_rms_norm
-        self.unpack_codes = plain.unpack_codes
-        self.unpack_pairs = plain.unpack_pairs
-        self.dequantize = plain.dequantize
-        self.code_kernels = plain.code_kernels
+        for name in (*self.OPS, *self.PACKS):
+            setattr(self, name, self._counted(name, getattr(self, name)))
 
     def _counted(self, name: str, op: Callable[P, R]) -> Callable[P, R]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,43 +86,7 @@ class CountedBackend:
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> CountedAttention:
         self.calls["prepare"] += 1
-        return CountedAttention(self._plain.prepare(inputs, shape, room=room), self.calls)
-
-    def pack_linear(
-        self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False
-    ) -> Linear:
-        self.calls["pack_linear"] += 1
-        return self._plain.pack_linear(weight, bias, row_invariant=row_invariant)
-
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
-        self.calls["pack_int8"] += 1
-        return self._plain.pack_int8(codes, scales, bias)
-
-    def pack_quantized(
-        self,
-        weight: PackedWeight,
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-        *,
-        row_invariant: bool = False,
-    ) -> Linear:
-        self.calls["pack_quantized"] += 1
-        return self._plain.pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
-
-    def pack_grouped_linear(
-        self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
-    ) -> GroupedLinear:
-        self.calls["pack_grouped_linear"] += 1
-        return self._plain.pack_grouped_linear(weights, bias)
-
-    def pack_quantized_experts(
-        self,
-        weights: Sequence[Sequence[PackedWeight]],
-        dtype: torch.dtype,
-        bias: Tensor | None = None,
-    ) -> GroupedLinear:
-        self.calls["pack_quantized_experts"] += 1
-        return self._plain.pack_quantized_experts(weights, dtype, bias)
+        return CountedAttention(super().prepare(inputs, shape, room=room), self.calls)
 
 
 def test_a_backend_from_outside_runs_a_model() -> None:

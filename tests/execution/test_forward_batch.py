@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import forward_batch
@@ -24,7 +24,7 @@ FULL = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=8, dtype="float32")
 SLIDING = replace(FULL, window=50)
 
 
-DEVICE = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+DEVICE = Device(torch.device("cpu"), Backend(), async_scheduling=False)
 SHAPE = AttentionShape(1, 1, 8, torch.float32, torch.float32)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device import CudaDevice, Device
@@ -29,8 +29,8 @@ class OwnMemory(Device):
 
 @pytest.mark.parametrize("kind", [Device, OwnMemory])
 def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
-    engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
-    device = kind(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    engine = BenchModel.from_shape("tiny").engine(Backend(), dtype="float32", device="cpu")
+    device = kind(torch.device("cpu"), Backend(), async_scheduling=False)
     memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
     first, _ = memory.take(config, [SPEC], [5])
@@ -44,8 +44,8 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
 @pytest.mark.parametrize("setting", ["prefix_once", "enforce_eager"])
 def test_no_contender_replays_what_was_captured_for_another(setting: str) -> None:
     """`bench throughput --compare` has one pool for both: graphs go by what is in them."""
-    engine = BenchModel.from_shape("tiny").engine(ReferenceBackend(), dtype="float32", device="cpu")
-    device = OwnMemory(torch.device("cpu"), ReferenceBackend(), async_scheduling=False, graphs=True)
+    engine = BenchModel.from_shape("tiny").engine(Backend(), dtype="float32", device="cpu")
+    device = OwnMemory(torch.device("cpu"), Backend(), async_scheduling=False, graphs=True)
     memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
     _, first = memory.take(config, [SPEC], [5])
@@ -59,7 +59,7 @@ def test_no_contender_replays_what_was_captured_for_another(setting: str) -> Non
 
 def test_what_is_in_use_of_a_pool() -> None:
     """A host backs the pages that are written, a GPU all of an allocation."""
-    host = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
-    gpu = CudaDevice(torch.device("cuda"), ReferenceBackend(), async_scheduling=True)
+    host = Device(torch.device("cpu"), Backend(), async_scheduling=False)
+    gpu = CudaDevice(torch.device("cuda"), Backend(), async_scheduling=True)
     assert host.bytes_held(allocated=100, touched=30) == 30
     assert gpu.bytes_held(allocated=100, touched=30) == 100

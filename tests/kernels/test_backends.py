@@ -1,17 +1,31 @@
+import inspect
 import subprocess
 import sys
 
 import pytest
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 
 
-def test_backends_export_the_same_names() -> None:
-    assert cpu.__all__ == reference.__all__
+def test_ops_lists_every_operation_and_packs_every_layer() -> None:
+    assert {"route", "silu_mul", "sample", "dequantize"} <= set(Backend.OPS)
+    packs = {name for name in vars(Backend) if name.startswith("pack_")}
+    assert set(Backend.PACKS) == packs
 
 
-def test_gpu_exports_names_of_the_reference_in_its_order() -> None:
-    assert gpu.__all__ == [name for name in reference.__all__ if name in gpu.__all__]
+def test_the_cpu_has_a_kernel_for_every_operation() -> None:
+    assert [name for name in Backend.OPS if name not in vars(CpuBackend)] == []
+
+
+@pytest.mark.parametrize("backend", [CpuBackend, GpuBackend])
+def test_overrides_begin_with_the_parameters_of_the_reference(backend: type[Backend]) -> None:
+    for name in Backend.OPS:
+        own, defined = (
+            list(inspect.signature(getattr(each, name)).parameters) for each in (backend, Backend)
+        )
+        assert own[: len(defined)] == defined, name
 
 
 @pytest.mark.parametrize("module", ["pagedrun.kernels", "pagedrun.kernels.environment.threads"])

@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.device_options import CpuDtypes
 from pagedrun.paged.execution.engine import Engine
@@ -118,7 +118,7 @@ def test_a_quantised_cache_gives_the_tokens_of_the_reference(
     cache: str, folder: Path, device: Device
 ) -> None:
     device = replace(device, dtypes=CpuDtypes())  # beside float32 too
-    plain = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    plain = Device(torch.device("cpu"), Backend(), async_scheduling=False)
     expected = answers(folder, plain, GREEDY, kv_cache_dtype=cache)
     got = answers(folder, device, GREEDY, kv_cache_dtype=cache)
     assert [each.outputs for each in got] == [each.outputs for each in expected]

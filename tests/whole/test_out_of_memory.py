@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
@@ -117,7 +117,7 @@ def test_a_failed_step_holds_nothing_when_memory_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error that is handled has frames, and they have the step's tensors."""
-    device = Releasing(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+    device = Releasing(torch.device("cpu"), Backend(), async_scheduling=False)
     engine = BenchModel.from_shape("tiny", 1).engine(on=device, dtype="float32", device="cpu")
     compute = Decoder.hidden
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
 from pagedrun.paged.bench.kernel_points import (
     DecodePoint,
@@ -100,7 +99,7 @@ class TestContext:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kernels", [CpuBackend(), ReferenceBackend()], ids=["cpu", "reference"])
+@pytest.mark.parametrize("kernels", [CpuBackend(), Backend()], ids=["cpu", "reference"])
 def test_all_that_is_timed_computes_the_same(
     contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: Backend
 ) -> None:

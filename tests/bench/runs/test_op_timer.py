@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.contender import measure
 from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
 from pagedrun.paged.bench.workload import Workload
@@ -14,7 +14,7 @@ from tests.bench.runs.tiny import FLOAT32, TINY
 
 class TestOpTimer:
     def test_passes_everything_on(self) -> None:
-        kernels = ReferenceBackend()
+        kernels = Backend()
         timer = OpTimer(kernels)
         weight, bias, x = torch.randn(5, 4), torch.randn(5), torch.randn(3, 4)
         layer, plain = (

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from pagedrun.kernels import cpu
 from pagedrun.kernels.attention_inputs import PrefixState
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.bench.contender import EngineContender, reading_alone
@@ -38,7 +37,7 @@ class TestReadingAlone:
         class Watched(CpuBackend):
             def decode_attention(self, *args: Any) -> Tensor:
                 seen.append(args[6])
-                return cpu.decode_attention(*args)
+                return CpuBackend.decode_attention(*args)
 
         timer = OpTimer(Watched())
         engine = TINY.engine(timer.kernels, **FLOAT32)

@@ -1,13 +1,13 @@
 """Which steps of a run count as decode steps."""
 
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.bench.contender import StepLog
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.metrics.timeline import StepRecord
 
 
 def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None:
-    timer = OpTimer(ReferenceBackend())
+    timer = OpTimer(Backend())
     log = StepLog(timer)
     generated = 0
     for called, tokens in [("pd", 1), ("p", 0), ("d", 3), ("d", 3), ("pd", 3), ("d", 2)]:
@@ -24,7 +24,7 @@ def test_decode_steps_are_those_of_the_full_batch_that_touch_no_prompt() -> None
 
 
 def test_a_step_that_is_looked_at_late_is_known_by_the_ops_it_called() -> None:
-    timer = OpTimer(ReferenceBackend())
+    timer = OpTimer(Backend())
     log = StepLog(timer, async_scheduling=True)
     generated = 0
     for called, tokens in [("prefill_attention", 0), ("decode_attention", 1), ("", 1)]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVMemory
@@ -172,7 +172,7 @@ class TestWeightDigests:
 
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="int8")
-HOST = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+HOST = Device(torch.device("cpu"), Backend(), async_scheduling=False)
 
 
 @pytest.mark.parametrize("codes", ["int8", "float8_e4m3fn"])

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
@@ -24,7 +23,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from tests.execution.logits.asker import Asker, expected
 
 VOCAB = 40
-BACKENDS = [CpuBackend(), ReferenceBackend()]
+BACKENDS = [CpuBackend(), Backend()]
 
 
 def draws_of(askers: Seq[Asker]) -> Draws:

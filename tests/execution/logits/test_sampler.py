@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pagedrun.kernels import reference
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
@@ -64,7 +63,7 @@ def draw(sampler: Sampler, logits: Tensor, askers: list[Asker]) -> list[list[int
 
 @pytest.fixture
 def sampler() -> Sampler:
-    return Sampler([EOS], Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False))
+    return Sampler([EOS], Device(torch.device("cpu"), Backend(), async_scheduling=False))
 
 
 def test_greedy_takes_the_most_probable(sampler: Sampler) -> None:
@@ -96,9 +95,7 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_choice_does_not_depend_on_the_batch(order: list[int], kept: int) -> None:
     """Not on the order, nor on who else is there, nor on how many samples they draw."""
-    sampler = Sampler(
-        [EOS], Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
-    )
+    sampler = Sampler([EOS], Device(torch.device("cpu"), Backend(), async_scheduling=False))
     logits = logits_of(6)
     sequences = [
         sequence(
@@ -150,7 +147,7 @@ def test_the_stream_is_keyed_by_seed_row_and_position(sampler: Sampler) -> None:
 def test_the_position_is_that_of_the_chosen_token(sampler: Sampler) -> None:
     """Three prompt tokens and two generated: the choice is for position 5."""
     chosen = draw(sampler, torch.zeros(1, VOCAB), [sequence(9, 2, temperature=1.0, seed=6)])
-    noise = reference.sample.__globals__["gumbel_noise"](VOCAB, 6, 5, 9, 0)
+    noise = Backend.sample.__globals__["gumbel_noise"](VOCAB, 6, 5, 9, 0)
     assert chosen == [[int(noise.argmax())]]
 
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference import attention as reference
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
@@ -54,7 +55,7 @@ def test_matches_reference(
     context_lens = as_int32([*lengths, 1, P, 2 * P + 5])
     q = torch.randn(len(table_rows), num_kv_heads * group, head_dim).to(dtype)
     rest = (DecodeInputs(table_rows, context_lens), Softmax(head_dim**-0.5), window)
-    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
+    out = CpuBackend.decode_attention(q, layer_of(context), context.block_tables, *rest)
     assert out.dtype is dtype
     assert_close(out, expect(q, context, *rest))
 
@@ -70,11 +71,13 @@ def test_decode_row_alone_equals_row_in_batch(
     q = torch.randn(6, 6, 80).to(dtype)
     rows, lens = torch.arange(6, dtype=torch.int32), as_int32(lengths)
     everyone = DecodeInputs(rows, lens)
-    together = cpu.decode_attention(q, layer, context.block_tables, everyone, Softmax(0.1), None)
+    together = CpuBackend.decode_attention(
+        q, layer, context.block_tables, everyone, Softmax(0.1), None
+    )
     for row in range(6):
         one, table = slice(row, row + 1), context.block_tables[row : row + 1]
         only = DecodeInputs(as_int32([0]), lens[one])
-        alone = cpu.decode_attention(q[one], layer, table, only, Softmax(0.1), None)
+        alone = CpuBackend.decode_attention(q[one], layer, table, only, Softmax(0.1), None)
         assert torch.equal(alone, together[one])
 
 
@@ -96,7 +99,7 @@ def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
         context.value_cache[(*slots, positions % block_size)] = dense[1]
         rows = DecodeInputs(as_int32([0]), as_int32([299]))
         results.append(
-            cpu.decode_attention(
+            CpuBackend.decode_attention(
                 q, layer_of(context), context.block_tables, rows, Softmax(0.1), 200
             )
         )
@@ -114,7 +117,7 @@ def test_scores_are_capped_and_an_empty_slot_is_zero(
     q = (torch.randn(3, 4, 64) * 4).to(dtype)
     rows = DecodeInputs(torch.arange(3, dtype=torch.int32), as_int32([300, 0, 7]))
     rest: tuple[Any, ...] = (rows, Softmax(0.5, softcap=3.0), 250)
-    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
+    out = CpuBackend.decode_attention(q, layer_of(context), context.block_tables, *rest)
     expected = expect(q, context, *rest)
     assert_close(out, expected)
     assert not out[1].any()
@@ -140,7 +143,7 @@ def test_quantised_caches(
     rows = DecodeInputs(torch.arange(2, dtype=torch.int32), as_int32(lengths))
     rest: tuple[Any, ...] = (context.block_tables, rows, Softmax(0.125), None)
     layer = KVLayer(codes[0], codes[1], KVScales(*scales))
-    out = cpu.decode_attention(q, layer, *rest)
+    out = CpuBackend.decode_attention(q, layer, *rest)
     assert_close(out, reference.decode_attention(q.double(), layer, *rest))
     # The meaning of codes and scales, without the code under test.
     wide = [code.float() * scale[..., None] for code, scale in zip(codes, scales, strict=True)]
@@ -156,7 +159,7 @@ def test_every_float8_is_read_as_it_is() -> None:
     layer = KVLayer(key, codes, KVScales(ones, ones))
     rows = DecodeInputs(as_int32([0]), as_int32([1]))
     q, tables = torch.ones(1, 1, 256), as_int32([0])[None]
-    out = cpu.decode_attention(q, layer, tables, rows, Softmax(1.0), None)
+    out = CpuBackend.decode_attention(q, layer, tables, rows, Softmax(1.0), None)
     assert torch.equal(out.view(-1).nan_to_num(777), codes.view(-1).float().nan_to_num(777))
 
 
@@ -169,7 +172,7 @@ def test_large_scores_neither_overflow_nor_vanish(
     context = make_context([400], num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
     q = (torch.randn(1, 2, 32) * 300).to(dtype)  # scores of thousands: one key takes all
     rest: tuple[Any, ...] = (DecodeInputs(as_int32([0]), as_int32([400])), Softmax(1.0), None)
-    out = cpu.decode_attention(q, layer_of(context), context.block_tables, *rest)
+    out = CpuBackend.decode_attention(q, layer_of(context), context.block_tables, *rest)
     assert_close(out, expect(q, context, *rest))
 
 
@@ -178,7 +181,9 @@ def test_a_nan_in_the_context_is_not_hidden(make_context: Callable[..., Any]) ->
     context.key_cache[context.block_tables[0, 2], 0, 3, 1] = torch.nan
     q = torch.randn(1, 1, 16)
     rows = DecodeInputs(as_int32([0]), as_int32([40]))
-    out = cpu.decode_attention(q, layer_of(context), context.block_tables, rows, Softmax(1.0), None)
+    out = CpuBackend.decode_attention(
+        q, layer_of(context), context.block_tables, rows, Softmax(1.0), None
+    )
     assert out.isnan().all()
 
 
@@ -187,4 +192,4 @@ def test_refuses_a_cache_it_would_have_to_copy() -> None:
     q, tables = torch.zeros(1, 1, 16), as_int32([0])[None]
     rows = DecodeInputs(as_int32([0]), as_int32([1]))
     with pytest.raises(AssertionError):
-        cpu.decode_attention(q, KVLayer(cache, cache), tables, rows, Softmax(1.0), None)
+        CpuBackend.decode_attention(q, KVLayer(cache, cache), tables, rows, Softmax(1.0), None)

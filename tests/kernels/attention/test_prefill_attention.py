@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
+from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference import attention as reference
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
@@ -23,7 +24,7 @@ def run(
     context: Any,
     chunks: list[tuple[int, int, int]],
     window: int | None = None,
-    backend: Any = cpu,
+    backend: Any = group_attention,
 ) -> Tensor:
     """Run chunks (table row, first position, number of tokens) whose queries are `q` in order."""
     tables, firsts, sizes = zip(*chunks, strict=True)
@@ -162,7 +163,7 @@ def test_leaves_the_precision_setting_of_torch_as_it_was(
         setting.fp32_precision = before
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [group_attention, reference])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 @pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, PrefixGroups, Softmax
+from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 
 P = PARTITION_TOKENS
@@ -47,7 +48,7 @@ def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True)
     return groups
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [group_attention, reference])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("num_kv_heads", "group", "head_dim", "block_size"),
@@ -78,7 +79,7 @@ def test_prefix_then_decode_equals_decode_of_everything(
     assert_close(out, expected)
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [group_attention, reference])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"), [(torch.bfloat16, torch.int8), (torch.float32, torch.float8_e4m3fn)]
@@ -119,7 +120,7 @@ def test_a_row_gets_the_same_bytes_in_any_group(
     q = torch.randn(len(lengths), 2 * group, head_dim).to(dtype)
     layer = KVLayer(context.key_cache, context.value_cache)
     together, alone = (
-        cpu.prefix_attention(
+        group_attention.prefix_attention(
             q, layer, context.block_tables, groups_of(context, shared, 16, share), Softmax(0.1)
         )
         for share in (True, False)
@@ -138,7 +139,9 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) 
     def totals(num_rows: int) -> Tensor:
         groups = groups_of_copies(num_rows)
         tables = context.block_tables.expand(num_rows, -1).contiguous()
-        return cpu.prefix_attention(q[:num_rows], layer, tables, groups, Softmax(0.1)).totals
+        return group_attention.prefix_attention(
+            q[:num_rows], layer, tables, groups, Softmax(0.1)
+        ).totals
 
     def groups_of_copies(num_rows: int) -> PrefixGroups:
         tables = context.block_tables.expand(num_rows, -1).numpy()

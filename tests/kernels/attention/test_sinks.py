@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention import Attention, AttentionShape
 from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
@@ -19,7 +18,7 @@ from pagedrun.kernels.attention_inputs import (
 )
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.kernels.reference.backend import ReferenceBackend
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Twin
 
@@ -84,7 +83,7 @@ def test_matches_reference(
     wide = type(context)(
         context.key_cache.double(), context.value_cache.double(), context.block_tables
     )
-    exact = Twin(ReferenceBackend(), torch.device("cpu"))
+    exact = Twin(Backend(), torch.device("cpu"))
     expected = both_paths(exact, wide, q.double(), window, SINKS.double())
     for got, want, without in zip(found, expected, plain, strict=True):
         assert_close(got, want)

@@ -1,15 +1,13 @@
 import pytest
 import torch
 
-from pagedrun.kernels import gpu
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
 from tests.without_float8 import refuse_float8
 
-BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
+BACKENDS = [CpuBackend(), Backend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -40,7 +38,7 @@ def test_a_quantised_pool_is_copied_byte_by_byte(
     every = torch.arange(256, dtype=torch.int32).to(torch.uint8).to(gpu_device)
     kv_cache = torch.zeros(2, 2, 3, 1, 16, 16, dtype=torch.uint8, device=gpu_device)
     kv_cache[:, :, 2] = every.view(1, 16, 16)
-    gpu.copy_blocks(kv_cache.view(dtype), torch.tensor([2]), torch.tensor([0]))
+    GpuBackend.copy_blocks(kv_cache.view(dtype), torch.tensor([2]), torch.tensor([0]))
     assert torch.equal(kv_cache[:, :, 0], kv_cache[:, :, 2])
     assert not kv_cache[:, :, 1].any()
 
@@ -50,7 +48,7 @@ def test_blocks_larger_than_a_tile_arrive_whole(gpu_device: torch.device) -> Non
     kv_cache = torch.randn(2, 2, 4, 3, 65, 48, device=gpu_device)  # 37,440 bytes a block
     expected = kv_cache.clone()
     expected[:, :, 1] = kv_cache[:, :, 2]
-    gpu.copy_blocks(kv_cache, torch.tensor([2]), torch.tensor([1]))  # ids may be on the host
+    GpuBackend.copy_blocks(kv_cache, torch.tensor([2]), torch.tensor([1]))  # ids may be on the host
     assert torch.equal(kv_cache, expected)
 
 
@@ -63,7 +61,7 @@ def test_pools_of_more_than_two_to_the_31_elements(gpu_device: torch.device) -> 
     kv_cache[:, 0, 3], kv_cache[:, 1, 3], kv_cache[:, :, 0] = 11, 22, 33
     kv_cache[:, :, [last, 1]] = 0
     ids = torch.tensor([3, 0], device=gpu_device), torch.tensor([last, 1], device=gpu_device)
-    gpu.copy_blocks(kv_cache, *ids)
+    GpuBackend.copy_blocks(kv_cache, *ids)
     assert (kv_cache[:, 0, last] == 11).all()
     assert (kv_cache[:, 1, last] == 22).all()
     assert (kv_cache[:, :, 1] == 33).all()

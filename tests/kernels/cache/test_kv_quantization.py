@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.kv_cache import quantize
 
 

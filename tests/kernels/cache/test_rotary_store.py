@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 
@@ -98,8 +99,8 @@ def test_matches_reference(
     if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
-    expected = store(reference, wide)
-    assert_close(store(cpu, arguments), expected)
+    expected = store(Backend, wide)
+    assert_close(store(CpuBackend, arguments), expected)
     for name in ("key_cache", "value_cache"):
         # Slots that nothing went to are untouched in both.
         assert torch.equal(arguments[name].isnan(), wide[name].isnan())
@@ -109,7 +110,7 @@ def test_matches_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_arrive_bit_for_bit(dtype: torch.dtype) -> None:
     arguments = make(20, (2, 1, 32), 32, 4, dtype)
-    store(cpu, arguments)
+    store(CpuBackend, arguments)
     values = arguments["qkv"][:, -32:]
     written = arguments["slots"] >= 0
     slots = arguments["slots"][written]
@@ -119,13 +120,13 @@ def test_values_arrive_bit_for_bit(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_token_alone_equals_token_in_batch(dtype: torch.dtype) -> None:
     arguments = make(150, (8, 2, 64), 64, 16, dtype)
-    together = store(cpu, arguments)
+    together = store(CpuBackend, arguments)
     keys = arguments["key_cache"].clone()
     arguments["key_cache"].fill_(torch.nan)
     for token in range(150):
         one = slice(token, token + 1)
         part = {name: arguments[name][one] for name in ("qkv", "positions", "slots")}
-        assert torch.equal(store(cpu, arguments | part), together[one])
+        assert torch.equal(store(CpuBackend, arguments | part), together[one])
     assert torch.equal(arguments["key_cache"].nan_to_num(7.0), keys.nan_to_num(7.0))
 
 
@@ -133,7 +134,7 @@ def test_writes_into_a_view_of_one_layer() -> None:
     arguments = make(9, (2, 1, 16), 16, 4, torch.float32)
     layers = torch.full((3, 2, *arguments["key_cache"].shape), torch.nan)
     arguments |= {"key_cache": layers[1, 0], "value_cache": layers[1, 1]}
-    store(cpu, arguments)
+    store(CpuBackend, arguments)
     assert layers[[0, 2]].isnan().all()
     assert not layers[1].isnan().all()
 
@@ -148,7 +149,7 @@ def test_slots_beyond_32_bits_of_elements() -> None:
     value_cache = torch.empty(shape, dtype=torch.bfloat16)
     slots = torch.tensor([(num_blocks - 1) * 64 + 3])
     caches = {"key_cache": key_cache, "value_cache": value_cache}
-    store(cpu, arguments | caches | {"slots": slots})
+    store(CpuBackend, arguments | caches | {"slots": slots})
     assert torch.equal(value_cache[-1, 0, 3], arguments["qkv"][0, -256:])
 
 
@@ -161,7 +162,9 @@ def test_queries_alone_are_prepared_as_beside_keys_and_nothing_is_written(
     if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     empty = {name: arguments[name].clone() for name in ("key_cache", "value_cache")}
-    expected = {backend: store(backend, arguments | copied(empty)) for backend in (reference, cpu)}
+    expected = {
+        backend: store(backend, arguments | copied(empty)) for backend in (Backend, CpuBackend)
+    }
     layer = KVLayer(empty["key_cache"], empty["value_cache"]).without_heads
     alone = arguments | {"qkv": arguments["qkv"][:, : 4 * 32]}
     alone |= {"key_cache": layer.keys, "value_cache": layer.values}
@@ -194,7 +197,7 @@ def test_codes_and_scales_are_those_of_the_reference(
     if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     exact = quantised(in_float64(arguments), codes)
-    assert_close(store(cpu, arguments), store(reference, exact))
+    assert_close(store(CpuBackend, arguments), store(Backend, exact))
     slots, scales = arguments["slots"], arguments["scales"]
     # Values are not computed with: to the bit.
     values = arguments["qkv"][slots >= 0].unflatten(1, (-1, heads[2]))[:, -heads[1] :]
@@ -232,7 +235,7 @@ def test_heads_that_cannot_be_scaled_stay_visible_and_every_code_is_rounded_as_t
     qkv = torch.cat([torch.zeros(400, 128), values], dim=1)
     plain = make(400, (1, 1, 64), 64, 16, torch.float32)
     arguments = quantised(plain | {"slots": torch.arange(400), "qkv": qkv}, codes)
-    store(cpu, arguments)
+    store(CpuBackend, arguments)
     expected, scales = quantize(values, codes)
     got = written(arguments["value_cache"], arguments["slots"])[:, 0]
     assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
@@ -244,11 +247,14 @@ def test_heads_that_cannot_be_scaled_stay_visible_and_every_code_is_rounded_as_t
 @pytest.mark.parametrize("codes", CODES)
 def test_codes_of_a_token_do_not_depend_on_its_batch(codes: torch.dtype) -> None:
     arguments = quantised(make(40, (8, 2, 64), 64, 16, torch.bfloat16), codes)
-    store(cpu, arguments)
+    store(CpuBackend, arguments)
     alone = quantised(arguments, codes)
     for token in range(40):
         one = slice(token, token + 1)
-        store(cpu, alone | {name: arguments[name][one] for name in ("qkv", "positions", "slots")})
+        store(
+            CpuBackend,
+            alone | {name: arguments[name][one] for name in ("qkv", "positions", "slots")},
+        )
     for name in ("key_cache", "value_cache"):
         assert torch.equal(alone[name].view(torch.uint8), arguments[name].view(torch.uint8))
     assert torch.equal(alone["scales"].keys, arguments["scales"].keys)

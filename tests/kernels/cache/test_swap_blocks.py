@@ -1,15 +1,13 @@
 import pytest
 import torch
 
-from pagedrun.kernels import gpu
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from tests.kernels.conftest import GPU_MARKS
 from tests.without_float8 import refuse_float8
 
-BACKENDS = [CpuBackend(), ReferenceBackend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
+BACKENDS = [CpuBackend(), Backend(), pytest.param(GpuBackend(), marks=GPU_MARKS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -50,8 +48,8 @@ def test_a_quantised_pool_is_swapped_byte_by_byte(
     is_pinned = gpu_device.type != "cpu"
     host = torch.zeros(2, 2, 4, 1, 16, 16, dtype=torch.uint8, pin_memory=is_pinned)
     pool, outside = blocks.view(dtype), host.view(dtype)
-    gpu.swap_blocks(pool, outside, torch.tensor([2]), torch.tensor([1]))
-    gpu.swap_blocks(outside, pool, torch.tensor([1]), torch.tensor([0]))
+    GpuBackend.swap_blocks(pool, outside, torch.tensor([2]), torch.tensor([1]))
+    GpuBackend.swap_blocks(outside, pool, torch.tensor([1]), torch.tensor([0]))
     if is_pinned:
         torch.cuda.synchronize()
     assert (host[:, :, 1] == every).all()
@@ -66,7 +64,7 @@ def test_more_work_than_programs(gpu_device: torch.device) -> None:
     blocks = torch.randint(-128, 128, (3, 2, 80, 1, 96, 100)).to(gpu_device, torch.int8)
     host = torch.zeros(3, 2, 90, 1, 96, 100, dtype=torch.int8, pin_memory=gpu_device.type != "cpu")
     src_ids, dst_ids = torch.randperm(80)[:70], torch.randperm(90)[:70]
-    gpu.swap_blocks(blocks, host, src_ids, dst_ids)
+    GpuBackend.swap_blocks(blocks, host, src_ids, dst_ids)
     if gpu_device.type != "cpu":
         torch.cuda.synchronize()
     assert torch.equal(host[:, :, dst_ids], blocks.cpu()[:, :, src_ids])
@@ -76,4 +74,4 @@ def test_more_work_than_programs(gpu_device: torch.device) -> None:
 def test_refuses_memory_that_is_not_pinned() -> None:
     blocks = torch.zeros(1, 2, 2, 1, 16, 16, device="cuda")
     with pytest.raises(AssertionError):
-        gpu.swap_blocks(blocks, blocks.cpu(), torch.tensor([0]), torch.tensor([1]))
+        GpuBackend.swap_blocks(blocks, blocks.cpu(), torch.tensor([0]), torch.tensor([1]))

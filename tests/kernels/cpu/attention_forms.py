@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu
 from pagedrun.kernels.attention_inputs import PrefillInputs, PrefixState, Softmax
+from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
@@ -51,7 +51,7 @@ def prefill(
         else torch.arange(first, first + size)
         for table, first, size in chunks
     ]
-    return cpu.prefill_attention(
+    return group_attention.prefill_attention(
         tokens.q[torch.cat(places)],
         cache.layer,
         cache.block_tables,
@@ -83,7 +83,7 @@ def prefix(
         cache.block_tables.numpy(), rows, partitions, block_size
     )
     assert groups is not None
-    state: PrefixState = cpu.prefix_attention(
+    state: PrefixState = group_attention.prefix_attention(
         q,
         cache.layer,
         cache.block_tables,

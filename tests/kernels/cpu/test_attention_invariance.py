@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, PrefixState, Softmax
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.every_pair import every_pair
 from tests.kernels.cpu.attention_forms import (

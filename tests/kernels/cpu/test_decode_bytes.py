@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
+from pagedrun.kernels.cpu.backend import CpuBackend
 
 NUM_TOKENS = 300
 BLOCK_SIZES = [16, 1, 2, 3, 5, 64]
@@ -53,9 +53,9 @@ def test_block_sizes_give_the_same_bytes(
         layer = KVLayer(cache[0], cache[1], of_codes if factor > 1 else None)
         rows = DecodeInputs(torch.zeros(2, dtype=torch.int32), torch.tensor([300, 43]).int())
         rest = (layer, table[None], rows, Softmax(head_dim**-0.5), None)
-        results.append(cpu.decode_attention(q, *rest))
+        results.append(CpuBackend.decode_attention(q, *rest))
         second = DecodeInputs(torch.zeros(1, dtype=torch.int32), torch.tensor([43]).int())
-        alone = cpu.decode_attention(q[1:], layer, table[None], second, rest[3], None)
+        alone = CpuBackend.decode_attention(q[1:], layer, table[None], second, rest[3], None)
         assert torch.equal(alone, results[-1][1:])
     for block_size, result in zip(BLOCK_SIZES, results, strict=True):
         assert torch.equal(result, results[0]), block_size

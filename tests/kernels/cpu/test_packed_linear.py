@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbours
 from tests.every_pair import every_pair
 from tests.kernels.cpu.pair_chains import pair_chains
@@ -43,7 +43,9 @@ def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
 def twin(kernel_set: KernelSet, weight: PackedWeight, bias: Tensor | None = None) -> Multiply:
     """Return what a kernel set's products of a weight must be, to the last bit."""
     if kernel_set is KernelSet.AMX:
-        return CpuBackend(kernel_set).pack_linear(cpu.dequantize(weight, torch.bfloat16), bias)
+        return CpuBackend(kernel_set).pack_linear(
+            CpuBackend.dequantize(weight, torch.bfloat16), bias
+        )
     return lambda x: pair_chains(x, weight, bias)
 
 
@@ -69,7 +71,7 @@ def test_the_bits_of_a_twin(
 ) -> None:
     """768 columns are whole chunks of steps, 1,280 not those of tiles."""
     weight = FORMS[form](OUT, columns)
-    plain = cpu.dequantize(weight, torch.bfloat16)
+    plain = CpuBackend.dequantize(weight, torch.bfloat16)
     bias = random(OUT, seed=7).bfloat16() if has_bias else None
     backend = CpuBackend(kernel_set)
     assert weight.can_be_held(backend.code_kernels, torch.bfloat16)
@@ -104,7 +106,7 @@ def test_no_further_from_what_is_meant_than_rounded_weights(form: str) -> None:
     """Scales come to sums, so no weight is rounded."""
     skip_unless_supported(KernelSet.AVX512_BF16)
     weight = FORMS[form](96, 1024)
-    meant = reference.dequantize(weight, torch.float32).double()
+    meant = Backend.dequantize(weight, torch.float32).double()
     x = torch.randn(32, 1024, generator=torch.Generator().manual_seed(3)).bfloat16()
     exact = x.double() @ meant.T
     rounded = (x.double() @ meant.bfloat16().double().T).bfloat16()
@@ -154,13 +156,13 @@ def test_parts_side_by_side() -> None:
     wide = FORMS["q6_k"](8, 256)
     joined = list(joined_neighbours([one, other, wide, wide, one]))
     assert [each.out_features for each in joined] == [64, 16, 40]
-    expected = [reference.dequantize(each, torch.float32) for each in (one, other)]
-    assert torch.equal(reference.dequantize(joined[0], torch.float32), torch.cat(expected))
+    expected = [Backend.dequantize(each, torch.float32) for each in (one, other)]
+    assert torch.equal(Backend.dequantize(joined[0], torch.float32), torch.cat(expected))
     scaled = PackedWeight(codes(-8, 8, 6, 32), 8, GroupScales(torch.tensor([[0.5]])), 32, 6)
     rows = PackedWeight(codes(-8, 8, 2, 32), 8, GroupScales(torch.tensor([[2.0], [3.0]])), 32)
     [both] = joined_neighbours([scaled, rows])
-    expected = [reference.dequantize(each, torch.float32) for each in (scaled, rows)]
-    assert torch.equal(reference.dequantize(both, torch.float32), torch.cat(expected))
+    expected = [Backend.dequantize(each, torch.float32) for each in (scaled, rows)]
+    assert torch.equal(Backend.dequantize(both, torch.float32), torch.cat(expected))
 
 
 @pytest.mark.parametrize("kernel_set", SETS, indirect=True)
@@ -173,7 +175,7 @@ def test_what_no_kernel_is_for_is_held_in_plain_numbers(kernel_set: KernelSet) -
     for each in (scattered, uneven):
         backend = CpuBackend(kernel_set)
         assert not each.can_be_held(backend.code_kernels, torch.bfloat16)
-        plain = cpu.dequantize(each, torch.bfloat16)
+        plain = CpuBackend.dequantize(each, torch.bfloat16)
         x = random(3, 256, seed=1).bfloat16()
         layer = backend.pack_quantized(each, torch.bfloat16)
         assert torch.equal(layer(x), backend.pack_linear(plain)(x))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
 from pagedrun.kernels.attention_inputs import (
     DecodeInputs,
     KVLayer,
@@ -19,8 +18,10 @@ from pagedrun.kernels.attention_inputs import (
     PrefillInputs,
     Softmax,
 )
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.reference import attention as reference
 from tests.kernels.cpu.attention_forms import FORMS, KINDS, Form, assert_same_state, prefill, prefix
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
@@ -100,7 +101,7 @@ def test_near_the_reference_over_what_the_codes_mean(
     expected = reference.prefill_attention(q, wide, cache.block_tables, inputs, *rest)
     assert_close(prefill(way[:2], tokens, cache, [(0, first, last - first)], form), expected)
     rows = DecodeInputs(as_int32(0, 0), as_int32(last, first))
-    out = cpu.decode_attention(tokens.q[:2], cache.layer, cache.block_tables, rows, *rest)
+    out = CpuBackend.decode_attention(tokens.q[:2], cache.layer, cache.block_tables, rows, *rest)
     alone = reference.decode_attention(tokens.q[:2].double(), wide, cache.block_tables, rows, *rest)
     assert_close(out, alone)
 
@@ -181,9 +182,9 @@ def test_a_decoded_row_has_its_bytes_in_any_batch_and_blocks_of_any_size(
         cache = Cache.of(tokens, sequences, block_size).quantised(codes)
         rows = DecodeInputs(as_int32(*range(5)), lens)
         tables = cache.block_tables
-        results.append(cpu.decode_attention(q, cache.layer, tables, rows, softmax, None))
+        results.append(CpuBackend.decode_attention(q, cache.layer, tables, rows, softmax, None))
         alone = [
-            cpu.decode_attention(
+            CpuBackend.decode_attention(
                 q[row : row + 1],
                 cache.layer,
                 tables[row : row + 1],
@@ -211,6 +212,6 @@ def test_the_largest_sums_of_integers_fit() -> None:
     scales = KVScales(*(torch.full((1, 1, 2), 1 / 127) for _ in range(2)))
     layer, rows = KVLayer(keys, values, scales), DecodeInputs(as_int32(0), as_int32(2))
     q = torch.ones(1, 2, 512, dtype=BFLOAT16)
-    out = cpu.decode_attention(q, layer, as_int32(0)[None], rows, Softmax(1 / 512), None)
+    out = CpuBackend.decode_attention(q, layer, as_int32(0)[None], rows, Softmax(1 / 512), None)
     expected = torch.tensor([1.0, -1.0]).softmax(0)[0]
     assert (out.float() - expected).abs().max() < 4e-3

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.linear import ChainLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 from tests.every_pair import every_pair
 from tests.kernels.cpu.products import (
     DTYPES,
@@ -138,7 +138,7 @@ def test_matches_reference(
     x = torch.randn(num_rows, shape[1]).to(dtype)
     out = linear(way, weight, bias)(x)
     assert out.dtype is dtype
-    wide = reference.PackedLinear(weight.double(), None if bias is None else bias.double())
+    wide = PlainLinear(weight.double(), None if bias is None else bias.double())
     assert_close(out, wide(x.double()))
 
 

@@ -190,8 +190,8 @@ def test_kernels_run_on_either_layer_with_the_threads_asked_for(
 ) -> None:
     code = (
         "from pagedrun.kernels.environment import threads; threads.prepare_environment()\n"
-        "import torch, numba, ctypes; from pagedrun.kernels import cpu; threads.configure()\n"
-        "cpu.rms_norm(torch.randn(400, 256), torch.ones(256), 1e-6)\n"
+        "import torch, numba, ctypes; from pagedrun.kernels.cpu import norms; threads.configure()\n"
+        "norms.rms_norm(torch.randn(400, 256), torch.ones(256), 1e-6)\n"
         "print(numba.threading_layer(), numba.get_num_threads(), torch.get_num_threads())\n"
         "print(ctypes.CDLL(None).omp_get_max_active_levels())"
     )

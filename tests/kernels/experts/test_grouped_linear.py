@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.reference.experts import PackedGroupedLinear as PlainGroupedLinear
 from tests.kernels.conftest import Twin
 from tests.kernels.cpu.products import DTYPES, skip_unless_supported
 
@@ -59,7 +59,7 @@ def check(
     assert layer.out_features == shape[0] * shape[1]
     given = [*(each for part in weights for each in part), *([] if bias is None else [bias])]
     assert layer.num_bytes == sum(each.nbytes for each in given)
-    wide = reference.PackedGroupedLinear(
+    wide = PlainGroupedLinear(
         [[each.double() for each in part] for part in weights],
         None if bias is None else bias.double(),
     )

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.kernels.op_values import ExpertRows
+from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 
 SCORES = [*Score]
@@ -28,7 +28,7 @@ def test_matches_reference(
     torch.manual_seed(0)
     logits = torch.randn(7, num_experts) * 4
     choice = ExpertChoice(num_chosen, score, normalise)
-    expected = reference.route(logits.double(), choice)
+    expected = Backend.route(logits.double(), choice)
     found = twin.ops.route(logits.to(twin.device), choice)
     assert found.weights.dtype is torch.float32
     assert torch.equal(found.experts.cpu(), expected.experts)
@@ -49,12 +49,12 @@ def test_corrected_choices_match_reference(
     torch.manual_seed(0)
     logits, correction = torch.randn(9, num_experts) * 2, torch.randn(num_experts) / 4
     choice = ExpertChoice(num_chosen, score, True, 1e-2, 2.5, **groups)
-    expected = reference.route(logits.double(), choice, correction)
+    expected = Backend.route(logits.double(), choice, correction)
     found = twin.ops.route(logits.to(twin.device), choice, correction.to(twin.device))
     assert torch.equal(found.experts.cpu(), expected.experts)
     assert_close(found.weights, expected.weights)
     # Else nothing of it would be seen above.
-    plain = reference.route(logits.double(), ExpertChoice(num_chosen, score, True))
+    plain = Backend.route(logits.double(), ExpertChoice(num_chosen, score, True))
     assert not torch.equal(plain.experts, expected.experts)
 
 
@@ -171,7 +171,7 @@ def test_combined_experts_match_reference(
     extra = [] if shared == "none" else [torch.randn(5, 70).to(dtype)]
     extra += [torch.randn(5, 1).to(dtype)] if shared == "gated" else []
     wide = [each.double() for each in extra]
-    expected = reference.combine_experts(outputs.double(), rows, weights.double(), *wide)
+    expected = Backend.combine_experts(outputs.double(), rows, weights.double(), *wide)
     on_device = [each.to(twin.device) for each in (outputs, rows, weights, *extra)]
     found = twin.ops.combine_experts(*on_device)
     assert found.dtype is dtype

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.decode_attention import (
@@ -21,6 +20,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
     decode_split,
     max_row_partitions,
 )
+from pagedrun.kernels.reference import attention as reference
 from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
 from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, prefill_tile
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.chip import Chip
+from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
@@ -42,7 +43,9 @@ def run(
         scales = KVScales(scales.keys.to(device), scales.values.to(device))
     layer = KVLayer(keys.to(device), values.to(device), scales)
     inputs = describe(chunks).placed(lambda each: each.to(device))
-    return call(gpu, q.to(device), layer, context.block_tables.to(device), inputs, options).cpu()
+    return call(
+        GpuBackend, q.to(device), layer, context.block_tables.to(device), inputs, options
+    ).cpu()
 
 
 def expect(
@@ -315,8 +318,8 @@ def test_blocks_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
     q = queries([(0, 0, 64)], 1, 128, torch.float32).to(gpu_device)
     table = torch.tensor([[num_blocks - 1]], dtype=torch.int32, device=gpu_device)
     chunk = describe([(0, 0, 64)]).placed(lambda each: each.to(gpu_device))
-    far = call(gpu, q, KVLayer(codes[0], codes[1], KVScales(*scales)), table, chunk, {})
+    far = call(GpuBackend, q, KVLayer(codes[0], codes[1], KVScales(*scales)), table, chunk, {})
     keys, values, *of_both = (each[-1:].clone() for each in (*codes, *scales))
-    near = call(gpu, q, KVLayer(keys, values, KVScales(*of_both)), table * 0, chunk, {})
+    near = call(GpuBackend, q, KVLayer(keys, values, KVScales(*of_both)), table * 0, chunk, {})
     assert torch.equal(far, near)
     assert far.isfinite().all()

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, PrefixGroups, Softmax
 from pagedrun.kernels.gpu import chip
@@ -24,6 +23,7 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     tile_rows,
 )
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
+from pagedrun.kernels.reference import attention as reference
 from tests.kernels.conftest import Context, build_context
 from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
 

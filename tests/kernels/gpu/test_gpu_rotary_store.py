@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import gpu, reference
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.kv_cache import LARGEST, quantize
 from tests.every_pair import every_pair
 
@@ -105,8 +106,8 @@ def test_matches_reference(
     if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     wide = in_float64(arguments)
-    expected = store(reference, wide)
-    actual = store(gpu, arguments)
+    expected = store(Backend, wide)
+    actual = store(GpuBackend, arguments)
     assert actual.dtype is dtype
     assert_close(actual, expected)
     for name in ("key_cache", "value_cache"):
@@ -118,7 +119,7 @@ def test_matches_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_arrive_bit_for_bit(dtype: torch.dtype, gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 8, (2, 1, 96), 32, 4, dtype)
-    store(gpu, arguments)
+    store(GpuBackend, arguments)
     values = arguments["qkv"][arguments["slots"] >= 0, -96:]
     kept = written_vectors(arguments["value_cache"], arguments["slots"])
     assert torch.equal(kept[:, 0], values)
@@ -129,7 +130,7 @@ def test_token_alone_equals_token_in_batch(
     codes: torch.dtype | None, gpu_device: torch.device
 ) -> None:
     arguments = make(gpu_device, 12, (8, 2, 64), 64, 16, torch.bfloat16, codes)
-    together = store(gpu, arguments)
+    together = store(GpuBackend, arguments)
     names = ("key_cache", "value_cache")
     before = [written_vectors(arguments[name].float(), arguments["slots"]) for name in names]
     for name in names:
@@ -137,19 +138,19 @@ def test_token_alone_equals_token_in_batch(
     for token in range(12):
         one = slice(token, token + 1)
         part = {name: arguments[name][one] for name in ("qkv", "positions", "slots")}
-        assert torch.equal(store(gpu, arguments | part), together[one])
+        assert torch.equal(store(GpuBackend, arguments | part), together[one])
     after = [written_vectors(arguments[name].float(), arguments["slots"]) for name in names]
     assert all(map(torch.equal, before, after))
 
 
 def test_reads_rows_of_a_wider_tensor_and_writes_one_layer(gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 9, (2, 1, 64), 64, 4, torch.float32)
-    expected = store(gpu, arguments)
+    expected = store(GpuBackend, arguments)
     layers = torch.full((3, 2, *arguments["key_cache"].shape), torch.nan, device=gpu_device)
     wider = torch.cat([arguments["qkv"], torch.full_like(arguments["qkv"], torch.nan)], dim=1)
     arguments |= {"key_cache": layers[1, 0], "value_cache": layers[1, 1]}
     arguments["qkv"] = wider[:, : arguments["qkv"].shape[1]]
-    assert torch.equal(store(gpu, arguments), expected)
+    assert torch.equal(store(GpuBackend, arguments), expected)
     assert layers[[0, 2]].isnan().all()
     assert not layers[1].isnan().all()
 
@@ -157,7 +158,7 @@ def test_reads_rows_of_a_wider_tensor_and_writes_one_layer(gpu_device: torch.dev
 def test_no_tokens(gpu_device: torch.device) -> None:
     arguments = make(gpu_device, 1, (2, 1, 64), 64, 4, torch.bfloat16)
     none = {name: arguments[name][:0] for name in ("qkv", "positions", "slots")}
-    assert store(gpu, arguments | none).shape == (0, 2, 64)
+    assert store(GpuBackend, arguments | none).shape == (0, 2, 64)
 
 
 def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
@@ -170,7 +171,7 @@ def test_slots_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
     scales = KVScales(*(torch.empty(shape, device=gpu_device) for _ in range(2)))
     slots = torch.tensor([(num_blocks - 1) * 64 + 3], device=gpu_device)
     arguments |= {"key_cache": caches[0], "value_cache": caches[1], "scales": scales}
-    store(gpu, arguments | {"slots": slots})
+    store(GpuBackend, arguments | {"slots": slots})
     codes, scale = quantize(arguments["qkv"][0, -256:], torch.int8)
     assert torch.equal(caches[1][-1, 0, 3], codes)
     assert torch.equal(scales.values[-1, 0, 3], scale)
@@ -197,7 +198,7 @@ def test_quantised_matches_reference(
     heads, rotary_dim, block_size = shape
     arguments = make(gpu_device, 7, heads, rotary_dim, block_size, dtype, codes)
     wide = in_float64(arguments)
-    assert_close(store(gpu, arguments), store(reference, wide))
+    assert_close(store(GpuBackend, arguments), store(Backend, wide))
     slots, scales = arguments["slots"], arguments["scales"]
     # Values are not computed with, so codes and scales are those of the reference, to the bit.
     values = arguments["qkv"][slots >= 0].unflatten(1, (-1, heads[2]))[:, -heads[1] :]
@@ -229,7 +230,7 @@ def test_what_cannot_be_scaled_stays_visible(codes: torch.dtype, gpu_device: tor
         heads[2, 0, 40] = -torch.inf
         heads[3, 0] = 0.0
         heads[4, 1] = 1e-42  # 1 / 127 of it is not a normal number
-    store(gpu, arguments)
+    store(GpuBackend, arguments)
     for cache, scales in (
         (arguments["key_cache"], arguments["scales"].keys),
         (arguments["value_cache"], arguments["scales"].values),
@@ -271,7 +272,7 @@ def test_queries_alone_are_prepared_as_beside_keys_and_nothing_is_written(
     if norm is None:
         arguments |= {"q_norm": None, "k_norm": None}
     empty = {name: arguments[name].clone() for name in ("key_cache", "value_cache")}
-    expected = {backend: store(backend, arguments | copied(empty)) for backend in (gpu,)}
+    expected = {backend: store(backend, arguments | copied(empty)) for backend in (GpuBackend,)}
     layer = KVLayer(empty["key_cache"], empty["value_cache"]).without_heads
     alone = arguments | {"qkv": arguments["qkv"][:, : 4 * 32]}
     alone |= {"key_cache": layer.keys, "value_cache": layer.values}

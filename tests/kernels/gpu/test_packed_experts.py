@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear
 from pagedrun.kernels.op_values import ExpertRows
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.reference.experts import PackedGroupedLinear as PlainGroupedLinear
 from tests.kernels.gpu.packed_inputs import inputs, moved
 from tests.kernels.packed_forms import GPU_FORMS
 
@@ -41,8 +42,8 @@ def test_each_row_passes_its_own_expert(
     assert (layer.num_experts, layer.in_features, layer.out_features) == (NUM_EXPERTS, IN, 2 * OUT)
     held = sum(each.num_bytes for part in weights for each in part)
     assert layer.num_bytes == held + (0 if bias is None else bias.nbytes)
-    plain = [[reference.dequantize(each, torch.bfloat16) for each in part] for part in weights]
-    wide = reference.PackedGroupedLinear(
+    plain = [[Backend.dequantize(each, torch.bfloat16) for each in part] for part in weights]
+    wide = PlainGroupedLinear(
         [[each.cpu().double() for each in part] for part in plain],
         None if bias is None else bias.double(),
     )

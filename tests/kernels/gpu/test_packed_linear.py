@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.quantized import linear as packed_linear
 from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.gpu.quantized.products import EXPAND_ROWS, expand, tile_of
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 from tests.kernels.conftest import INTERPRETS
 from tests.kernels.gpu.packed_inputs import BF16, FP16, inputs, moved
 from tests.kernels.packed_forms import FORMS, GPU_FORMS, awq, codes, halves, mxfp4, q4_0, random
@@ -31,7 +32,7 @@ def test_every_weight_is_the_number_that_the_reference_makes(
     weight = GPU_FORMS[form](70, 256)
     held = CodeTensors.of([moved(weight, gpu_device)])
     found = expand(held, 0, 70, 256, dtype).cpu()
-    assert torch.equal(found, reference.dequantize(weight, dtype))
+    assert torch.equal(found, Backend.dequantize(weight, dtype))
     assert torch.equal(expand(held, 33, 60, 256, dtype).cpu(), found[33:60])
 
 
@@ -41,7 +42,7 @@ def test_sizes_that_fill_no_step(
     form: str, shape: tuple[int, int], gpu_device: torch.device, assert_close: Compare
 ) -> None:
     weight = GPU_FORMS[form](*shape)
-    plain = reference.dequantize(weight, BF16)
+    plain = Backend.dequantize(weight, BF16)
     layer = QuantizedLinear(moved(weight, gpu_device), row_invariant=True)
     held = CodeTensors.of([moved(weight, gpu_device)])
     assert torch.equal(expand(held, 0, *shape, BF16).cpu(), plain)
@@ -56,7 +57,7 @@ def test_products_are_those_of_the_plain_weight(
     form: str, row_invariant: bool, gpu_device: torch.device, assert_close: Compare
 ) -> None:
     weight = GPU_FORMS[form](70, 256)
-    plain = reference.dequantize(weight, BF16)
+    plain = Backend.dequantize(weight, BF16)
     bias = random(70, seed=7).to(BF16) if row_invariant else None
     backend = GpuBackend()
     assert weight.can_be_held(backend.code_kernels, BF16)
@@ -71,7 +72,7 @@ def test_products_are_those_of_the_plain_weight(
         x = inputs(num_rows, 256)
         found = layer(x.to(gpu_device))
         assert found.dtype is BF16
-        assert_close(found, reference.PackedLinear(plain.double(), _wide(bias))(x.double()))
+        assert_close(found, PlainLinear(plain.double(), _wide(bias))(x.double()))
 
 
 def _wide(bias: Tensor | None) -> Tensor | None:
@@ -100,7 +101,7 @@ def test_inputs_cut_into_parts_give_one_sum(
     assert 38 % tile.num_parts
     x, bias = inputs(5, 2432), random(70, seed=7).to(BF16)
     layer = QuantizedLinear(moved(weight, gpu_device), bias.to(gpu_device))
-    plain = reference.dequantize(weight, BF16).double()
+    plain = Backend.dequantize(weight, BF16).double()
     found = layer(x.to(gpu_device))
     assert_close(found, x.double() @ plain.T + bias.double())
     assert torch.equal(layer(x.to(gpu_device)), found)
@@ -112,7 +113,7 @@ def test_many_rows_expand_the_matrix_in_pieces(
     weight, bias = q4_0(70, 256), random(70, seed=7).to(BF16)
     layer = QuantizedLinear(moved(weight, gpu_device), bias.to(gpu_device))
     x = inputs(EXPAND_ROWS, 256)
-    expected = x.double() @ reference.dequantize(weight, BF16).double().T + bias.double()
+    expected = x.double() @ Backend.dequantize(weight, BF16).double().T + bias.double()
     assert_close(layer(x.to(gpu_device)), expected)
     monkeypatch.setattr(packed_linear, "_EXPANDED_AT_ONCE", 32 * 256)
     assert_close(layer(x.to(gpu_device)), expected)

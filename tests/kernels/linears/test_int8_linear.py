@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.int8_linear import (
     EXACT_TERMS,
     Int8Chains,
@@ -14,12 +14,16 @@ from pagedrun.kernels.cpu.linears.int8_linear import (
     Int8Words,
     Products,
 )
+from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear as CpuInt8Linear
+from pagedrun.kernels.gpu.linear import Int8Linear as GpuInt8Linear
 from pagedrun.kernels.kernel_set import KernelSet, has_features
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.linear import MAX_IN_FEATURES
+from pagedrun.kernels.reference.linear import Int8Linear as PlainInt8Linear
 
 DTYPES = [torch.float32, torch.bfloat16]
 MAX_ROWS = 70
-Make = Callable[[Tensor, Tensor, Tensor | None], cpu.Int8Linear]
+Make = Callable[[Tensor, Tensor, Tensor | None], CpuInt8Linear]
 
 
 @pytest.fixture(params=[Int8Tiles, Int8Words, Int8Chains])
@@ -30,7 +34,7 @@ def make(request: pytest.FixtureRequest) -> Make:
         pytest.skip("this processor has no tiles")
     if products is Int8Words and not has_features("avx512f", "avx512vnni"):
         pytest.skip("this processor has no AVX512-VNNI")
-    return lambda codes, scales, bias: cpu.Int8Linear(codes, scales, bias, products=products)
+    return lambda codes, scales, bias: CpuInt8Linear(codes, scales, bias, products=products)
 
 
 def random_codes(num_out: int, num_in: int) -> Tensor:
@@ -61,7 +65,7 @@ def test_every_number_of_rows_gives_the_bytes_of_the_reference(
     layer = make(codes, scales, bias)
     assert (layer.in_features, layer.out_features) == (num_in, num_out)
     assert layer.num_bytes == num_out * (num_in + 4 + (dtype.itemsize if has_bias else 0))
-    expected = reference.Int8Linear(codes, scales, bias)(x)
+    expected = PlainInt8Linear(codes, scales, bias)(x)
     assert expected[4:6].isnan().all()
     assert not expected[:4].isnan().any()
     for num_rows in range(1, MAX_ROWS + 1):
@@ -74,7 +78,7 @@ def test_the_largest_sums_do_not_overflow(make: Make) -> None:
     codes = torch.full((32, MAX_IN_FEATURES), -128, dtype=torch.int8)
     codes[1] = 127
     y = make(codes, torch.ones(32), None)(torch.ones(2, MAX_IN_FEATURES))
-    assert_same(y, reference.Int8Linear(codes, torch.ones(32))(torch.ones(2, MAX_IN_FEATURES)))
+    assert_same(y, PlainInt8Linear(codes, torch.ones(32))(torch.ones(2, MAX_IN_FEATURES)))
     assert y[0, 0] == pytest.approx(-128 * MAX_IN_FEATURES)
 
 
@@ -93,9 +97,9 @@ def test_a_gpu_gives_the_bytes_of_the_reference(
     codes, scales = random_codes(50, 333), torch.rand(50, generator=generator) / 100
     x = torch.randn(num_rows, 333, generator=generator).to(dtype)
     bias = torch.randn(50, generator=generator).to(dtype)
-    expected = reference.Int8Linear(codes, scales, bias)(x)
+    expected = PlainInt8Linear(codes, scales, bias)(x)
     there = [each.to(gpu_device) for each in (codes, scales, bias)]
-    assert_same(gpu.Int8Linear(*there)(x.to(gpu_device)).cpu(), expected)
+    assert_same(GpuInt8Linear(*there)(x.to(gpu_device)).cpu(), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -105,8 +109,8 @@ def test_rows_are_quantised_as_the_reference_does(num_columns: int, dtype: torch
     x = torch.randn(9, num_columns, generator=generator).to(dtype)
     x[1], x[2, -1], x[3, 0] = 0.0, torch.nan, torch.inf
     x[4] *= 1e-38
-    codes, scales = cpu.quantize_rows(x)
-    expected_codes, expected_scales = reference.quantize_rows(x)
+    codes, scales = CpuBackend.quantize_rows(x)
+    expected_codes, expected_scales = Backend.quantize_rows(x)
     assert_same(scales, expected_scales)
     is_number = scales.isfinite()
     assert is_number.sum() == 7
@@ -115,6 +119,6 @@ def test_rows_are_quantised_as_the_reference_does(num_columns: int, dtype: torch
 
 def test_codes_are_the_nearest_halves_to_even() -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, -0.5, -1.5, 2.4, 2.6, -127.0]])
-    codes, scales = cpu.quantize_rows(x)
+    codes, scales = CpuBackend.quantize_rows(x)
     assert codes.tolist() == [[127, 0, 2, 0, -2, 2, 3, -127]]
     assert scales.tolist() == [1.0]

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.linears.linear import PackedLinear as CpuLinear
 from pagedrun.kernels.gpu import chip, linear
+from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
+from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -27,13 +29,13 @@ def test_matches_reference(
     weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
     bias = torch.randn(num_out).to(dtype) if has_bias else None
     x = torch.randn(num_rows, num_in).to(dtype)
-    layer = cpu.PackedLinear(weight, bias)
+    layer = CpuLinear(weight, bias)
     wide_bias = None if bias is None else bias.double()
     out = layer(x)
     assert out.dtype is dtype
     assert out.is_contiguous()
     assert (layer.in_features, layer.out_features) == (num_in, num_out)
-    assert_close(out, reference.PackedLinear(weight.double(), wide_bias)(x.double()))
+    assert_close(out, PlainLinear(weight.double(), wide_bias)(x.double()))
 
 
 @pytest.mark.parametrize("has_onednn", [True, False])
@@ -50,7 +52,7 @@ def test_linear_rows_do_not_depend_on_their_number(
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     torch.manual_seed(0)
     weight, x = torch.randn(num_out, num_in).to(dtype), torch.randn(256, num_in).to(dtype)
-    layer = cpu.PackedLinear(weight)
+    layer = CpuLinear(weight)
     full = layer(x)
     for num_rows in (1, 2, 3, 4, 7, 8, 12, 15, 16, 17, 31, 64, 100):
         assert torch.equal(layer(x[:num_rows]), full[:num_rows]), num_rows
@@ -66,7 +68,7 @@ def test_linear_row_alone_equals_row_in_batch_at_model_shapes(
     torch.manual_seed(0)
     weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
     x = torch.randn(100, num_in).to(dtype)
-    layer = cpu.PackedLinear(weight)
+    layer = CpuLinear(weight)
     full = layer(x)
     for num_rows in (1, 2, 3, 5):
         for start in range(0, len(x) - num_rows, 3):
@@ -76,7 +78,7 @@ def test_linear_row_alone_equals_row_in_batch_at_model_shapes(
 
 def test_packing_does_not_keep_the_weight() -> None:
     weight = torch.randn(64, 64)
-    layer = cpu.PackedLinear(weight)
+    layer = CpuLinear(weight)
     x = torch.ones(1, 64)
     before = layer(x)
     weight.zero_()
@@ -104,9 +106,9 @@ def test_gpu_matches_reference(
     bias = torch.randn(num_out).to(dtype) if has_bias else None
     x = torch.randn(num_rows, num_in).to(dtype)
     wide_bias = None if bias is None else bias.double()
-    expected = reference.PackedLinear(weight.double(), wide_bias)(x.double())
+    expected = PlainLinear(weight.double(), wide_bias)(x.double())
     bias = None if bias is None else bias.to(gpu_device)
-    layer = gpu.PackedLinear(weight.to(gpu_device), bias, row_invariant=row_invariant)
+    layer = GpuLinear(weight.to(gpu_device), bias, row_invariant=row_invariant)
     out = layer(x.to(gpu_device))
     assert out.dtype is dtype
     assert (layer.in_features, layer.out_features) == (num_in, num_out)
@@ -121,7 +123,7 @@ def test_gpu_rows_do_not_depend_on_their_number(
     torch.manual_seed(0)
     weight = (torch.randn(num_out, num_in) / num_in**0.5).to(gpu_device, dtype)
     x = torch.randn(130, num_in).to(gpu_device, dtype)
-    layer = gpu.PackedLinear(weight, row_invariant=True)
+    layer = GpuLinear(weight, row_invariant=True)
     full = layer(x)
     for num_rows in (1, 3, 16, 64, 129):
         assert torch.equal(layer(x[:num_rows]), full[:num_rows]), num_rows
@@ -133,7 +135,7 @@ def test_gpu_rows_do_not_depend_on_their_place(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     weight = torch.randn(1000, 1024, device="cuda").to(dtype)
     x = torch.randn(300, 1024, device="cuda").to(dtype)
-    layer = gpu.PackedLinear(weight, row_invariant=True)
+    layer = GpuLinear(weight, row_invariant=True)
     full = layer(x)
     shuffled = torch.randperm(300, device="cuda")
     assert torch.equal(layer(x[shuffled]), full[shuffled])
@@ -156,7 +158,7 @@ def test_gpu_programs_that_go_on_to_other_tiles_give_the_same_bytes(
         with monkeypatch.context() as patch:
             patch.setattr(linear, "tile_of", lambda *_, tile=tile: tile)
             patch.setattr(chip, "chip_of", lambda _, on=on: on)
-            outs.append(gpu.PackedLinear(weight, bias, row_invariant=True)(x))
+            outs.append(GpuLinear(weight, bias, row_invariant=True)(x))
     assert torch.equal(*outs)
 
 
@@ -175,6 +177,6 @@ def test_gpu_wide_weights_take_the_persistent_product() -> None:
 def test_gpu_nan_stays_in_its_row(gpu_device: torch.device) -> None:
     x = torch.ones(5, 48, device=gpu_device)
     x[4] = torch.nan  # the last row, which the padding of the tile repeats
-    out = gpu.PackedLinear(torch.ones(70, 48, device=gpu_device), row_invariant=True)(x)
+    out = GpuLinear(torch.ones(70, 48, device=gpu_device), row_invariant=True)(x)
     assert out[4].isnan().all()
     assert (out[:4] == 48).all()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
+from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
 
@@ -40,7 +40,7 @@ def test_matches_reference(
     inputs = state_inputs(LENGTHS, READS, WRITES)
     expected_state = state.double()
     given = bias.double() if has_bias else None
-    expected = reference.causal_conv(
+    expected = Backend.causal_conv(
         x.double(), weight.double(), given, expected_state, inputs, activate
     )
     state = state.to(twin.device)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
+from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
 
@@ -66,7 +66,7 @@ def test_matches_reference(
     given = made(heads, dims, dtype, sum(LENGTHS))
     inputs = state_inputs(LENGTHS, READS, WRITES)
     exact, own = given.double(), given.to(twin.device)
-    expected = reference.gated_delta_rule(**vars(exact), inputs=inputs)
+    expected = Backend.gated_delta_rule(**vars(exact), inputs=inputs)
     placed = inputs.placed(lambda each: each.to(twin.device))
     out = twin.ops.gated_delta_rule(**vars(own), inputs=placed)
     assert out.dtype is dtype
@@ -143,7 +143,7 @@ def test_what_hardly_decays_still_does(twin: Twin) -> None:
     given.a_log[:] = torch.tensor(16.0).log()
     inputs = state_inputs([num_tokens], [0], [1], scattered=False)
     exact, own = given.double(), given.to(twin.device)
-    reference.gated_delta_rule(**vars(exact), inputs=inputs)
+    Backend.gated_delta_rule(**vars(exact), inputs=inputs)
     placed = inputs.placed(lambda each: each.to(twin.device))
     twin.ops.gated_delta_rule(**vars(own), inputs=placed)
     assert torch.allclose(own.state[1].cpu().double(), exact.state[1], rtol=1e-4, atol=1e-5)

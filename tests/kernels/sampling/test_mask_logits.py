@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -22,7 +23,7 @@ def test_bits_say_what_is_left(vocab_size: int, dtype: torch.dtype) -> None:
     rows = torch.tensor([3, 0, 1])
     expected = logits.clone()
     expected[rows] = logits[rows].masked_fill(torch.from_numpy(~allowed), -torch.inf)
-    for backend in (reference, cpu):
+    for backend in (Backend, CpuBackend):
         masked = logits.clone()
         backend.mask_logits(masked, rows, bitmask)
         assert torch.equal(masked.view(torch.uint8), expected.view(torch.uint8))
@@ -33,7 +34,7 @@ def test_rows_without_a_bitmask_and_bitmasks_without_a_token() -> None:
     logits = torch.randn(4, 40)
     none = torch.zeros((0, 2), dtype=torch.int32)
     empty = torch.zeros((1, 2), dtype=torch.int32)
-    for backend in (reference, cpu):
+    for backend in (Backend, CpuBackend):
         masked = logits.clone()
         backend.mask_logits(masked, torch.zeros(0, dtype=torch.int64), none)
         assert torch.equal(masked, logits)

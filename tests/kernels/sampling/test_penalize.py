@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 
-BACKENDS = [cpu, reference]
+BACKENDS = [CpuBackend, Backend]
 WIDTH = 24
 
 
@@ -81,8 +82,8 @@ def test_backends_give_the_same_bytes() -> None:
     logits = torch.randn(35, vocab_size, generator=torch.Generator().manual_seed(2)) * 5
     logits[:, 7] = -torch.inf
     ours, theirs = logits.clone(), logits.clone()
-    cpu.penalize(ours, rows, places, *lines, *factors)
-    reference.penalize(theirs, rows, places, *lines, *factors)
+    CpuBackend.penalize(ours, rows, places, *lines, *factors)
+    Backend.penalize(theirs, rows, places, *lines, *factors)
     assert torch.equal(ours, theirs)
     assert not torch.equal(ours, logits)
     untouched = sorted(set(range(35)) - set(rows.tolist()))

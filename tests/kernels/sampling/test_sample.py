@@ -7,7 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels import cpu, gpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.sampling import gumbel_noise, philox4x32
 
 KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
@@ -25,7 +27,7 @@ KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
 ]
 
 
-def choose(logits: Tensor, backend: Any = cpu, **given: Any) -> Tensor:
+def choose(logits: Tensor, backend: Any = CpuBackend, **given: Any) -> Tensor:
     """Sample with one value for all rows, or a list with one for each."""
     num_rows = len(logits)
 
@@ -93,7 +95,7 @@ def test_matches_reference(params: dict[str, float], vocab_size: int, dtype: tor
         "sample": torch.randint(0, 1024, (6,)).tolist(),
         "position": torch.randint(0, 2**20, (6,)).tolist(),
     }
-    expected = choose(logits, reference, **params, **streams)
+    expected = choose(logits, Backend, **params, **streams)
     assert torch.equal(choose(logits, **params, **streams), expected)
 
 
@@ -114,7 +116,7 @@ def kept_by(z: NDArray[np.float64], top_k: int, top_p: float, min_p: float) -> s
     return set(np.flatnonzero(alive).tolist())
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [CpuBackend, Backend])
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"),
     [(3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (5, 0.6, 0.05), (4, 0.31, 0.0), (0, 0.05, 0.9)],
@@ -124,7 +126,7 @@ def test_draws_exactly_the_tokens_that_the_filters_keep(
 ) -> None:
     # Integers and halves: many ties, also at the borders of the filters.
     z = np.array([2.0, 0.5, 2.0, 1.0, 0.0, 1.0, 1.0, -1.0, 0.5, -3.0])
-    draws = 2000 if backend is cpu else 300
+    draws = 2000 if backend is CpuBackend else 300
     logits = torch.tensor(z, dtype=torch.float32).expand(draws, -1).contiguous()
     ids = choose(logits, backend, top_k=top_k, top_p=top_p, min_p=min_p, row=list(range(draws)))
     assert set(ids.tolist()) == kept_by(z, top_k, top_p, min_p)
@@ -192,7 +194,7 @@ def test_row_alone_equals_row_in_batch() -> None:
         assert choose(logits[r : r + 1], **one).item() == together[r]
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [CpuBackend, Backend])
 def test_greedy_takes_the_lowest_id_on_ties(backend: Any) -> None:
     logits = torch.zeros(3, 1000)
     logits[0, [700, 300, 999]] = 5.0
@@ -202,7 +204,7 @@ def test_greedy_takes_the_lowest_id_on_ties(backend: Any) -> None:
     assert choose(logits, backend, temperature=9e-6).tolist() == [300, 600, 0]
 
 
-@pytest.mark.parametrize("backend", [cpu, reference])
+@pytest.mark.parametrize("backend", [CpuBackend, Backend])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_without_a_choice_answer_minus_one(backend: Any, temperature: float) -> None:
     logits = torch.zeros(4, 600)
@@ -246,8 +248,8 @@ def test_gpu_chooses_what_the_reference_chooses(
 ) -> None:
     torch.manual_seed(vocab_size)
     logits, given = random_rows(len(PARAMS), vocab_size, dtype)
-    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
-    assert torch.equal(ids, choose(logits, reference, **given))
+    ids = choose(logits.to(gpu_device), GpuBackend, **given).cpu()
+    assert torch.equal(ids, choose(logits, Backend, **given))
 
 
 @pytest.mark.parametrize(
@@ -263,8 +265,8 @@ def test_gpu_chooses_what_the_cpu_chooses(
 ) -> None:
     torch.manual_seed(1)
     logits, given = random_rows(num_rows, vocab_size, dtype)
-    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
-    assert torch.equal(ids, choose(logits, cpu, **given))
+    ids = choose(logits.to(gpu_device), GpuBackend, **given).cpu()
+    assert torch.equal(ids, choose(logits, CpuBackend, **given))
 
 
 @pytest.mark.parametrize("vocab_size", [5, 2049, 10007])
@@ -277,8 +279,8 @@ def test_gpu_chooses_the_same_without_the_launches_for_filters(
     for index, params in enumerate(PARAMS):
         if params.keys() & {"top_k", "top_p", "min_p"}:
             given["temperature"][index] = 0.0
-    ids = choose(logits.to(gpu_device), gpu, filtered=False, **given).cpu()
-    assert torch.equal(ids, choose(logits, reference, **given))
+    ids = choose(logits.to(gpu_device), GpuBackend, filtered=False, **given).cpu()
+    assert torch.equal(ids, choose(logits, Backend, **given))
     assert sum(heat > 0 for heat in given["temperature"]) > 2
 
 
@@ -287,8 +289,8 @@ def test_gpu_draws_what_the_cpu_draws(num_rows: int, gpu_device: torch.device) -
     torch.manual_seed(2)
     logits, given = random_rows(num_rows, 517, torch.float32)
     given = {name: given[name] for name in ("temperature", "seed", "row", "sample", "position")}
-    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
-    assert torch.equal(ids, choose(logits, cpu, **given))
+    ids = choose(logits.to(gpu_device), GpuBackend, **given).cpu()
+    assert torch.equal(ids, choose(logits, CpuBackend, **given))
 
 
 @pytest.mark.parametrize("first", [1024, 2048])  # of the other: in the same chunk, in the next
@@ -303,8 +305,8 @@ def test_gpu_decides_between_scores_that_float32_cannot_tell_apart(
         row_logits[one] = 0.0
         row_logits[other] = noise[one] - noise[other]  # the scores meet, but for the rounding
     given = {"row": list(range(24))}
-    ids = choose(logits.to(gpu_device), gpu, **given).cpu()
-    assert torch.equal(ids, choose(logits, reference, **given))
+    ids = choose(logits.to(gpu_device), GpuBackend, **given).cpu()
+    assert torch.equal(ids, choose(logits, Backend, **given))
     assert 0 < (ids < first).sum() < 24
 
 
@@ -318,9 +320,9 @@ def test_gpu_draws_exactly_the_tokens_that_the_filters_keep(
     z = np.array([2.0, 0.5, 2.0, 1.0, 0.0, -0.0, 1.0, 1.0, -1.0, 0.5, -3.0])
     logits = torch.tensor(z, dtype=torch.float32, device=gpu_device).expand(12, -1)
     given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "row": list(range(12))}
-    ids = choose(logits, gpu, **given).cpu()
+    ids = choose(logits, GpuBackend, **given).cpu()
     assert set(ids.tolist()) <= kept_by(z, top_k, top_p, min_p)
-    assert torch.equal(ids, choose(logits.cpu(), reference, **given))
+    assert torch.equal(ids, choose(logits.cpu(), Backend, **given))
 
 
 def test_gpu_rows_without_a_choice_and_ties(gpu_device: torch.device) -> None:
@@ -337,18 +339,18 @@ def test_gpu_rows_without_a_choice_and_ties(gpu_device: torch.device) -> None:
         {"temperature": 1e-3},
         {"temperature": 1e-3, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
     ):
-        ids = choose(logits.to(gpu_device), gpu, **given).cpu()
+        ids = choose(logits.to(gpu_device), GpuBackend, **given).cpu()
         assert ids[:4].tolist() == [-1, -1, -1, 4098]
-        assert torch.equal(ids, choose(logits, reference, **given)), given
-    assert choose(logits.to(gpu_device), gpu, temperature=0.0)[4:].tolist() == [700, 4096, 0]
+        assert torch.equal(ids, choose(logits, Backend, **given)), given
+    assert choose(logits.to(gpu_device), GpuBackend, temperature=0.0)[4:].tolist() == [700, 4096, 0]
 
 
 def test_gpu_row_alone_equals_row_in_batch_and_none_is_fine(gpu_device: torch.device) -> None:
     torch.manual_seed(0)
     logits, given = random_rows(13, 5003, torch.float32)
     logits = logits.to(gpu_device)
-    together = choose(logits, gpu, **given)
+    together = choose(logits, GpuBackend, **given)
     for r in range(13):
         one = {name: values[r] for name, values in given.items()}
-        assert choose(logits[r : r + 1], gpu, **one).item() == together[r]
-    assert choose(logits[:0], gpu).tolist() == []
+        assert choose(logits[r : r + 1], GpuBackend, **one).item() == together[r]
+    assert choose(logits[:0], GpuBackend).tolist() == []

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels import reference
 from pagedrun.kernels.op_values import TokenLogprobs
+from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 
 VOCAB = 5000  # more than a block of any twin, and no multiple of one
@@ -37,14 +37,14 @@ def test_matches_the_reference(twin: Twin, dtype: torch.dtype, num_top: int) -> 
     logits = made_logits(dtype)
     rows = torch.tensor([0, 3, 3, 6])
     ids = torch.tensor([0, VOCAB - 1, 17, int(logits[6].argmax())])
-    wanted = reference.token_logprobs(logits, rows, ids, num_top)
+    wanted = Backend.token_logprobs(logits, rows, ids, num_top)
     assert_same(logprobs(twin, logits, rows, ids, num_top), wanted)
 
 
 def test_reference_is_log_softmax() -> None:
     logits = made_logits(torch.float32)
     ids = torch.arange(len(logits)) * 11
-    found = reference.token_logprobs(logits, torch.arange(len(logits)), ids, 3)
+    found = Backend.token_logprobs(logits, torch.arange(len(logits)), ids, 3)
     log_softmax = logits.double().log_softmax(1)
     assert torch.allclose(found.logprobs.double(), log_softmax.gather(1, ids[:, None])[:, 0])
     assert torch.allclose(found.top_logprobs.double(), log_softmax.topk(3).values)
@@ -71,7 +71,7 @@ def test_impossible_tokens_and_long_distances(twin: Twin) -> None:
     assert found.top_ids[0].tolist() == [0, 1]
     assert_same(
         TokenLogprobs(*(each[2:] for each in found)),
-        TokenLogprobs(*(each[2:] for each in reference.token_logprobs(logits, rows, ids, 2))),
+        TokenLogprobs(*(each[2:] for each in Backend.token_logprobs(logits, rows, ids, 2))),
     )
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -33,7 +34,7 @@ def test_the_fast_one_gives_the_bits_of_the_reference(
     if group_size:
         group_of = torch.arange(45) // group_size % 5
     weight = PackedWeight(codes, 8, GroupScales(scales), 9, 5, zeros, group_of=group_of)
-    found, expected = cpu.dequantize(weight, dtype), reference.dequantize(weight, dtype)
+    found, expected = CpuBackend.dequantize(weight, dtype), Backend.dequantize(weight, dtype)
     assert found.dtype is dtype
     assert torch.equal(found, expected)
 
@@ -44,7 +45,7 @@ def test_each_weight_has_the_scale_of_its_block_and_group() -> None:
     zeros[1, 1] = 7.0
     group_of = torch.tensor([0, 1] * 26)
     weight = PackedWeight(codes, 8, GroupScales(scales), 26, 2, zeros.char(), group_of=group_of)
-    weights = reference.dequantize(weight, torch.float32)
+    weights = Backend.dequantize(weight, torch.float32)
     for row, column in ((0, 0), (1, 1), (2, 0), (3, 51), (4, 51)):
         scale, zero = scales[row // 2, column % 2], zeros[row // 2, column % 2]
         assert weights[row, column] == (codes[row, column] - zero) * scale
@@ -53,6 +54,6 @@ def test_each_weight_has_the_scale_of_its_block_and_group() -> None:
 def test_a_code_that_is_no_number_stays_none() -> None:
     codes = torch.tensor([[0x7F, 0xFF, 0x38]], dtype=torch.uint8).view(torch.float8_e4m3fn)
     weight = PackedWeight(codes, 8, GroupScales(torch.ones(1, 1)), 3)
-    weights = cpu.dequantize(weight, torch.bfloat16)
+    weights = CpuBackend.dequantize(weight, torch.bfloat16)
     assert weights.isnan().tolist() == [[True, True, False]]
     assert weights[0, 2] == 1

@@ -5,7 +5,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, quants
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.paged.files.gguf import BLOCK_TYPES, PACKED_TYPES, BlockType
 
 BY_NAME = {each.name: each for each in BLOCK_TYPES.values()}
@@ -27,7 +28,7 @@ def test_every_kind_to_the_last_bit(name: str) -> None:
     blocks = random_blocks(BY_NAME[name], num_rows=5, num_blocks=3)
     expected = torch.from_numpy(quants.dequantize(blocks, GGMLQuantizationType[name]))
     assert expected.abs().max() > 0.1
-    for backend in (reference, cpu):
+    for backend in (Backend, CpuBackend):
         weight = backend.split_blocks(torch.from_numpy(blocks), name)
         assert torch.equal(backend.dequantize(weight, torch.float32), expected)
         assert torch.equal(backend.dequantize(weight, torch.bfloat16), expected.bfloat16())
@@ -36,5 +37,5 @@ def test_every_kind_to_the_last_bit(name: str) -> None:
 @pytest.mark.parametrize("name", PACKED_TYPES)
 def test_codes_and_scales_take_the_bytes_of_the_file_and_a_few_percent(name: str) -> None:
     blocks = random_blocks(BY_NAME[name], num_rows=5, num_blocks=3)
-    weight = cpu.split_blocks(torch.from_numpy(blocks), name)
+    weight = CpuBackend.split_blocks(torch.from_numpy(blocks), name)
     assert blocks.nbytes <= weight.num_bytes <= 1.03 * blocks.nbytes

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pagedrun.kernels import cpu, reference
+from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.ops import Backend
 
 AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -20,7 +21,7 @@ def test_codes_come_out_where_they_were_put(num_bits: int, order: tuple[int, ...
     for place, element in enumerate(order):
         words += (codes[:, element :: len(order)] + half) << (place * num_bits)
     packed = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-    for backend in (reference, cpu):
+    for backend in (Backend, CpuBackend):
         found = backend.unpack_codes(packed, num_bits, order)
         assert found.dtype is torch.int8
         assert torch.equal(found.long(), codes)

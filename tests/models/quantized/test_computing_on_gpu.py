@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU
 from pagedrun.kernels.quantized_form import CodeKernels
-from pagedrun.kernels.reference.backend import ReferenceBackend
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.execution.loaded_model import LoadedModel
@@ -33,7 +33,7 @@ from tests.models.quantized.few_bits import AwqWriter, GptqWriter, int8, pack
 from tests.models.quantized.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
 
 GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
-PLAIN = Device(torch.device("cpu"), ReferenceBackend(), async_scheduling=False)
+PLAIN = Device(torch.device("cpu"), Backend(), async_scheduling=False)
 AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [24, 32]}

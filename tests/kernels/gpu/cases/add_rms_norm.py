@@ -4,13 +4,13 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(hidden_size: int, dtype: torch.dtype) -> None:
     x, weight = torch.empty(2, hidden_size, dtype=dtype), torch.empty(hidden_size, dtype=dtype)
-    gpu.add_rms_norm(x, torch.empty(2, hidden_size), weight, 1e-6)
+    GpuBackend.add_rms_norm(x, torch.empty(2, hidden_size), weight, 1e-6)
 
 
 CASES = [

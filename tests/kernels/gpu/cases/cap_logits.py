@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(dtype: torch.dtype) -> None:
-    gpu.cap_logits(torch.empty(1, 256_000, dtype=dtype), 30.0)
+    GpuBackend.cap_logits(torch.empty(1, 256_000, dtype=dtype), 30.0)
 
 
 CASES = [

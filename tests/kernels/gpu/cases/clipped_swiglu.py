@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(dtype: torch.dtype) -> None:
-    gpu.clipped_swiglu(torch.empty(2, 2 * 2880, dtype=dtype), 7.0, 1.702)
+    GpuBackend.clipped_swiglu(torch.empty(2, 2 * 2880, dtype=dtype), 7.0, 1.702)
 
 
 CASES = [

@@ -4,20 +4,20 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 IDS = torch.tensor([1, 0])
 
 
 def copy(dtype: torch.dtype) -> None:
-    gpu.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=dtype), IDS, IDS)
+    GpuBackend.copy_blocks(torch.empty(4, 2, 5, 8, 64, 128, dtype=dtype), IDS, IDS)
 
 
 def swap(dtype: torch.dtype) -> None:
     large = torch.empty(1, 2, 2**18 + 1, 1, 64, 64, dtype=dtype)  # never written: no memory
     small = torch.empty(1, 2, 3, 1, 64, 64, dtype=dtype)
-    gpu.swap_blocks(large, small, IDS, IDS)
+    GpuBackend.swap_blocks(large, small, IDS, IDS)
 
 
 CASES = [

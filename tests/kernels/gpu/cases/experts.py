@@ -4,8 +4,9 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
+from pagedrun.kernels.gpu.backend import GpuBackend
+from pagedrun.kernels.gpu.grouped_linear import PackedGroupedLinear as GpuGroupedLinear
 from tests.kernels.gpu.ahead_of_time import Case
 
 
@@ -18,21 +19,21 @@ def products(
 ) -> None:
     weight = torch.empty(out_features, in_features, dtype=dtype)
     bias = torch.empty(num_experts, out_features, dtype=dtype) if has_bias else None
-    layer = gpu.PackedGroupedLinear([[weight] * num_experts], bias)
+    layer = GpuGroupedLinear([[weight] * num_experts], bias)
     starts = torch.zeros(num_experts + 1, dtype=torch.int64)
     layer(torch.empty(3, in_features, dtype=dtype), starts, torch.zeros(6, dtype=torch.int64))
 
 
 def route(num_experts: int, choice: ExpertChoice, dtype: torch.dtype) -> None:
     correction = torch.empty(num_experts) if choice.num_groups > 1 else None
-    gpu.route(torch.empty(3, num_experts, dtype=dtype), choice, correction)
+    GpuBackend.route(torch.empty(3, num_experts, dtype=dtype), choice, correction)
 
 
 def combine(num_chosen: int, size: int, dtype: torch.dtype) -> None:
     rows = torch.zeros(3, num_chosen, dtype=torch.int64)
     shared, gate = torch.empty(3, size, dtype=dtype), torch.empty(3, 1, dtype=dtype)
     outputs = torch.empty(9, size, dtype=dtype)
-    gpu.combine_experts(outputs, rows, torch.empty(3, num_chosen), shared, gate)
+    GpuBackend.combine_experts(outputs, rows, torch.empty(3, num_chosen), shared, gate)
 
 
 CASES = [

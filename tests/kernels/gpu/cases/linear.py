@@ -4,14 +4,14 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(in_features: int, out_features: int, dtype: torch.dtype, has_bias: bool) -> None:
     weight = torch.empty(out_features, in_features, dtype=dtype)
     bias = torch.empty(out_features, dtype=dtype) if has_bias else None
-    gpu.PackedLinear(weight, bias, row_invariant=True)(torch.empty(3, in_features, dtype=dtype))
+    GpuLinear(weight, bias, row_invariant=True)(torch.empty(3, in_features, dtype=dtype))
 
 
 CASES = [

@@ -4,8 +4,8 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
@@ -23,7 +23,7 @@ def launch(
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
     scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
     ints = torch.zeros(2, dtype=torch.int32)
-    gpu.prefill_attention(
+    GpuBackend.prefill_attention(
         torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
         KVLayer(cache, cache.clone(), scales),
         torch.zeros(1, 64, dtype=torch.int32),

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.op_values import StateInputs
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -19,7 +19,7 @@ def conv(num_channels: int, size: int, has_bias: bool, dtype: torch.dtype) -> No
     x, state = torch.empty(3, num_channels, dtype=dtype), torch.empty(4, size - 1, num_channels)
     weight = torch.empty(num_channels, size, dtype=dtype)
     bias = torch.empty(num_channels, dtype=dtype) if has_bias else None
-    gpu.causal_conv(x, weight, bias, state.to(dtype), inputs(), not has_bias)
+    GpuBackend.causal_conv(x, weight, bias, state.to(dtype), inputs(), not has_bias)
 
 
 def delta_rule(
@@ -29,17 +29,17 @@ def delta_rule(
     qkv, gates = torch.empty(3, width, dtype=dtype), torch.empty(3, 2 * num_heads, dtype=dtype)
     of_heads = torch.empty(num_heads)
     state = torch.empty(2, num_heads, key_dim, value_dim)
-    gpu.gated_delta_rule(qkv, gates, of_heads, of_heads, state, inputs())
+    GpuBackend.gated_delta_rule(qkv, gates, of_heads, of_heads, state, inputs())
 
 
 def norm(num_heads: int, size: int, dtype: torch.dtype) -> None:
     x = torch.empty(3, num_heads * size, dtype=dtype)
-    gpu.gated_rms_norm(x, x, torch.empty(size, dtype=dtype), 1e-6)
+    GpuBackend.gated_rms_norm(x, x, torch.empty(size, dtype=dtype), 1e-6)
 
 
 def gate(dtype: torch.dtype) -> None:
     x = torch.empty(3, 4096, dtype=dtype)
-    gpu.sigmoid_mul(x, x)
+    GpuBackend.sigmoid_mul(x, x)
 
 
 CHIPS = ("sm_80", "sm_90", "sm_100")

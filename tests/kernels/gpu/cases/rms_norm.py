@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(hidden_size: int, dtype: torch.dtype) -> None:
-    gpu.rms_norm(torch.ones(2, hidden_size), torch.ones(hidden_size, dtype=dtype), 1e-6)
+    GpuBackend.rms_norm(torch.ones(2, hidden_size), torch.ones(hidden_size, dtype=dtype), 1e-6)
 
 
 CASES = [

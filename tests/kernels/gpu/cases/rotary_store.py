@@ -4,8 +4,8 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
@@ -21,7 +21,7 @@ def launch(
     scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
     weight = torch.ones(head_dim, dtype=dtype)
     norms = None if norm is None else HeadNorms(weight, weight, 1e-6, norm == "after")
-    gpu.rotary_store(
+    GpuBackend.rotary_store(
         torch.zeros(2, (num_heads + 2 * num_kv_heads) * head_dim, dtype=dtype),
         torch.zeros(4, 2, rotary_dim // 2),
         torch.zeros(2, dtype=torch.int64),

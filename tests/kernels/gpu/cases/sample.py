@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(vocab_size: int, dtype: torch.dtype, filtered: bool) -> None:
-    gpu.sample(
+    GpuBackend.sample(
         torch.empty(2, vocab_size, dtype=dtype),
         torch.empty(2),
         torch.empty(2, dtype=torch.int32),

@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(dtype: torch.dtype) -> None:
-    gpu.silu_mul(torch.empty(2, 2 * 9728, dtype=dtype))
+    GpuBackend.silu_mul(torch.empty(2, 2 * 9728, dtype=dtype))
 
 
 CASES = [

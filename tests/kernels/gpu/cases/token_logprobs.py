@@ -4,13 +4,13 @@ import functools
 
 import torch
 
-from pagedrun.kernels import gpu
+from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
 
 def launch(vocab_size: int, num_top: int, dtype: torch.dtype) -> None:
     ids = torch.empty(2, dtype=torch.int64)
-    gpu.token_logprobs(torch.empty(2, vocab_size, dtype=dtype), ids, ids, num_top)
+    GpuBackend.token_logprobs(torch.empty(2, vocab_size, dtype=dtype), ids, ids, num_top)
 
 
 CASES = [
