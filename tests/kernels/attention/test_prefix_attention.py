@@ -48,7 +48,7 @@ def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True)
     return groups
 
 
-@pytest.mark.parametrize("backend", [group_attention, reference])
+@pytest.mark.parametrize("backend", [CpuBackend(), reference])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("num_kv_heads", "group", "head_dim", "block_size"),
@@ -79,7 +79,7 @@ def test_prefix_then_decode_equals_decode_of_everything(
     assert_close(out, expected)
 
 
-@pytest.mark.parametrize("backend", [group_attention, reference])
+@pytest.mark.parametrize("backend", [CpuBackend(), reference])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"), [(torch.bfloat16, torch.int8), (torch.float32, torch.float8_e4m3fn)]
