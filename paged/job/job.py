@@ -18,8 +18,7 @@ from pagedrun.paged.job.earlier_run import (
 from pagedrun.paged.job.inputs.byte_streams import ReadingStop
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.row import InputFacts
-from pagedrun.paged.job.interfaces import ModelOpener, RunLike
-from pagedrun.paged.job.open_model import opener_of
+from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.output_layout import (
@@ -49,7 +48,7 @@ from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted
 from pagedrun.paged.metrics.report_sections import EngineReport, JobReport
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.values.engine_config import Deadline
+from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import (
     EngineError,
     EngineStalled,
@@ -130,7 +129,7 @@ def run_job(
                 config,
                 source,
                 listener,
-                open_model or opener_of(config),
+                open_model or _opener_of(config),
                 stop,
                 keeps_columns=layout.keeps_columns,
             )
@@ -198,6 +197,22 @@ class JobWard:
             f"the engine has not finished a step for {self._stall_timeout_s:g} seconds; "
             f"raise --stall-timeout to allow more time; {dump()}"
         )
+
+
+def _opener_of(config: JobConfig) -> ModelOpener:
+    """Return the opener of a job's model; it imports torch when it is called."""
+
+    def opened(
+        engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
+    ) -> OpenModel:
+        from pagedrun.paged.job.model import LocalModel, ReplicatedModel
+
+        folder = engine_config, tokenizer_folder, chat_template
+        if config.replicas.replicas is None:
+            return LocalModel(*folder)
+        return ReplicatedModel(*folder, config.replicas, config.stall_timeout)
+
+    return opened
 
 
 class _Job:

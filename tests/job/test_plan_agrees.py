@@ -38,7 +38,7 @@ class ModelOnGpu(LocalModel):
     """Runs on the processor's kernels, one step behind, in the memory of that GPU."""
 
     def load_engine(self) -> Engine:
-        config = self._engine_config
+        config = self.settings
         device = replace(choose_device("cpu"), async_scheduling=True)
         loaded = LoadedModel.load(config, self.config, self.tokenizer, device=device)
         model = loaded.model
@@ -235,7 +235,7 @@ class FittedModel(ModelOnGpu):
         loaded = super().load_engine().loaded
         host = replace(choose_device("cpu"), async_scheduling=True)
         device = HostAsGpu(**{each.name: getattr(host, each.name) for each in fields(Device)})
-        config = Engine(self._engine_config, replace(loaded, device=device)).config
+        config = Engine(self.settings, replace(loaded, device=device)).config
         budget = MemoryBudget.of_device(
             total=FITTED_GPU.total,
             free=FITTED_GPU.free - loaded.model.num_bytes,
@@ -245,7 +245,7 @@ class FittedModel(ModelOnGpu):
             utilization=config.gpu_memory_utilization,
         )
         memory = PoolMemory(loaded.model, loaded.sampler, device, budget)
-        return Engine(self._engine_config, replace(loaded, device=device, memory=memory))
+        return Engine(self.settings, replace(loaded, device=device, memory=memory))
 
 
 @pytest.mark.parametrize(

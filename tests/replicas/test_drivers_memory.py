@@ -35,7 +35,7 @@ class ThreadedModel(ReplicatedModel):
         limits = RequestLimits(self.config.max_position_embeddings, self.config.vocab_size)
         basis = replace(BASIS, limits=limits, max_blocks=4096, block_size=16)
         pool = ThreadPool(4, lambda number: ScriptedEngine(number, basis=basis))
-        return ReplicaEngine(self._engine_config, Crew(pool, 0.0))
+        return ReplicaEngine(self.settings, Crew(pool, 0.0))
 
 
 def resident_mib() -> float:
