@@ -41,7 +41,7 @@ def test_it_is_found_before_the_model_is_opened(
     def opened(*_: object) -> None:
         raise AssertionError("the model was opened")
 
-    monkeypatch.setattr("pagedrun.paged.job.open_model._open_local", opened)
+    monkeypatch.setattr("pagedrun.paged.job.model.LocalModel", opened)
     refused("rows.csv", "question,answer\n" + "Why?,Because.\n" * 10_000)
 
 

@@ -11,14 +11,13 @@ from pagedrun.paged.job.inputs.line_source import (
     BOM,
     FIRST_BYTES,
     JSON_BLANKS,
+    ByteSource,
     refuse_foreign,
     utf8_text,
 )
 from pagedrun.paged.job.inputs.row import (
     RECORD,
     Columns,
-    InputDigest,
-    InputFacts,
     Row,
     default_id,
     refuse_empty,
@@ -36,11 +35,10 @@ class Element:
     data: bytes | None
 
 
-class ArraySource:
+class ArraySource(ByteSource):
     """The rows of a JSON array, read piece by piece; implements `RowSource`.
 
-    `name` is used in messages. `packed` is the stream below, if `stream` is unpacked from one: the
-    digest is of its bytes. `can_drain` is false for pipes. An element that is no row is yielded
+    `name` is used in messages. An element that is no row is yielded
     with its error; raises `UsageError` where the array itself cannot be followed.
     """
 
@@ -53,17 +51,9 @@ class ArraySource:
         *,
         can_drain: bool = True,
     ) -> None:
-        self.facts = InputFacts()
-        self._can_drain = can_drain
-        self._stream = stream
+        super().__init__(stream, packed, can_drain=can_drain)
         self._name = name
         self._max_record_bytes = max_record_bytes
-        self._bytes = packed or stream
-
-    @property
-    def num_bytes_read(self) -> int:
-        """Bytes read so far, unpacked."""
-        return self._stream.num_bytes
 
     def __iter__(self) -> Iterator[Row]:
         index = -1
@@ -72,16 +62,6 @@ class ArraySource:
             yield self._row(index, element)
         if index < 0:
             raise refuse_empty(self._name)
-
-    def digest(self, *, whole: bool) -> InputDigest:
-        """Return size and SHA-256 of the bytes read so far."""
-        return InputDigest(self._bytes.num_bytes, self._bytes.sha256, whole)
-
-    def drain(self) -> bool:
-        """Read to the end of the file."""
-        if self._can_drain:
-            self._bytes.drain()
-        return self._can_drain
 
     def _row(self, index: int, element: Element) -> Row:
         digest = hashlib.sha256(element.data or b"").digest()

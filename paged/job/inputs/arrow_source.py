@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, BinaryIO
 from uuid import UUID
 
-from pagedrun.paged.job.inputs.byte_streams import CountedStream
+from pagedrun.paged.job.inputs.byte_streams import CountedStream, reason_of
 from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
 from pagedrun.paged.job.inputs.row import (
     RECORD,
@@ -35,17 +35,13 @@ MAGIC = b"PAR1"  # first and last
 MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be set on anything else
 
 
-class ParquetSource:
-    """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
+class TableSource:
+    """Rows of Arrow tables, a few at a time; `name` is used in messages."""
 
-    `name` is used in messages. Raises `UsageError` if the file is no Parquet or is damaged, names
-    a column twice, or pyarrow is missing.
-    """
-
-    def __init__(self, file: BinaryIO, name: str, max_row_bytes: int) -> None:
-        self._file = file
+    def __init__(self, tables: Iterable[Any], name: str, max_row_bytes: int) -> None:
         self._name = name
-        self._rows = ArrowRows(self._batches(), max_row_bytes)
+        self._rows = ArrowRows(tables, max_row_bytes)
+        self._iterator = iter(self._rows)
 
     @property
     def facts(self) -> InputFacts:
@@ -59,11 +55,23 @@ class ParquetSource:
 
     def __iter__(self) -> Iterator[Row]:
         is_empty = True
-        for row in self._rows:
+        for row in self._iterator:
             is_empty = False
             yield row
         if is_empty:
             raise refuse_empty(self._name)
+
+
+class ParquetSource(TableSource):
+    """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
+
+    Raises `UsageError` if the file is no Parquet or is damaged, names
+    a column twice, or pyarrow is missing.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, max_row_bytes: int) -> None:
+        self._file = file
+        super().__init__(self._batches(), name, max_row_bytes)
 
     def digest(self, *, whole: bool) -> InputDigest:
         """Return size and SHA-256 of the file, all of it: its rows have no bytes to count."""
@@ -123,7 +131,7 @@ SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in what save
 _OLDEST = 4  # older releases run Python code that a dataset brings along
 
 
-class DatasetSource:
+class DatasetSource(TableSource):
     """The rows of one split, a few at a time; implements `RowSource`.
 
     Columns come as they are stored: images and sounds are not decoded. `can_drain` says that
@@ -132,10 +140,8 @@ class DatasetSource:
 
     def __init__(self, dataset: Any, name: str, max_row_bytes: int, *, can_drain: bool) -> None:
         self._dataset = dataset
-        self._name = name
         self._can_drain = can_drain
-        self._rows = ArrowRows(self._tables(), max_row_bytes)
-        self._iterator = iter(self._rows)
+        super().__init__(self._tables(), name, max_row_bytes)
 
     @classmethod
     def from_folder(cls, folder: str, max_row_bytes: int) -> "DatasetSource":
@@ -144,7 +150,7 @@ class DatasetSource:
         try:
             found = datasets.load_from_disk(folder)
         except Exception as error:  # the library raises what its files make it raise
-            raise UsageError(f"{folder}: cannot be read ({_reason(error)})") from error
+            raise UsageError(f"{folder}: cannot be read ({reason_of(error)})") from error
         if not isinstance(found, datasets.Dataset):
             names = list(found)
             if len(names) != 1:
@@ -166,31 +172,13 @@ class DatasetSource:
         try:
             splits = datasets.load_dataset(asked.name, asked.config, streaming=True)
         except Exception as error:  # the library raises what the network makes it raise
-            raise UsageError(f"{text}: cannot be opened ({_reason(error)})") from error
+            raise UsageError(f"{text}: cannot be opened ({reason_of(error)})") from error
         names = list(splits)
         split = asked.split or (names[0] if len(names) == 1 else None)
         if split not in names:
             what = "name one" if split is None else f"there is no split {split!r}"
             raise UsageError(f"{text}: {what}; the splits are {_listed(names)}")
         return cls(splits[split], text, max_row_bytes, can_drain=False)
-
-    @property
-    def facts(self) -> InputFacts:
-        """Columns and types of the table."""
-        return self._rows.facts
-
-    @property
-    def num_bytes_read(self) -> int:
-        """Bytes of the rows so far, as JSON."""
-        return self._rows.num_bytes
-
-    def __iter__(self) -> Iterator[Row]:
-        is_empty = True
-        for row in self._iterator:
-            is_empty = False
-            yield row
-        if is_empty:
-            raise refuse_empty(self._name)
 
     def digest(self, *, whole: bool) -> InputDigest:
         """Return the digest of the rows so far, and the library's fingerprint of all of them."""
@@ -212,7 +200,7 @@ class DatasetSource:
                 num_rows += table.num_rows
         except Exception as error:  # of the network, of a cached file, of any format
             raise UsageError(
-                f"{self._name}: cannot be read after record {num_rows} ({_reason(error)})"
+                f"{self._name}: cannot be read after record {num_rows} ({reason_of(error)})"
             ) from error
 
 
@@ -233,11 +221,6 @@ def _library(name: str) -> Any:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
 
 
 HUB_PREFIX = "hf:"

@@ -231,7 +231,7 @@ def open_remote(name: str) -> BinaryIO:
     try:
         return cast(BinaryIO, system.open(path, "rb"))
     except Exception as error:  # whatever the store and the network raise
-        raise UsageError(f"{name}: cannot be opened ({_reason(error)})") from error
+        raise UsageError(f"{name}: cannot be opened ({reason_of(error)})") from error
 
 
 def matching(pattern: str) -> list[str]:
@@ -240,7 +240,7 @@ def matching(pattern: str) -> list[str]:
     try:
         found = sorted(system.glob(path))
     except Exception as error:
-        raise UsageError(f"{pattern}: cannot be listed ({_reason(error)})") from error
+        raise UsageError(f"{pattern}: cannot be listed ({reason_of(error)})") from error
     return [str(system.unstrip_protocol(each)) for each in found]
 
 
@@ -256,9 +256,10 @@ def _system(name: str) -> tuple[Any, str]:
             f"{name} needs the packages fsspec and {package}: pip install fsspec {package}"
         ) from error
     except Exception as error:
-        raise UsageError(f"{name}: cannot be opened ({_reason(error)})") from error
+        raise UsageError(f"{name}: cannot be opened ({reason_of(error)})") from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return the first line of a library's error."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__

@@ -9,12 +9,10 @@ from itertools import islice
 
 from pagedrun.paged.job.inputs.byte_streams import CountedStream
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
-from pagedrun.paged.job.inputs.line_source import BOM, refuse_foreign
+from pagedrun.paged.job.inputs.line_source import BOM, ByteSource, refuse_foreign
 from pagedrun.paged.job.inputs.row import (
     ID_COLUMNS,
     Columns,
-    InputDigest,
-    InputFacts,
     Row,
     default_id,
     refuse_empty,
@@ -39,16 +37,14 @@ _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
 }
 
 
-class CsvSource:
+class CsvSource(ByteSource):
     """The rows of a CSV file as Python's own reader, pandas and spreadsheets write it.
 
     Double quotes around a cell and doubled inside it, newlines inside quotes; blank lines are
     skipped. `delimiter` separates cells; None to find it in the first records. Columns at the
     left that the header gives no name, as pandas writes an index, are left out. Cells are text;
     those of sampling columns, `messages` and `prompt_token_ids` are read as JSON, true or false
-    under `raw` is a switch, and an empty one there or in an id column counts as absent. `packed` is
-    the stream below, if `stream` is unpacked from one: the digest is of its bytes. `can_drain` is
-    false for pipes.
+    under `raw` is a switch, and an empty one there or in an id column counts as absent.
 
     Raises `UsageError` for a header that cannot name columns, and for a record that has no end.
     """
@@ -63,23 +59,15 @@ class CsvSource:
         delimiter: str | None = None,
         can_drain: bool = True,
     ) -> None:
-        self.facts = InputFacts()
-        self._stream = stream
+        super().__init__(stream, packed, can_drain=can_drain)
         self._name = name
         self._delimiter = delimiter
         self._has_values = False
-        self._can_drain = can_drain
         self._max_record_bytes = max_record_bytes
-        self._bytes = packed or stream
         self._line = 0  # the last one read
         self._record_line = 0  # the one that this record begins on
         self._record_offset = 0
         self._record: list[bytes] = []
-
-    @property
-    def num_bytes_read(self) -> int:
-        """Bytes read so far, unpacked."""
-        return self._stream.num_bytes
 
     def __iter__(self) -> Iterator[Row]:
         records = self._records()
@@ -96,16 +84,6 @@ class CsvSource:
             yield self._row(index, header, cells, num_unnamed)
         if index < 0:
             raise refuse_empty(self._name)
-
-    def digest(self, *, whole: bool) -> InputDigest:
-        """Return size and SHA-256 of the bytes read so far."""
-        return InputDigest(self._bytes.num_bytes, self._bytes.sha256, whole)
-
-    def drain(self) -> bool:
-        """Read to the end of the file."""
-        if self._can_drain:
-            self._bytes.drain()
-        return self._can_drain
 
     def _records(self) -> Iterator[list[str] | RowError]:
         """Yield the cells of each record that has any, or what is wrong with it."""

@@ -42,11 +42,41 @@ class Line:
         return self.data is not None and not self.data.strip(JSON_BLANKS)
 
 
-class LineSource:
+class ByteSource:
+    """Digest and size of an input read as bytes.
+
+    `packed` is the compressed stream below `stream`, if any: the digest is of its bytes.
+    `can_drain` is false for pipes.
+    """
+
+    def __init__(
+        self, stream: CountedStream, packed: CountedStream | None, *, can_drain: bool
+    ) -> None:
+        self.facts = InputFacts()
+        self._stream = stream
+        self._bytes = packed or stream
+        self._can_drain = can_drain
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Decompressed bytes read so far."""
+        return self._stream.num_bytes
+
+    def digest(self, *, whole: bool) -> InputDigest:
+        """Return size and SHA-256 of the bytes read so far."""
+        return InputDigest(self._bytes.num_bytes, self._bytes.sha256, whole)
+
+    def drain(self) -> bool:
+        """Read to the end of the file."""
+        if self._can_drain:
+            self._bytes.drain()
+        return self._can_drain
+
+
+class LineSource(ByteSource):
     """The rows of a stream of lines, blank ones skipped; implements `RowSource`.
 
-    `name` is used in messages; `parse` makes columns of a line. `packed` is the stream below, if
-    `stream` is unpacked from one: the digest is of its bytes. `can_drain` is false for pipes.
+    `name` is used in messages; `parse` makes columns of a line.
     Raises `UsageError` where the stream as a whole is not UTF-8 text, or holds no row at all.
     """
 
@@ -60,23 +90,16 @@ class LineSource:
         packed: CountedStream | None = None,
         can_drain: bool = True,
     ) -> None:
-        self.facts = InputFacts()
         self.lines = LineReader(stream, max_line_bytes)
+        super().__init__(self.lines, packed, can_drain=can_drain)
         self._name = name
         self._max_line_bytes = max_line_bytes
         self._parse = parse
-        self._bytes = packed or self.lines
-        self._can_drain = can_drain
 
     @property
     def is_json(self) -> bool:
         """Whether each line is a JSON object."""
         return self._parse is parse_object
-
-    @property
-    def num_bytes_read(self) -> int:
-        """Bytes of the lines so far."""
-        return self.lines.num_bytes
 
     def __iter__(self) -> Iterator[Row]:
         index = 0
@@ -89,16 +112,6 @@ class LineSource:
             index += 1
         if index == 0:
             raise refuse_empty(self._name)
-
-    def digest(self, *, whole: bool) -> InputDigest:
-        """Return size and SHA-256 of the bytes read so far."""
-        return InputDigest(self._bytes.num_bytes, self._bytes.sha256, whole)
-
-    def drain(self) -> bool:
-        """Read to the end of the file."""
-        if self._can_drain:
-            self._bytes.drain()
-        return self._can_drain
 
     def _row(self, index: int, line: Line) -> Row:
         digest = hashlib.sha256(line.data or b"").digest()
