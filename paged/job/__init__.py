@@ -1,1 +1,3 @@
-"""Rows in, rows out: readers, prompts, writer, manifest. The engine never sees a file."""
+"""Jobs: input rows to output rows, with readers, prompts, writer and manifest. The engine never
+sees a file.
+"""

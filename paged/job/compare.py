@@ -18,7 +18,7 @@ CONTEXT = 24  # characters before a difference
 
 
 class Side(TypedDict):
-    """One of two answers: `text` is what is around the first difference, null for a failed row."""
+    """One of two answers; `text` is the part around the first difference, null for a failed row."""
 
     index: int
     text: str | None
@@ -28,7 +28,9 @@ class Side(TypedDict):
 
 
 class Change(TypedDict):
-    """A row whose answers differ: first in `what`, and their texts at character `at`."""
+    """Row with different answers: `what` names the first difference, `at` its character in the
+    texts.
+    """
 
     id: str | int
     what: str
@@ -38,7 +40,7 @@ class Change(TypedDict):
 
 
 class RowChanges(TypedDict):
-    """How many rows there are of each kind; `added` are in B alone, `missing` in A alone."""
+    """Number of rows of each kind; `added` are in B alone, `missing` in A alone."""
 
     same: int
     changed: int
@@ -47,7 +49,9 @@ class RowChanges(TypedDict):
 
 
 class OutputFigures(TypedDict):
-    """What is told of one output. `expected` rows name an answer, which `correct` of them have."""
+    """Figures of one output; `correct` counts the `expected` rows, those with a named answer, that
+    match it.
+    """
 
     path: str
     rows: int
@@ -60,8 +64,9 @@ class OutputFigures(TypedDict):
 
 
 class Comparison(TypedDict):
-    """What `pagedrun diff` tells. `gained` are rows that are as expected in B and were not in A,
-    `lost` the others. The lists hold the first rows of each kind."""
+    """Result of `pagedrun diff`. `gained` rows are correct in B and were not in A, `lost` the
+    reverse. The lists hold the first rows of each kind.
+    """
 
     a: OutputFigures
     b: OutputFigures
@@ -77,7 +82,7 @@ class Comparison(TypedDict):
 
 
 def compare(path_a: Path, path_b: Path, most_shown: int) -> Comparison:
-    """Compare two outputs; of each kind of difference the first `most_shown` rows are told.
+    """Compare two outputs, with details of the first `most_shown` rows of each kind of difference.
 
     Rows are matched by their ids where these are unique in both, else by their index. Raises
     `UsageError` for a file that is no output.
@@ -121,11 +126,11 @@ def compare(path_a: Path, path_b: Path, most_shown: int) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ComparedAnswer:
-    """A row by its index and id, and what can be told of its answer.
+    """Answer of a row with its index and id.
 
-    `text` is None for a failed row, `error` its code. `finish_reasons` are those of its outputs,
-    `num_tokens` all that they have. `is_correct` is None where the row names no expected answer.
-    `whole` is all that the answer consists of.
+    `text` is None for a failed row, `error` its code. `finish_reasons` has one item for each
+    output, `num_tokens` their tokens. `is_correct` is None without an expected answer. `whole` is
+    the complete answer.
     """
 
     index: int
@@ -165,9 +170,7 @@ class ComparedAnswer:
         )
 
     def difference(self, other: "ComparedAnswer") -> str | None:
-        """Return in what two answers differ, the first that a reader would look at; None if in
-        nothing.
-        """
+        """Return the most visible difference between two answers, None if they are equal."""
         if self.whole == other.whole:
             return None
         for name in ("error", "text", "finish_reasons"):
@@ -177,10 +180,10 @@ class ComparedAnswer:
 
 
 class OutputIndex:
-    """The rows of an output by index and, where no two rows share one, by id."""
+    """Rows of an output by index and, if these are unique, by id."""
 
     def __init__(self, path: Path) -> None:
-        """Read the whole file once. Raises `UsageError` if it cannot be, or is no output."""
+        """Read the whole file once. Raises `UsageError` if it cannot be read or is no output."""
         self.path = path
         self.by_index: dict[str, int] = {}
         self.by_id: dict[str, int] = {}
@@ -206,7 +209,7 @@ class OutputIndex:
         return self._file.readline()
 
     def figures(self) -> OutputFigures:
-        """Return what there is to tell of the whole output."""
+        """Return the figures of the whole output."""
         return {
             "path": os.fsencode(self.path).decode("utf-8", "replace"),
             "rows": len(self.by_index),
@@ -245,14 +248,14 @@ class OutputIndex:
 def _differing(
     a: OutputIndex, b: OutputIndex, in_a: dict[str, int], in_b: dict[str, int]
 ) -> Iterator[tuple[ComparedAnswer, ComparedAnswer]]:
-    """Yield the answers of rows that are in both and whose lines are not the same."""
+    """Yield the answers of rows in both files with different lines."""
     for key, offset in in_a.items():
         if key not in in_b:
             continue
         lines = a.read(offset), b.read(in_b[key])
         if lines[0] != lines[1]:
             one, other = map(ComparedAnswer.parse, lines)
-            if one is not None and other is not None:  # they were, when the files were read
+            if one is not None and other is not None:  # true when the files were indexed
                 yield one, other
 
 
@@ -280,7 +283,7 @@ def _side(answer: ComparedAnswer, at: int | None) -> Side:
 def _ids(
     index: OutputIndex, places: dict[str, int], keys: set[str], most_shown: int
 ) -> list[str | int]:
-    """Return the ids of the first rows that are meant, in the order of the file."""
+    """Return the ids of the first `most_shown` of these rows, in the order of the file."""
     found: list[str | int] = []
     for key in (key for key in places if key in keys):
         answer = ComparedAnswer.parse(index.read(places[key]))
@@ -290,18 +293,18 @@ def _ids(
     return found
 
 
-# What tells of a row's place and its computation, and is no part of its answer.
+# Keys that describe position and cost of a row, not its answer.
 _ASIDE = frozenset({"index", "id", "custom_id", "input", "usage", "request_id", "created"})
-_IDS = ("custom_id", "id")  # the former in answers to OpenAI batch rows, whose id is made up
+_IDS = ("custom_id", "id")  # the former in OpenAI batch rows, whose id is generated
 
 
 def common_length(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts, in characters."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _answer_of(value: JSONValue, depth: int = 0) -> JSONValue:
-    """Return a row without what is no part of its answer, at its top and in an OpenAI response."""
+    """Return a row without the keys of `_ASIDE`, at its top and in an OpenAI response."""
     if not isinstance(value, dict) or depth > 2:
         return value
     return {

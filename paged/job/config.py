@@ -1,4 +1,4 @@
-"""Job configuration: all settings that decide what a job writes, and their origins."""
+"""Job configuration: all settings that decide a job's output, and their origins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ ANSWER_COLUMN = Rule(
     ),
     f"a name without commas, and not {' or '.join(OUR_COLUMNS)}",
 )
-SPANS = spans(10 * 365 * 86_400)  # clocks count no further
-DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; one step of a large model on a slow machine takes long
-MAX_SHARDS = 99_999  # what five digits name
+SPANS = spans(10 * 365 * 86_400)  # limit of clocks
+DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; a step of a large model on a slow machine takes long
+MAX_SHARDS = 99_999  # shard numbers have five digits
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"
@@ -48,7 +48,7 @@ SIDE_SUFFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """The file of a recipe, and the SHA-256 of its bytes."""
+    """Recipe file and the SHA-256 of its bytes."""
 
     path: str
     sha256: str
@@ -56,8 +56,8 @@ class RecipeFile:
 
 @dataclass(frozen=True, slots=True)
 class UserDefaults:
-    """Settings that hold for all runs of a user: the configuration file and what was in it, and the
-    variables of the environment that set something. A run that is resumed keeps those of its own.
+    """Settings of all runs of a user: path and text of the configuration file, and the environment
+    variables that set something. A resumed run keeps its own.
     """
 
     config_path: str | None = None
@@ -67,22 +67,22 @@ class UserDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """One job. `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are
-    read after `input`; `input_format` and `delimiter` say how, where their names do not.
+    """Settings of one job.
 
-    `output` is in `out_dir`, if there is one, which is made. `columns`, `flatten`, `answer_column`
-    and `explode_json` say what of a row is in the output, `shards` how many files that is.
-    `tokenizer` is a folder, None for the model's own. `chat_template` is Jinja text. `limit` is
-    the number of rows to read. `from_output` is the output of an earlier run, whose answers are
-    taken where a row asks the same. `report` is where the report goes instead of beside the output.
-    `window` is how much of the input is planned at once. `resume` goes on with the rows that the
-    output lacks, `retry_errors` also with those that failed. `on_overlong` says what becomes of
-    prompts that leave no room for an answer; `strict` refuses the whole job for one bad row.
-    `stall_timeout` is the most seconds that a step of the
-    engine may take before the job is ended, 0 for any. `deadline` is how many seconds the job may
-    take, from the start of the process on; None for as long as it takes. `origins` names where a
-    setting came from ("flag", "recipe", "environment", "config file", "model"); one that is not in
-    it is the default. `recipe` and `defaults` are for the manifest.
+    `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are read after
+    `input`; `input_format` and `delimiter` apply where file names do not decide. `output` is in
+    `out_dir`, if given, which is created. `columns`, `flatten`, `answer_column` and `explode_json`
+    select the parts of a row in the output, `shards` is its number of files. `tokenizer` is a
+    folder, None for the model's own. `chat_template` is Jinja text. `limit` is the number of rows
+    to read. `from_output` is the output of an earlier run, whose answers are reused for equal
+    requests. `report` is the path of the report, None for beside the output. `window` is the amount
+    of input planned at once. `resume` computes the rows missing in the output, `retry_errors` also
+    the failed ones. `on_overlong` applies to prompts that leave no room for an answer; `strict`
+    refuses the whole job for one bad row. `stall_timeout` is the limit of an engine step in
+    seconds, 0 for none. `deadline` limits the job, in seconds from the start of the process; None
+    for no limit. `origins` has the source of each setting ("flag", "recipe", "environment", "config
+    file", "model"); those not in it have their default. `recipe` and `defaults` are for the
+    manifest.
     """
 
     input: Annotated[
@@ -268,42 +268,42 @@ class JobConfig:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """All inputs, in the order in which they are read."""
+        """All inputs, in reading order."""
         return (self.input, *self.more_inputs)
 
     @property
     def reading(self) -> Reading:
-        """How the input files are read."""
+        """Options of the input readers."""
         return Reading(self.max_line_bytes, self.input_format, self.delimiter)
 
     @property
     def input_shown(self) -> str:
-        """What messages call the input."""
+        """Name of the input in messages."""
         return shown_inputs(self.inputs)
 
     @property
     def report_path(self) -> Path | None:
-        """Where the report goes: as asked, else beside the output; None if that is a stream."""
+        """Path of the report: the given one, else beside the output; None if that is a stream."""
         return self.report or self._beside(REPORT_SUFFIX)
 
     @property
     def manifest_path(self) -> Path | None:
-        """Where the manifest goes: beside the output; None if that is a stream."""
+        """Path of the manifest, beside the output; None if that is a stream."""
         return self._beside(MANIFEST_SUFFIX)
 
     @property
     def state_path(self) -> Path | None:
-        """Where the state of an engine goes that does not go on; None if the output is a stream."""
+        """Path of the state of a stalled engine; None if the output is a stream."""
         return self._beside(STATE_SUFFIX)
 
     @property
     def snapshot_path(self) -> Path | None:
-        """Where the blocks' lives go: beside the output; None if that is a stream."""
+        """Path of the block snapshot, beside the output; None if that is a stream."""
         return self._beside(SNAPSHOT_SUFFIX)
 
     @property
     def digests_path(self) -> Path | None:
-        """Where it goes what each line answers: beside the output; None if that is a stream."""
+        """Path of the request digests of lines, beside the output; None if that is a stream."""
         return self._beside(DIGESTS_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:

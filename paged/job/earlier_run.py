@@ -32,7 +32,7 @@ from pagedrun.paged.values.vote import Ballot
 
 @dataclass(frozen=True, slots=True)
 class EarlierRow:
-    """A row that asked the same; implements `EarlierAnswer`."""
+    """Row with an equal request in an earlier output; implements `EarlierAnswer`."""
 
     rows: "EarlierRows"
     question: bytes
@@ -41,7 +41,7 @@ class EarlierRow:
     token_ids: tuple[int, ...]
 
     def completion(self, request: Request) -> Completion:
-        """Return what answers `request`: the answer is read again, as a window has many.
+        """Return the completion of `request`, read again from the file since a window has many.
 
         Raises `EngineError` if the output has changed since the row was found.
         """
@@ -66,8 +66,10 @@ class EarlierRow:
 
 
 class Questions:
-    """The questions of a run; of its chat template only what it says of thoughts is of them, as the
-    prompts are what it made of them.
+    """Digests of a run's requests.
+
+    Of the chat template only its reasoning markers are included: its other effects are in the
+    prompts.
     """
 
     def __init__(self, chat_template: str | None) -> None:
@@ -75,11 +77,11 @@ class Questions:
         self._thoughts = repr(thoughts).encode()
 
     def digest(self, request: Request, num_read_once_tokens: int) -> bytes:
-        """Return a digest of what decides the bytes of a request's answer, the model aside.
+        """Return a digest of everything that determines the bytes of an answer except the model.
 
-        How many partitions of the prompt are read together with other rows is of it, and of a
-        sampled request its index, which keys the random stream; see `SamplingParams`. How long the
-        answer may become is not, but with beams: that shows in the answer.
+        It includes the number of prompt partitions read together with other rows and, for a sampled
+        request, its index, which keys the random stream; see `SamplingParams`. The length limit is
+        not included except with beams: the answer itself shows it.
         """
         asked = (
             None if request.params.is_greedy else request.index,
@@ -99,14 +101,14 @@ class Questions:
 
 
 class EarlierRows:
-    """The rows of an output by their questions; implements `EarlierAnswers`.
+    """Rows of an output by request digest; implements `EarlierAnswers`.
 
-    `num_changed` are the lines that are not as a run wrote them. Answers are read when they are
-    asked for; any thread may ask.
+    `num_changed` counts lines modified since the run wrote them. Answers are read on demand;
+    thread-safe.
     """
 
     def __init__(self, path: Path, questions: Questions, vocab_size: int) -> None:
-        """Read which row is where; raises `UsageError` if output or digests cannot be read."""
+        """Index the output; raises `UsageError` if output or digests cannot be read."""
         self.path = path
         self.num_rows = 0
         self.num_changed = 0
@@ -128,7 +130,7 @@ class EarlierRows:
             ) from error
 
     def warn_of_changes(self, listener: JobListener) -> None:
-        """Tell how many lines cannot be used, if some cannot."""
+        """Warn of lines that cannot be used, if any."""
         if self.num_changed:
             listener.on_warning(
                 f"{self.num_changed:,} of {self.num_rows:,} lines of {self.path} have changed "
@@ -136,7 +138,7 @@ class EarlierRows:
             )
 
     def find(self, request: Request, num_read_once_tokens: int) -> EarlierRow | None:
-        """Return the row that asked the same, if its answer is of use."""
+        """Return the row with an equal request, None without a usable answer."""
         question = self._questions.digest(request, num_read_once_tokens)
         saved = self.read(question)
         if saved is None or saved.largest_id() >= self._vocab_size:
@@ -149,7 +151,7 @@ class EarlierRows:
         return EarlierRow(self, question, num_read_once_tokens, False, begun)
 
     def read(self, question: bytes) -> SavedAnswer | None:
-        """Return the answer to a question, by its digest."""
+        """Return the answer to a request, by its digest."""
         place = self._places.get(question)
         if place is None:
             return None
@@ -157,12 +159,12 @@ class EarlierRows:
         return SavedAnswer.parse(os.pread(self._descriptor, num_bytes, offset))
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the output."""
         os.close(self._descriptor)
 
     def _take(self, line: bytes, offset: int, question: bytes | None) -> None:
         if not line.endswith(b"\n"):
-            return  # of a run that goes on, or was killed
+            return  # of a killed or running job
         self.num_rows += 1
         if question is not None:
             self._places.setdefault(question, (offset, len(line)))
@@ -172,7 +174,7 @@ class EarlierRows:
 
 
 def is_whole(saved: SavedAnswer, request: Request) -> bool:
-    """Return whether a new run would answer a request of the same question just so."""
+    """Return whether a new run would give this same answer to a request with an equal digest."""
     params = request.params
     if (saved.prompt_logprobs is None) != (params.prompt_logprobs is None):
         return False
@@ -196,17 +198,18 @@ def _num_outputs(saved: SavedAnswer, params: SamplingParams) -> int:
 
 
 def _ends_at(reason: FinishReason, num_tokens: int, params: SamplingParams) -> bool:
-    """Return whether an answer ends there whatever came before: cut at the limit, or before it."""
+    """Return whether an answer ends there under these limits: cut at the limit, or stopped before
+    it.
+    """
     if reason is FinishReason.LENGTH:
         return num_tokens == params.max_tokens
     return reason is FinishReason.STOP and num_tokens <= params.max_tokens
 
 
 def _can_go_on(saved: SavedAnswer, params: SamplingParams) -> bool:
-    """Return whether an answer was cut by a limit that is higher now, and nothing but its tokens
-    is needed to go on: those of one sample, without scores.
+    """Return whether an answer was cut by a lower limit and can be continued from its tokens alone.
 
-    The samples of a greedy request are the same.
+    That needs one sample without scores; the samples of a greedy request are equal.
     """
     if params.has_beams or params.vote is not None or not saved.outputs or saved.scores:
         return False
@@ -233,7 +236,7 @@ def _digests(path: Path) -> dict[bytes, bytes]:
 
 
 def at_its_time(config: JobConfig) -> JobConfig:
-    """Return the job with prompts of the time of the run that it takes answers from, if any."""
+    """Return the job with the prompt time of the run of `from_output`, if any."""
     old = config.from_output
     return at_time_of(config, None if old is None else old.with_name(old.name + MANIFEST_SUFFIX))
 
@@ -245,7 +248,7 @@ def open_earlier(
     vocab_size: int,
     listener: JobListener,
 ) -> EarlierRows | None:
-    """Return the rows that a job takes answers from, None if it takes none.
+    """Return the reusable rows of `from_output`, None without it.
 
     Raises `UsageError` if they cannot be used.
     """
@@ -257,12 +260,12 @@ def open_earlier(
     return rows
 
 
-# Parameters that decide bytes and are neither in a row's question nor under `arithmetic`.
+# Parameters that change bytes and are neither in a request digest nor under `arithmetic`.
 _DECIDING = ("dtype", "quantization", "kv_cache_dtype", "reproducible")
 
 
 def check_same_computation(new: Manifest, output: Path) -> None:
-    """Raise `UsageError` unless the run that wrote `output` would have answered a row as `new`."""
+    """Raise `UsageError` unless the run of `output` computes rows as `new` does."""
     try:
         old = read_manifest(output.with_name(output.name + MANIFEST_SUFFIX))
     except UsageError as error:
@@ -297,12 +300,12 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW |
 
 
 def line_digest(line: bytes) -> bytes:
-    """Return the digest by which a line of an output is known, its newline included."""
+    """Return the digest of an output line, its newline included."""
     return blake2b(line, digest_size=DIGEST_BYTES).digest()
 
 
 def read_digests(path: Path) -> dict[bytes, bytes]:
-    """Return the question of each line, by the digests of both. Raises `OSError`."""
+    """Return the request digest of each line, by the digest of the line. Raises `OSError`."""
     data = path.read_bytes()
     ends = range(RECORD_BYTES, len(data) + 1, RECORD_BYTES)
     records = (data[end - RECORD_BYTES : end] for end in ends)
@@ -310,21 +313,21 @@ def read_digests(path: Path) -> dict[bytes, bytes]:
 
 
 class RowDigests:
-    """Appends a record for each line: its digest, then that of its question.
+    """Appends a record for each line: its digest and that of its request.
 
-    Rows without a record are computed anew by later runs, so a failure to write costs no more than
-    that, and a warning.
+    Rows without a record are recomputed by later runs, so a failed write costs a warning and no
+    answer.
     """
 
     def __init__(self, path: Path | None, questions: Questions, listener: JobListener) -> None:
-        """Nothing is written where `path` is None."""
+        """path: None to write nothing."""
         self._path = path
         self._questions = questions
         self._listener = listener
         self._file: BinaryIO | None = None
 
     def begin(self, *, keep: bool) -> None:
-        """Open the file; `keep` the whole records that an earlier run of the same job has left."""
+        """Open the file; `keep` the complete records of an earlier run of the same job."""
         if self._path is None:
             return
         try:
@@ -339,7 +342,7 @@ class RowDigests:
             self._give_up(error)
 
     def note(self, line: bytes, completion: Completion) -> None:
-        """Add what a line answers, unless it is an error."""
+        """Append the record of a line unless it is an error."""
         if self._file is None or completion.error is not None:
             return
         question = self._questions.digest(completion.request, completion.num_read_once_tokens)
@@ -350,7 +353,7 @@ class RowDigests:
             self._give_up(error)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
@@ -367,7 +370,7 @@ class RowDigests:
 _OF_RANDOM_CHOICES = frozenset({"seed", "top_p", "top_k", "min_p"})
 
 
-@lru_cache(maxsize=64)  # most rows have the same
+@lru_cache(maxsize=64)  # most rows have equal parameters
 def _settings(params: SamplingParams) -> bytes:
     ignored = set() if params.has_beams else {"max_tokens"}
     if params.is_greedy:

@@ -1,4 +1,4 @@
-"""Checks over many rows: unique ids, and mistakes of the command that make all rows fail."""
+"""Checks over many rows: unique ids, and command mistakes that fail all rows."""
 
 import hashlib
 import shlex
@@ -14,19 +14,19 @@ from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
 from pagedrun.paged.text.prompt_reader import PROMPT_FORMS
 from pagedrun.paged.values.errors import RowError, UsageError, option
 
-MIN_ROWS = 2  # one row may be wrong by itself
-MAX_LOOKED_AT = 1000  # rows, for the columns that a template could use
-# Reasons that lie in how the command reads the file. What else is wrong with a row it says itself.
+MIN_ROWS = 2  # a single row may be wrong by itself
+MAX_LOOKED_AT = 1000  # rows inspected for columns that a template could use
+# Error codes caused by the way the command reads the file; other errors belong to the row.
 _READING = {"invalid_json_line", "missing_prompt", "template_error", "prompt_too_long"}
 _MAX_NAMED = 8  # columns
-# What people call the column that asks, likeliest first.
+# Usual names of prompt columns, likeliest first.
 _USUAL = ("question", "instruction", "query", "text", "input", "content", "problem", "user")
 
 
 def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
-    """Raise `UsageError` if no row has a column that a prompt could come from.
+    """Raise `UsageError` if no row of the first window has a prompt column.
 
-    rows: of the first window. Needs no model, so that it comes at once.
+    Needs no model, so the error comes at once.
     """
     field = config.prompts.field
     names = PROMPT_FORMS if field is None else (field,)
@@ -44,10 +44,9 @@ def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
 
 
 def check_template(rows: Sequence[Row], config: JobConfig, listener: JobListener) -> None:
-    """Raise `UsageError` for a prompt template with columns in single braces, which are no
-    variables; tell of one that reads no column, so that all rows get the same prompt.
+    """Raise `UsageError` for a template with columns in single braces, which are not variables.
 
-    rows: of the first window.
+    Warns of a template that reads no column: all `rows` of the first window get the same prompt.
     """
     template = config.prompts.template
     known = [row.columns for row in rows[:MAX_LOOKED_AT] if row.error is None and row.columns]
@@ -73,8 +72,7 @@ def check_template(rows: Sequence[Row], config: JobConfig, listener: JobListener
 
 
 def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: JobConfig) -> None:
-    """Raise `UsageError` if no row of the first window can be asked, all for the same reason, and
-    that is one of how the file is read."""
+    """Raise `UsageError` if all first rows fail for one reason caused by the command."""
     errors = [row.error for row in asked if row.error is not None]
     if config.resume or len(errors) < max(len(asked), MIN_ROWS):
         return
@@ -90,7 +88,7 @@ def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: Job
 
 
 def _columns_of(rows: Iterable[Row]) -> str:
-    """Return which columns there are, and how to make a prompt of them."""
+    """Return the sentence that lists the columns and ways to make a prompt of them."""
     texts: dict[str, bool] = {}
     for row in rows:
         used = id_column(row.columns)
@@ -105,14 +103,14 @@ def _columns_of(rows: Iterable[Row]) -> str:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    """Return the names of columns, not too many of them."""
+    """Return a shortened list of column names."""
     shown = ", ".join(shown_key(name) for name in columns[:_MAX_NAMED])
     more = f" and {len(columns) - _MAX_NAMED} more" if len(columns) > _MAX_NAMED else ""
     return shown + more
 
 
 def _way_out(column: str | None) -> str:
-    """Return how to ask what a column says."""
+    """Return the flags that make a prompt of a column."""
     if column is None:
         return ""
     field = f"; pass {option('prompt_field')} {shlex.quote(shown_key(column))}"
@@ -125,8 +123,7 @@ MAX_SHOWN_DUPLICATES = 10
 
 
 class UniqueIds:
-    """The ids of all rows so far, of which a digest and a place are kept, 136 bytes for each; 1 and
-    "1" are the same.
+    """Set of the ids so far, with position, at 136 bytes each; 1 and "1" are the same id.
 
     `source` is used in messages.
     """
@@ -136,7 +133,7 @@ class UniqueIds:
         self._first: dict[bytes, int | tuple[str, int]] = {}  # line, or input and line
 
     def refuse_repeated(self, rows: Iterable[Row]) -> None:
-        """Take rows in; raise `UsageError` with line numbers if an id occurs twice."""
+        """Add rows; raise `UsageError` with line numbers if an id occurs twice."""
         found: list[str] = []
         num_duplicates = 0
         for row in rows:
@@ -153,7 +150,7 @@ class UniqueIds:
             )
 
     def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Take rows in that come when others are being answered: a repeated id fails its row."""
+        """Add rows of later windows: a repeated id fails its row."""
         for row in rows:
             first = self._first_of(row)
             if first == _place(row) or row.error is not None:

@@ -1,4 +1,4 @@
-"""Interfaces of tokenizer, engine and run as used by a job, so that its tests need no weights."""
+"""Interfaces of model, engine and run as used by a job, so that its tests need no weights."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from pagedrun.paged.values.structure import Structure
 
 
 class ModelShape(Protocol):
-    """The part of `ModelConfig` that bounds a request."""
+    """Part of `ModelConfig` that bounds a request."""
 
     @property
     def vocab_size(self) -> int:
@@ -24,13 +24,13 @@ class ModelShape(Protocol):
 
     @property
     def max_position_embeddings(self) -> int:
-        """Longest context that the model was made for, in tokens."""
+        """Longest context supported by the model, in tokens."""
 
 
 class RunLike(Protocol):
-    """The part of `Run` that a job reads; iterated once.
+    """Part of `Run` read by a job; iterated once.
 
-    `is_cut` tells whether rows may be left that were not begun, because of a deadline.
+    `is_cut`: a deadline may have left rows that were not started.
     """
 
     is_cut: bool
@@ -39,25 +39,25 @@ class RunLike(Protocol):
         """Yield exactly one completion for each request, as they finish."""
 
     def close(self) -> None:
-        """End what the run does beside its steps; nothing is read from its input any more."""
+        """Stop background work; the input is read no further."""
 
     def report(self) -> EngineReport:
-        """Return what happened, in the shape of the report file, without the rows."""
+        """Return the contents of the report file, without the rows."""
 
     def state(self) -> Mapping[str, object]:
-        """Return what runs and waits now and what it holds; any thread may ask."""
+        """Return running and waiting sequences with their resources; thread-safe."""
 
     def snapshot(self) -> Snapshot | Mapping[int, Snapshot]:
-        """Return what became of every block of the pool; of replicas, of each by its number."""
+        """Return the history of every block of the pool; of replicas, of each by its number."""
 
 
 class EngineLike(Protocol):
-    """The part of `Engine` that a job drives."""
+    """Part of `Engine` used by a job."""
 
     def warm_up(self, on_compile: Callable[[], None] = ...) -> None:
-        """Compile what a run will use, so that its own time is spent on rows.
+        """Compile kernels ahead of the run.
 
-        `on_compile` is called if something is compiled.
+        `on_compile` is called before the first compilation.
         """
 
     def start(
@@ -72,33 +72,34 @@ class EngineLike(Protocol):
     ) -> RunLike:
         """Plan the requests and return their run.
 
-        `more` are further windows, asked for and planned in a thread of their own while those
-        before run. `done` are indices of requests that are answered already and get no completion.
-        Requests that `earlier` has the
-        answers of get these for completions, and are not run. With a `deadline` the order of rows
-        is drawn, and rows that would not be finished by then are not begun.
+        Args:
+            more: Further windows, read and planned in another thread while earlier ones run.
+            done: Indices of requests without a completion, because they are already answered.
+            earlier: Answers to reuse; their requests are not run.
+            deadline: End of the job. The order of rows is random, and rows that would not finish in
+                time are not started.
         """
 
 
 class OpenModel(Protocol):
-    """A model whose shape and tokenizer are known and whose weights are not yet read.
+    """Model with known configuration and tokenizer, before its weights are read.
 
-    Every mistake in the input is found with it, before the minutes that weights may take.
+    All input errors are found with it, before the minutes that weights may take.
     """
 
     @property
     def config(self) -> ModelShape:
-        """Return the model's shape."""
+        """Configuration of the model."""
 
     @property
     def tokenizer(self) -> TokenizerLike:
-        """Return the tokenizer, with the chat template in force."""
+        """Tokenizer, with the chat template in force."""
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
-        """Return those of the structures that no answer can have, and why."""
+        """Return the errors of structures that no answer can have."""
 
     def arithmetic(self) -> Mapping[str, object]:
-        """Return what the last bits of every answer depend on, as plain JSON values."""
+        """Return everything that the last bits of answers depend on, as plain JSON values."""
 
     def load_engine(self) -> EngineLike:
         """Read the weights."""

@@ -1,4 +1,4 @@
-"""Job: answers every row of an input file and writes the files beside the output."""
+"""Job: answers every row of an input file and writes the output and its side files."""
 
 import time
 from collections import deque
@@ -62,11 +62,12 @@ from pagedrun.paged.values.request import Completion, Request
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A finished job: its report, where that and the manifest were written, if anywhere, and what
-    became of every block; None if no row needed the engine, or replicas computed them.
-    `first_answers` are those of the first rows that this run has written, in the order of the
-    input. `journal_path` is that of the journal which is kept beside files that have failed rows,
-    so that these can be tried again.
+    """Result of a finished job: its report, the paths of report and manifest, and the block
+    snapshot.
+
+    `snapshot` is None if no row needed the engine or replicas ran it. `first_answers` belong to the
+    first rows written by this run, in input order. `journal_path` is the journal kept beside files
+    with failed rows, so that these can be retried.
     """
 
     report: JobReport
@@ -84,13 +85,12 @@ def run_job(
     open_model: ModelOpener | None = None,
     guard: SignalGuard | None = None,
 ) -> JobResult:
-    """Answer every row of the input; one output row for each, whatever becomes of it.
+    """Answer every row of the input, with one output row for each.
 
-    Nothing is written before input, prompts and model have been checked and the run is planned.
-    Raises `UsageError` for what is refused, `EngineError` if the engine cannot go on,
-    `OutputError` if the output cannot, `JobInterrupted` for a signal; rows written by then stay,
-    and the output is whole lines. `guard` is one that is entered already; None for one that lasts
-    as long as the job and has no watchdog.
+    Nothing is written before input, prompts and model are checked and the run is planned. Raises
+    `UsageError` for refused settings or input, `EngineError` if the engine fails, `OutputError` if
+    writing fails, `JobInterrupted` for a signal; finished rows stay, in complete lines. `guard` is
+    an entered guard; None for one that lasts as long as the job and has no watchdog.
     """
     listener = listener or SilentListener()
     check_side_files(config)
@@ -101,7 +101,7 @@ def run_job(
         deadline = job_deadline(config, guard)
         if deadline is not None:
             guard.end_at(deadline.at)
-        with guard.hold():  # so that no file is left that nobody knows of
+        with guard.hold():  # so that every created file has an owner to remove it
             if config.out_dir is not None:
                 stack.enter_context(folder_for(config.out_dir))
             output = OutputFile.claim(
@@ -145,10 +145,9 @@ def run_job(
 
 
 class JobWard:
-    """A job with a claimed output; implements `watchdog.Ward`.
+    """Job with a claimed output; implements `signals.Ward`.
 
-    `stall_timeout_s` is the longest time, in seconds, that may pass between two steps of the
-    engine; 0 if it may be any.
+    `stall_timeout_s` is the longest time between two engine steps, in seconds; 0 for no limit.
     """
 
     def __init__(self, output: OutputFile, stall_timeout_s: float) -> None:
@@ -164,31 +163,31 @@ class JobWard:
         return self._leave is not None
 
     def begin(self, leave: Callable[[], str]) -> None:
-        """From now on there are rows to lose: `leave` saves them and returns what to say."""
+        """Start protecting rows: `leave` saves them and returns the message to print."""
         self._leave = leave
 
     def run(self, dump: Callable[[], str]) -> None:
-        """From now on steps are expected; `dump` saves the engine's state and says where."""
+        """Start expecting steps; `dump` saves the engine's state and returns its path."""
         self._dump = dump
         self._idle_s = 0.0
 
     def rest(self) -> None:
-        """From now on no step is expected."""
+        """Stop expecting steps."""
         self._dump = None
 
     def step(self) -> None:
-        """Take note of a step."""
+        """Record a step."""
         self._idle_s = 0.0
 
     def leave(self) -> str:
-        """Save what was written; an output that was never begun is removed."""
+        """Save the written rows; an output without any is removed."""
         if self._leave is not None:
             return self._leave()
         self._output.close()
         return NOTHING_WRITTEN
 
     def waited(self, seconds: float) -> str | None:
-        """Return the sentence to print if there was no step for too long."""
+        """Return the message to print if the last step is too long ago."""
         self._idle_s += seconds
         dump = self._dump
         if dump is None or not 0 < self._stall_timeout_s <= self._idle_s:
@@ -216,7 +215,7 @@ def _opener_of(config: JobConfig) -> ModelOpener:
 
 
 class _Job:
-    """The second half of a job: all is checked, the rows are to be answered."""
+    """Second half of a job: the input is checked, the rows are to be answered."""
 
     def __init__(
         self,
@@ -239,15 +238,15 @@ class _Job:
         self._tally = Tally(total=0)
         self._first = FirstAnswers()
         self._waiting = AwaitedRows()
-        self._read: deque[Sequence[JobRow]] = deque()  # windows that the run has not taken yet
+        self._read: deque[Sequence[JobRow]] = deque()  # windows not yet taken by the run
         self._finished = FinishedRows()  # by an earlier run
         self._deadline = job_deadline(config, guard)
-        self._has_begun = False  # before that, the manifest is still that of an earlier run
+        self._has_begun = False  # until then the manifest belongs to an earlier run
         self._questions = Questions(prepared.model.tokenizer.chat_template)
         path = None if layout.files else config.digests_path
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
-        self._given: dict[str, None] = {}  # the columns of the input's rows
+        self._given: dict[str, None] = {}  # input columns of the rows
         self._shaper = RowShaper(layout.columns) if layout.streams_columns else None
 
     def run(self, output: OutputFile, resumed: ResumedRun | None) -> JobResult:
@@ -272,7 +271,7 @@ class _Job:
         )
         run = self._start(writer)
         try:
-            # What a finished run has left beside its output tells of that run; it stays.
+            # Report and snapshot of a finished run stay beside its output.
             has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
             with self._guard.hold():
                 writer.begin(self._finished)
@@ -332,7 +331,7 @@ class _Job:
         return time.monotonic() - self._guard.began
 
     def _convert(self, writer: RowWriter) -> None:
-        """Make the files of the rows, where the output is not the journal itself."""
+        """Convert the journal to the output files, if they differ."""
         warnings: list[str] = []
         if self._layout.files and not self._finished.is_all:
             lines, num_rows = writer.sorted_lines, self._tally.num_rows
@@ -343,13 +342,13 @@ class _Job:
             self._listener.on_warning(message)
 
     def _facts(self) -> InputFacts:
-        """Return what is known of the input, with the columns of all its rows."""
+        """Return the facts of the input, with the columns of all its rows."""
         facts = self._prepared.facts()
         columns = dict.fromkeys(facts.columns or ()) | self._given
         return replace(facts, columns=tuple(columns))
 
     def _check_columns(self) -> None:
-        """Refuse columns that no row has, before anything is loaded."""
+        """Refuse selected columns that no row has, before anything is loaded."""
         prepared, columns = self._prepared, self._layout.columns
         rows = (dict(row.input) for row in prepared.rows)
         structure, is_all = self._config.sampling.structure, prepared.more is None
@@ -362,7 +361,7 @@ class _Job:
             self._listener.on_warning(message)
 
     def _explain(self, error: BaseException, writer: RowWriter) -> None:
-        """Add to `error` what it has left, and what to do."""
+        """Add the state of the output and the next command to `error`."""
         if isinstance(error, EngineStalled):
             error.add_note(self._files.write_state(error.state))
         error.add_note(self._so_far(writer))
@@ -373,7 +372,7 @@ class _Job:
                 error.add_note(missing)
 
     def _so_far(self, writer: RowWriter) -> str:
-        """Return how far the job came, and how the rest is done."""
+        """Return the progress of the job and the way to resume it."""
         rows, rest = self._tally, ""
         if writer.is_resumable:
             instead = " instead of --overwrite" if self._config.overwrite else ""
@@ -381,12 +380,12 @@ class _Job:
         return f"{rows.num_rows:,} of {rows.total:,} rows saved{rest}"
 
     def _leave(self, writer: RowWriter, manifest: Manifest) -> str:
-        """Save what there is, from another thread than the job's: the process is about to end."""
+        """Save all results in the watchdog's thread, before the process ends."""
         self._save(writer, manifest, JobStatus.INTERRUPTED)
         return self._so_far(writer)
 
     def _save(self, writer: RowWriter, manifest: Manifest, status: JobStatus) -> None:
-        with suppress(OutputError):  # the first error is the one to tell
+        with suppress(OutputError):  # the first error is reported
             writer.sync()
         if self._has_begun:
             with suppress(OutputError):
@@ -406,7 +405,7 @@ class _Job:
         self._listener.on_tally(self._tally)
 
     def _start(self, writer: RowWriter) -> RunLike | None:
-        """Load the weights and plan the run; None if no row needs them, as they take long."""
+        """Load the weights and plan the run; None if no row needs the engine."""
         requests = self._ask(self._prepared.rows)
         more = self._prepared.more
         if not self._waiting and more is None:
@@ -438,7 +437,7 @@ class _Job:
         )
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
-        """Return the requests of the rows that have one; answers that are not there are awaited."""
+        """Return the requests of valid rows; those without an answer become pending."""
         done = self._finished.rows
         asked = [row for row in rows if row.request is not None and row.index not in done]
         if asked and self._finished.is_all:
@@ -451,12 +450,12 @@ class _Job:
         return _requests(rows)
 
     def _read_ahead(self, rows: Sequence[JobRow]) -> list[Request]:
-        """Return the requests of a window that was read; called in the planner's thread."""
+        """Return the requests of the next window; called in the planner's thread."""
         self._read.append(rows)
         return _requests(rows)
 
     def _take_window(self, writer: RowWriter) -> None:
-        """Take note of a window's rows, which the run begins with now."""
+        """Count the rows of a window when the run takes it."""
         rows = self._read.popleft()
         self._ward.step()
         warn_of_rows(rows, self._prepared.max_model_len, self._listener)
@@ -465,10 +464,10 @@ class _Job:
         self._ask(rows)
 
     def _answer(self, writer: RowWriter, run: RunLike | None) -> EngineReport:
-        """Write every row: first those that cannot be asked, then the answers as they come."""
+        """Write every row: invalid ones first, then answers as they finish."""
         self._listener.on_phase(Phase.RUN)
         self._write_failed(self._prepared.rows, writer)
-        self._prepared = replace(self._prepared, rows=())  # those that are answered can go now
+        self._prepared = replace(self._prepared, rows=())  # free the answered ones
         if run is None:
             return empty_engine_report()
         self._ward.run(lambda: self._files.write_state(run.state()))
@@ -476,7 +475,7 @@ class _Job:
         for completion in run:
             row = self._waiting.take(completion)
             if completion.error is not None and not warned:
-                warned = True  # once: there may be thousands, and each row says its own
+                warned = True  # once: thousands of rows may fail, each with its own error
                 self._listener.on_warning(
                     f"row {row.id!r}, {row.place}, cannot be answered: {completion.error.marked}"
                 )
@@ -491,7 +490,7 @@ class _Job:
         return run.report()
 
     def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
-        """Write the rows that cannot be asked."""
+        """Write the invalid rows."""
         for row in rows:
             if row.error is not None and row.index not in self._finished.rows:
                 with self._guard.hold():
@@ -500,7 +499,7 @@ class _Job:
                 self._tell(ShownAnswer.failed(row, row.error))
 
     def _tell(self, answer: ShownAnswer) -> None:
-        """Say that a row is written."""
+        """Report a written row to the listener."""
         self._first.add(answer)
         self._listener.on_answer(answer)
         self._listener.on_tally(self._tally)
@@ -529,7 +528,7 @@ def _requests(rows: Iterable[JobRow]) -> list[Request]:
 
 
 class AwaitedRows:
-    """Each row is answered once, with as many answers as it asked for."""
+    """Pending rows by index; each gets one completion with as many answers as requested."""
 
     def __init__(self) -> None:
         self._rows: dict[int, JobRow] = {}  # by index
@@ -538,13 +537,13 @@ class AwaitedRows:
         return bool(self._rows)
 
     def add(self, rows: Iterable[JobRow]) -> None:
-        """Take note of rows that the engine is asked now."""
+        """Add rows whose requests are given to the engine."""
         self._rows |= {row.index: row for row in rows}
 
     def take(self, completion: Completion) -> JobRow:
-        """Return the row that `completion` answers; it is awaited no more.
+        """Remove and return the row of `completion`.
 
-        Raises `EngineError` if none waits for it, or if it has too few answers or too many.
+        Raises `EngineError` if no such row is pending, or for a wrong number of answers.
         """
         row = self._rows.pop(completion.request.index, None)
         if row is None:
@@ -564,7 +563,7 @@ class AwaitedRows:
 
 
 def job_deadline(config: JobConfig, guard: SignalGuard) -> Deadline | None:
-    """Return when the job ends; the time that it was given counts from when the guard was made."""
+    """Return the end of the job; its time counts from the creation of the guard."""
     if config.deadline is None:
         return None
     return Deadline(guard.began + config.deadline, config.sampling.seed or 0)

@@ -19,7 +19,7 @@ def _arithmetic(model: ModelFolder, device: Device) -> Mapping[str, object]:
 
 
 class LocalModel(ModelFolder):
-    """A model folder whose model runs in this process; implements `interfaces.OpenModel`."""
+    """Model that runs in this process; implements `interfaces.OpenModel`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LocalModel(ModelFolder):
 
 
 class ReplicatedModel(ModelFolder):
-    """A model folder whose model runs in several processes; implements `interfaces.OpenModel`."""
+    """Model that runs in several processes; implements `interfaces.OpenModel`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ReplicatedModel(ModelFolder):
         replicas: ReplicaConfig,
         stall_timeout_s: float,
     ) -> None:
-        """stall_timeout_s: the most seconds that a step may take, 0 for any."""
+        """stall_timeout_s: limit of an engine step in seconds, 0 for none."""
         super().__init__(engine_config, tokenizer_folder, chat_template)
         self._tokenizer_folder = tokenizer_folder
         self._replicas = replicas
@@ -71,7 +71,7 @@ class ReplicatedModel(ModelFolder):
         return _arithmetic(self, choose_device(config.device, config.kernel_set))
 
     def load_engine(self) -> ReplicaEngine:
-        """Start the replicas, and wait until they have read the weights."""
+        """Start the replicas and wait until they have read the weights."""
         if self._engine is None:
             self._engine = start_replicas(
                 self.settings, self._tokenizer_folder, self._replicas, self._stall_timeout_s

@@ -34,11 +34,10 @@ from pagedrun.paged.values.errors import RowError, UsageError, option
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job whose first rows are read and encoded: all of them, if they make one window.
+    """Job with the rows of its first window read and encoded.
 
-    `more` yields the windows after the first, each read when it is asked for; None if there are
-    none. `source` and `facts` tell what was read so far, `prompt_mode` how the first rows' prompts
-    are read.
+    `more` yields further windows, each read on demand; None if there are none. `source` and `facts`
+    describe the input read so far, `prompt_mode` the prompts of the first window.
     """
 
     model: OpenModel
@@ -59,12 +58,12 @@ def prepare(
     *,
     keeps_columns: bool = False,
 ) -> Prepared:
-    """Read and encode the first window. Raises `UsageError` for what concerns all rows.
+    """Read and encode the first window. Raises `UsageError` for errors of the whole input.
 
-    With `strict`, that is any row that cannot be asked: all rows are looked at before anything is
-    loaded, where the input can be read twice. `stop` ends the reading of later windows, which
-    another thread than this one may do; the listener does not hear of their rows. `keeps_columns`
-    is for files that are made of all columns.
+    With `strict` that includes any invalid row: all rows are checked before anything is loaded if
+    the input can be read twice. `stop` ends the reading of later windows, which may be in another
+    thread; the listener is not called for their rows. `keeps_columns` is for outputs made of all
+    columns.
     """
     listener.on_phase(Phase.READ)
     windows = RowWindows(source, config, stop)
@@ -109,8 +108,7 @@ def prepare(
 
 
 def check_side_files(config: JobConfig) -> None:
-    """Raise `UsageError` if the report cannot go where it was asked to go, or if the output is what
-    answers are to be taken from."""
+    """Raise `UsageError` for an unwritable report, or an output equal to `from_output`."""
     old = config.from_output
     if old is not None and os.path.realpath(old) == os.path.realpath(config.output):
         raise UsageError(f"{option('from')} {old} is the output itself; name another one with -o")
@@ -167,7 +165,7 @@ def _check_thinking_budget(config: JobConfig, model: OpenModel) -> None:
 
 
 def _prompt_modes(rows: Sequence[JobRow], config: JobConfig, model: OpenModel) -> PromptModes:
-    """Return how the prompts of these rows are read, of those that can be asked."""
+    """Return the numbers of valid rows read as chats and raw."""
     asked = [row.is_chat for row in rows if row.request is not None]
     why_raw = None
     if model.tokenizer.chat_template is None:
@@ -175,14 +173,14 @@ def _prompt_modes(rows: Sequence[JobRow], config: JobConfig, model: OpenModel) -
     elif config.prompts.raw and config.prompts.system is None:
         origin = config.origins.get(RAW)
         why_raw = option(RAW) if origin == "flag" else f"set by the {origin}"
-        if origin is None:  # nobody said so now: `ResumedRun` did
+        if origin is None:  # no current origin: set by `ResumedRun`
             why_raw = "as in the run that is resumed"
     of = "the model" if config.chat_template is None else option("chat_template")
     return PromptModes(sum(asked), len(asked) - sum(asked), f"chat template of {of}", why_raw)
 
 
 def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
-    """Yield rows; raise `UsageError` at the first one that cannot be asked."""
+    """Yield rows; raise `UsageError` at the first invalid one."""
     for row in rows:
         if row.error is not None:
             raise refused_row(config.input, row.row, row.error)
@@ -196,7 +194,7 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
 
 
 def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder) -> None:
-    """Look at the rows after the first `num_rows`, in a second reading of the input."""
+    """Check the rows after the first `num_rows` in a second reading of the input."""
     with open_inputs(config.inputs, config.reading) as source:
         rows = islice(iter(source), num_rows, config.limit)
         for _ in _refuse_bad(builder.build(rows), config):
@@ -204,7 +202,7 @@ def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder
 
 
 def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListener) -> None:
-    """Report how many rows of a window are invalid, and how many were cut."""
+    """Warn of invalid, truncated and suspicious rows of a window."""
     refused = [(row, row.error) for row in rows if row.error is not None]
     if refused:
         first, error = refused[0]
@@ -229,7 +227,7 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
 
 
 def _warn_of_keys(rows: Sequence[JobRow], listener: JobListener) -> None:
-    """Tell of columns that are all but a parameter's name, once for each."""
+    """Warn once of each column close to the name of a parameter."""
     counts = Counter(pair for row in rows for pair in row.misspelt)
     for (name, key), count in counts.items():
         first = next(row for row in rows if (name, key) in row.misspelt)
@@ -241,8 +239,8 @@ def _warn_of_keys(rows: Sequence[JobRow], listener: JobListener) -> None:
 
 
 def _warn_of_equal_answers(rows: Sequence[JobRow], listener: JobListener) -> None:
-    """Tell of rows that ask for several answers and can only get one, several times."""
-    # A text that is scored is a sample too, but none that is drawn.
+    """Warn of greedy rows with several answers, which are all equal."""
+    # A scored text is a sample too, but not a drawn one.
     requests = ((row, row.request) for row in rows if row.request is not None)
     asked = [(row, request.params) for row, request in requests if not request.continuations]
     equal = [(row, params) for row, params in asked if params.draws_equal_answers]
@@ -259,7 +257,7 @@ def _warn_of_equal_answers(rows: Sequence[JobRow], listener: JobListener) -> Non
 
 
 class RowWindows:
-    """Reads one window after the other; `is_last` says whether there is another one.
+    """Reader of one window after the other.
 
     Raises `UsageError` if the source cannot be read, and for a bad row of a `strict` job.
     """
@@ -293,13 +291,13 @@ class RowWindows:
             raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
 
     def unless_stopped(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows; raises `ReadingStoppedError` when nobody wants them any more."""
+        """Yield the rows; raises `ReadingStoppedError` after cancellation."""
         for row in rows:
             self._stop.check()
             yield row
 
     def digest(self) -> InputDigest:
-        """Return what was read so far, of all rows once the last window was."""
+        """Return the digest of the rows so far, of all rows after the last window."""
         return self._digest or self._source.digest(whole=False)
 
     def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -320,7 +318,7 @@ class RowWindows:
 
 
 def refused_row(name: str, row: Row, error: RowError) -> UsageError:
-    """Return the refusal of a whole input because of one row, as `strict` asks for."""
+    """Return the `strict` refusal of a whole input because of one row."""
     return UsageError(
         f"{row.place_in(name)}: {error.marked} ({error.code}); {option('strict')} refuses the "
         "whole input; without it the row gets an error instead of an answer"

@@ -24,13 +24,13 @@ from pagedrun.paged.values.request import Completion
 
 
 class Phase(StrEnum):
-    """What a job is doing, in order."""
+    """Phases of a job, in order."""
 
     READ = "reading rows"
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
     COMPILE = "compiling the kernels (once on a machine; less than a minute)"
-    CALIBRATE = "timing a few rows"  # where a plan is asked to
+    CALIBRATE = "timing a few rows"  # only for `plan`
     PLAN = "planning"
     RUN = "running"
     FINISH = "writing the report"
@@ -38,8 +38,9 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
-    """The text of a row's answer, cut to MAX_CHARS; without one it is None, and `error` says why.
-    `index` is the row's place in the input, from 0.
+    """Text of a row's answer, cut to MAX_CHARS; None for a failed row, with the reason in `error`.
+
+    `index` is the row's position in the input, from 0.
     """
 
     index: int
@@ -49,21 +50,20 @@ class ShownAnswer:
 
     @classmethod
     def of(cls, row: JobRow, completion: Completion) -> "ShownAnswer":
-        """Return what the engine said, be it an answer or an error."""
+        """Return the answer or error of a completion."""
         if completion.error is not None:
             return cls.failed(row, completion.error)
         return cls(row.index, row.id, (completion.text or "")[:MAX_CHARS])
 
     @classmethod
     def failed(cls, row: JobRow, error: RowError) -> "ShownAnswer":
-        """Return what there is to say of a row without an answer."""
+        """Return the error of an invalid row."""
         return cls(row.index, row.id, None, error.shown(as_flag)[:MAX_CHARS])
 
 
 @dataclass(slots=True)
 class AnswerLengths:
-    """Of each row the tokens that were computed for all of its samples; `most_allowed` is what the
-    row may have that may have most."""
+    """Tokens computed for all samples of each row; `most_allowed` is the largest limit."""
 
     count: int = 0
     total: int = 0
@@ -72,7 +72,7 @@ class AnswerLengths:
     _squares: int = 0
 
     def allow(self, num_tokens: int) -> None:
-        """Take note of what a row may have."""
+        """Include the limit of a row."""
         self.most_allowed = max(self.most_allowed, num_tokens)
 
     def note(self, num_tokens: int) -> None:
@@ -84,12 +84,12 @@ class AnswerLengths:
 
     @property
     def mean(self) -> float:
-        """0 where there is none."""
+        """Mean length, 0 without rows."""
         return self.total / max(self.count, 1)
 
     @property
     def spread(self) -> float:
-        """The standard deviation as a share of the mean; 1 where there is too little to tell."""
+        """Standard deviation as a share of the mean; 1 with too few rows."""
         if self.count < 2 or not self.total:
             return 1.0
         variance = max(self._squares / self.count - self.mean**2, 0.0)
@@ -98,7 +98,9 @@ class AnswerLengths:
 
 @dataclass(slots=True)
 class ScoredPrompts:
-    """Prompts and their tokens, the first of each left out, and the sum of log-probabilities."""
+    """Number of prompts and of their scored tokens (all but the first of each), and sum of
+    log-probabilities.
+    """
 
     num_rows: int = 0
     num_tokens: int = 0
@@ -112,9 +114,9 @@ class ScoredPrompts:
         self.logprob += sum(known)
 
     def to_dict(self) -> ScoredPromptFigures | None:
-        """Return the report's `scored_prompts`; None if there is nothing to tell.
+        """Return the report's `scored_prompts`; None without any.
 
-        The perplexity is null where it is past what a float holds.
+        The perplexity is null if it exceeds a float.
         """
         if not self.num_tokens:
             return None
@@ -133,9 +135,11 @@ class ScoredPrompts:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a job with `total` rows. `skipped` rows were in the output of an earlier run, of
-    which `skipped_failed` have an error for an answer. Accuracy counts rows that name an `expected`
-    answer."""
+    """Row counts of a job with `total` rows.
+
+    `skipped` rows were in the output of an earlier run, `skipped_failed` of them with an error.
+    Accuracy counts rows with an `expected` answer.
+    """
 
     total: int
     ok: int = 0
@@ -147,25 +151,25 @@ class Tally:
     num_thoughts: int = 0
     num_cut_thoughts: int = 0
     num_votes: int = 0
-    num_samples: int = 0  # that rows with a vote asked for
-    num_drawn: int = 0  # of these
-    has_earlier: bool = False  # whether answers are taken from an earlier run
+    num_samples: int = 0  # samples requested by rows with a vote
+    num_drawn: int = 0  # drawn samples
+    has_earlier: bool = False  # whether an earlier run's answers are reused
     copied: int = 0
     continued: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)  # failed rows by the code of their error
+    errors: Counter[str] = field(default_factory=Counter)  # failed rows by error code
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
     lengths: AnswerLengths = field(default_factory=AnswerLengths)
 
     def note_failed(self, row: JobRow, error: RowError) -> None:
-        """Count a row that was never asked of the engine, or that it could not answer."""
+        """Count a row without an answer."""
         self.failed += 1
         self.errors[error.code] += 1
         self.finish_reasons["error"] += 1
         self.num_expected += row.expected is not None
 
     def note_completion(self, row: JobRow, completion: Completion) -> None:
-        """Count a row that came back from the engine, answered or not."""
+        """Count a row returned by the engine, answered or not."""
         if completion.error is not None:
             self.note_failed(row, completion.error)
             return
@@ -198,12 +202,12 @@ class Tally:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are in the output by now, those of an earlier run included."""
+        """Rows in the output so far, those of an earlier run included."""
         return self.ok + self.failed + self.skipped
 
     @property
     def num_failed(self) -> int:
-        """Rows in the output that have an error for an answer, those of an earlier run included."""
+        """Failed rows in the output, those of an earlier run included."""
         return self.failed + self.skipped_failed
 
     def rows(self) -> RowCounts:
@@ -223,85 +227,85 @@ class Tally:
         return counts
 
     def accuracy(self) -> Accuracy | None:
-        """Return the `accuracy` object of the report; None if no row names an answer."""
+        """Return the `accuracy` object of the report; None without expected answers."""
         if not self.num_expected:
             return None
         return {"expected": self.num_expected, "correct": self.num_correct}
 
     def reasoning(self) -> ReasoningCounts | None:
-        """Return the `reasoning` object of the report, in rows; None if no answer has a thought."""
+        """Return the `reasoning` object of the report, in rows; None without reasoning."""
         if not self.num_thoughts:
             return None
         return {"rows": self.num_thoughts, "cut": self.num_cut_thoughts}
 
     def votes(self) -> VoteCounts | None:
-        """Return the `votes` object of the report; None if no row has one."""
+        """Return the `votes` object of the report; None without votes."""
         if not self.num_votes:
             return None
         return {"rows": self.num_votes, "samples": self.num_samples, "drawn": self.num_drawn}
 
 
 class JobListener(Protocol):
-    """Called from the job's own thread; must return soon and must not raise."""
+    """Callbacks of a job, from its own thread; must return soon and must not raise."""
 
     def on_phase(self, phase: Phase) -> None:
-        """Say that a phase began."""
+        """Handle the start of a phase."""
 
     def on_prompts(self, modes: PromptModes) -> None:
-        """Take how the prompts of the first window are read, once they are encoded."""
+        """Handle the prompt modes of the encoded first window."""
 
     def on_step(self, record: StepRecord) -> None:
-        """Take the engine's state after a step."""
+        """Handle the engine's state after a step."""
 
     def on_answer(self, answer: ShownAnswer) -> None:
-        """Take what became of a row that was written."""
+        """Handle a written row."""
 
     def on_tally(self, tally: Tally) -> None:
-        """Take the counts: when all rows are read, and after each that is written."""
+        """Handle the counts: after reading all rows, and after each written row."""
 
     def on_warning(self, message: str) -> None:
-        """Take something that the user should know and that stops nothing."""
+        """Handle a warning for the user."""
 
 
 class SilentListener:
-    """Hears everything, says nothing."""
+    """Listener that ignores everything."""
 
     def on_phase(self, phase: Phase) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def on_prompts(self, modes: PromptModes) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def on_step(self, record: StepRecord) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def on_answer(self, answer: ShownAnswer) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def on_tally(self, tally: Tally) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def on_warning(self, message: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
-MAX_CHARS = 2000  # more than any screen shows of it
+MAX_CHARS = 2000  # more than any screen shows
 
 NUM_KEPT = 3
 
 
 class FirstAnswers:
-    """Keeps the answers to the NUM_KEPT first of all rows that it is given."""
+    """Answers to the first NUM_KEPT rows, by index, of all that are added."""
 
     def __init__(self) -> None:
         self._kept: list[ShownAnswer] = []
 
     def add(self, answer: ShownAnswer) -> None:
-        """Keep `answer` if its row comes before one that is kept."""
+        """Keep `answer` if its row precedes a kept one."""
         if len(self._kept) < NUM_KEPT or answer.index < self._kept[-1].index:
             insort(self._kept, answer, key=lambda each: each.index)
             del self._kept[NUM_KEPT:]
 
     def kept(self) -> tuple[ShownAnswer, ...]:
-        """Return them in the order of the input."""
+        """Return the answers in input order."""
         return tuple(self._kept)

@@ -1,7 +1,7 @@
 """Prompts of a finished run, read again from the input named in its manifest.
 
-Neither report nor snapshot holds a prompt. The input is read on the same path as in the run, and
-nothing of it is used unless its digest is that of the run.
+Neither report nor snapshot holds a prompt. The input is read by the code of a run and is used only
+if its digest is that of the run.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -38,12 +38,12 @@ MAX_CHARS_SHOWN = 400
 
 
 class TextsUnavailable(UsageError):
-    """The prompts cannot be read again, or not with certainty; says why."""
+    """Prompts cannot be read again with certainty, for the given reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenTexts:
-    """The texts of which a manifest has digests only, as the user gives them again."""
+    """Prompt settings of which a manifest has only digests, given again by the user."""
 
     system: str | None = None
     prompt_template: str | None = None
@@ -51,7 +51,7 @@ class GivenTexts:
 
 
 class PromptTexts:
-    """The prompts of some rows, as text."""
+    """Prompts of some rows, as text."""
 
     def __init__(self, prompts: Mapping[int, tuple[int, ...]], tokenizer: Tokenizer) -> None:
         self._prompts = prompts
@@ -70,15 +70,15 @@ class PromptTexts:
             raise TextsUnavailable(f"the prompts cannot be read again ({error})") from error
 
     def between(self, row: int, start: int, end: int) -> str | None:
-        """Return the text of the row's prompt tokens [start, end), None if it has none there.
+        """Return the text of the row's prompt tokens [start, end), None without any.
 
-        At most `MAX_TOKENS_SHOWN` tokens of it.
+        At most `MAX_TOKENS_SHOWN` tokens.
         """
         tokens = self._prompts.get(row, ())[start : min(end, start + MAX_TOKENS_SHOWN)]
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False) if tokens else None
 
     def beginning(self, row: int) -> str | None:
-        """Return how the row's prompt begins, None if it could not be asked."""
+        """Return the start of the row's prompt, None for an invalid row."""
         text = self.between(row, 0, MAX_TOKENS_SHOWN)
         if text is None or len(text) <= MAX_CHARS_SHOWN:
             return text
@@ -99,7 +99,7 @@ class _Reading:
     def read(self, rows: Collection[int]) -> PromptTexts:
         tokenizer = self._tokenizer()
         parameters = self._parameters
-        model_impl = parameters.string("model_impl") or "auto"  # as before there was a choice
+        model_impl = parameters.string("model_impl") or "auto"  # default of older manifests
         model = describe_model(self._model_folder(), model_impl)
         overlong = Overlong(parameters.text("on_overlong"))
         max_model_len = parameters.integer("max_model_len", 1, model.max_position_embeddings)
@@ -134,7 +134,7 @@ class _Reading:
         )
 
     def _check_given(self) -> None:
-        """Raise unless what the run was given besides the rows is what the user gives now."""
+        """Raise unless the given texts are those of the run."""
         for name in ("system", "prompt_template", "chat_template"):
             if name not in self._parameters:
                 raise TextsUnavailable(f"{self._manifest} is not a manifest of this version")
@@ -162,7 +162,7 @@ class _Reading:
         return folder
 
     def _input_name(self, name: str) -> str:
-        """Return where an input of the run is now."""
+        """Return the present path of an input of the run."""
         if name == STDIN:
             raise TextsUnavailable("the run read its rows from standard input")
         if is_remote(name):
@@ -170,7 +170,7 @@ class _Reading:
         if name.startswith(HUB_PREFIX):
             raise TextsUnavailable(f"the run read its rows from the hub ({name})")
         beside = str(self._manifest.parent / name)
-        for path in (name, beside):  # a relative path began where the run was started
+        for path in (name, beside):  # relative paths start at the run's working directory
             if is_repeatable(path):
                 return str(path)
         raise TextsUnavailable(f"the input of the run, {name}, no longer exists")

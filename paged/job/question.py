@@ -1,4 +1,4 @@
-"""One question of `pagedrun ask`: a job of a single row whose text is shown as it is generated."""
+"""Single requests of `pagedrun ask`: a job of one row whose text is shown while it is generated."""
 
 import hashlib
 import json
@@ -24,10 +24,10 @@ OnText = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a question: `row` is what a run of a file with it alone writes.
+    """Result of a question: `row` is the output row of a file with it alone.
 
-    `completion` is None if it could not be asked; `error` says why there is no answer. Times are
-    seconds, that of the first token and of the last since the prompt was begun.
+    `completion` is None for an invalid question, `error` the reason for no answer. Times of the
+    first and the last token are in seconds since the start of the prompt.
     """
 
     row: WrittenRow
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def texts(self) -> list[str]:
-        """The text of each output; of samples that vote, that of the winner alone."""
+        """Text of each output; of samples that vote, that of the winner alone."""
         completion = self.completion
         assert completion is not None
         outputs, chosen = completion.outputs, completion.answer
@@ -49,7 +49,7 @@ class Answer:
 
 
 class Question:
-    """A text to be answered by the job's model, which is opened but whose weights are not read.
+    """Request of the job's model, opened but without its weights.
 
     Raises `ModelError` if the model cannot be used.
     """
@@ -63,8 +63,8 @@ class Question:
     def answer(self, listener: JobListener, on_text: OnText) -> Answer:
         """Load the weights and answer. `on_text` gets the first answer's text as it grows.
 
-        With several answers, or a search for the best, it gets nothing. Raises `UsageError` for
-        what a run would refuse, `EngineError` if the engine cannot go on.
+        It is not called with several answers or beams. Raises `UsageError` for refused settings,
+        `EngineError` if the engine fails.
         """
         source = GivenRow(self.columns)
         prepared = prepare(self._config, source, listener, lambda *_: self._model)
@@ -100,7 +100,7 @@ class Question:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the first answer to a request while it is written."""
+    """Reader of the first answer while it is generated."""
 
     request: Request
     texts: AnswerText
@@ -115,11 +115,11 @@ class _Reader:
 
     @property
     def passed_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.perf_counter() - self.began
 
     def look(self, run: Run) -> None:
-        """Take what the last step of a run came to. A token that ends the answer is not seen."""
+        """Add the tokens of the last step. A token that ends the answer is not seen."""
         stream = self.stream
         for sequence in run.scheduler.running:
             if sequence.num_known_outputs and not self.first_token_s:
@@ -131,7 +131,7 @@ class _Reader:
 
 
 class GivenRow:
-    """The row with these columns; implements `RowSource`."""
+    """Single row with these columns; implements `RowSource`."""
 
     def __init__(self, columns: Columns) -> None:
         self.facts = InputFacts()
@@ -152,5 +152,5 @@ class GivenRow:
         return InputDigest(len(self._bytes), hashlib.sha256(self._bytes).hexdigest(), whole)
 
     def drain(self) -> bool:
-        """Return true: there is nothing left."""
+        """Return true: nothing is left."""
         return True

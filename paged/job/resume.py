@@ -1,4 +1,4 @@
-"""Resuming of a run: the rows that an earlier run of the same job has finished."""
+"""Resuming of a run: rows finished by an earlier run of the same job."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -22,9 +22,10 @@ from pagedrun.paged.values.json_value import JSONValue
 
 
 class ResumedRun:
-    """The run that began the claimed `output`, if any did.
+    """Earlier run that wrote the claimed `output`, if any.
 
-    A file without a whole line may still be somebody's: only an empty one can be begun.
+    A non-empty file without a complete line may belong to someone else: only an empty one is taken
+    as new.
     """
 
     def __init__(self, config: JobConfig, layout: OutputLayout, output: OutputFile) -> None:
@@ -35,7 +36,7 @@ class ResumedRun:
         self._manifest = config.manifest_path if has_bytes else None
 
     def with_its_prompts(self) -> JobConfig:
-        """Return the job with the prompts of that run, whenever it was, raw if they were."""
+        """Return the job with the prompt time and the `raw` setting of that run."""
         config = at_time_of(self._config, self._manifest)
         made_by = config.manifest_path if self._layout.is_made else None
         return raw_as_in(config, self._manifest or made_by)
@@ -43,10 +44,10 @@ class ResumedRun:
     def finished_rows(
         self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]
     ) -> FinishedRows:
-        """Return the rows that are there; with `retry_errors` failed ones are taken out.
+        """Return the finished rows; with `retry_errors` failed ones are removed.
 
-        `manifest` is that of this run; `hold` keeps signals away. Raises `UsageError` if the output
-        is of another job.
+        `manifest` is that of this run; `hold` blocks signals. Raises `UsageError` if the output is
+        of another job.
         """
         finished = FinishedRows.read(self._output.path)
         made_by = self._config.manifest_path
@@ -64,7 +65,7 @@ class ResumedRun:
         return finished
 
     def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:
-        """Refuse a journal of version 0.2 or older, of which no table of all columns is made."""
+        """Refuse a journal of version 0.2 or older, which lacks the columns that tables need."""
         if not self._layout.files or not finished.rows or self._manifest is None:
             return
         if "answer_column" not in read_manifest(self._manifest).parameters:
@@ -79,10 +80,11 @@ _SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
 
 
 def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:
-    """Return the rows that are in files whose journal is gone, as it goes when all are answered.
+    """Return the rows of complete output files, whose journal is removed when all rows are
+    answered.
 
-    `path` is the manifest of the run that made them. Raises `UsageError` unless that run was of
-    the same job as `new`, came to its end and wrote the same columns.
+    `path` is the manifest of their run. Raises `UsageError` unless that run was of the same job as
+    `new`, finished, and wrote the same columns.
     """
     check_same_job(new, path)
     old = read_manifest(path)
@@ -107,7 +109,7 @@ def _instead() -> str:
     return f"pass {option('overwrite')} instead of {option('resume')} to recompute all rows"
 
 
-# Parameters that no answer depends on.
+# Parameters without effect on answers.
 _NOT_DECIDING = frozenset(
     {
         "model",
@@ -125,8 +127,8 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "enforce_eager",
-        "model_impl",  # what it comes to is under "arithmetic"
-        "kernel_set",  # what it comes to is under "arithmetic"
+        "model_impl",  # its result is under "arithmetic"
+        "kernel_set",  # its result is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
         "replicas",
@@ -148,19 +150,19 @@ _NOT_DECIDING = frozenset(
         "strict",
     }
 )
-# A manifest says who computed the model where it was a library.
+# Arithmetic of a manifest without a backend library.
 _BY_PAGEDRUN = {"computed_by": "pagedrun"}
-# Values by which answers are the same as by another one.
+# Values equivalent to another one.
 _ALIKE = {
-    ("quantization", "none"): "auto",  # a run that it lets begin
-    ("input_format", "auto"): None,  # as in manifests before there was a choice
+    ("quantization", "none"): "auto",  # chosen by "auto"
+    ("input_format", "auto"): None,  # default of older manifests
 }
 
 
 def check_same_job(new: Manifest, path: Path) -> None:
     """Raise `UsageError` unless the manifest at `path` is that of a run of the same job as `new`.
 
-    Another batch size, pool or order of the output is the same job: no answer depends on them.
+    Batch size, pool and order of the output may differ: no answer depends on them.
     """
     try:
         old = parse_manifest(path.read_bytes())
@@ -187,7 +189,7 @@ def check_same_job(new: Manifest, path: Path) -> None:
 
 
 def differing_parameters(old: Manifest, new: Manifest, names: Iterable[str]) -> list[str]:
-    """Return those of the parameters named that differ, each with both values."""
+    """Return the named parameters that differ, each with both values."""
     both = [_parameters(each) for each in (old, new)]
     wanted = set(map(option, names))
     before, now = ({name: each[name] for name in wanted & each.keys()} for each in both)
@@ -195,7 +197,7 @@ def differing_parameters(old: Manifest, new: Manifest, names: Iterable[str]) -> 
 
 
 def _parameters(manifest: Manifest) -> dict[str, JSONValue]:
-    """Return the parameters that decide answers."""
+    """Return the parameters that determine answers."""
     return {
         option(name): _ALIKE.get((name, str(setting.value)), setting.value)
         for name, setting in manifest.parameters.items()
@@ -204,7 +206,7 @@ def _parameters(manifest: Manifest) -> dict[str, JSONValue]:
 
 
 def _identity(manifest: Manifest) -> dict[str, JSONValue]:
-    """Return what decides the answers, by the name that a user knows it by."""
+    """Return everything that determines the answers, by its name in messages."""
     return {
         "input": manifest.input.first_window_sha256,
         "model": manifest.model.config_json_sha256,
@@ -214,7 +216,7 @@ def _identity(manifest: Manifest) -> dict[str, JSONValue]:
 
 
 def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]) -> str:
-    """Return the sentence about rows that this machine would compute in another way."""
+    """Return the message about rows computed with different arithmetic."""
     old, new = {**_BY_PAGEDRUN, **old}, {**_BY_PAGEDRUN, **new}
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     differences = ", ".join(

@@ -1,4 +1,4 @@
-"""One row of an input as the model will read it, for `pagedrun show`."""
+"""Prompt of one input row as encoded for the model, for `pagedrun show`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _CUT_END = {Overlong.TRUNCATE_LEFT: "left", Overlong.TRUNCATE_RIGHT: "right"}
 
 @dataclass(frozen=True, slots=True)
 class SharedPart:
-    """So many leading `tokens` of a prompt are those of so many `rows`, its own among them."""
+    """Number of leading prompt `tokens` that so many `rows` have in common."""
 
     tokens: int
     rows: int
@@ -34,8 +34,9 @@ class SharedPart:
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """A special token, or text between two of them; `shared` if it is in the leading part that
-    other prompts have as well."""
+    """Special token, or text between two of them; `shared` if it is in the prefix shared with other
+    prompts.
+    """
 
     text: str
     special: bool
@@ -44,18 +45,17 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A row as the model will read it; written as `json_fields` does, with the same keys for all.
+    """Row with its encoded prompt; written as `json_fields` does, with the same keys for all.
 
-    `line` is where the row begins in the input (what it counts is `unit`). `text` is that of the
-    `token_ids`, which is that of its `parts`; `prompt_mode` says whether the chat template made it.
-    `truncated_tokens` were cut off the prompt, at the end `truncated_from` names, to fit
-    `max_model_len`; `max_tokens_clamped` says whether the answer was. `shared` has the prefixes in
-    common with others of the `rows` that are planned together, the shortest first. `continuations`
-    are scored behind the prompt, in place of sampling.
-    `sampling` has the parameters in effect and where each is from: "flag", "recipe", "model",
-    "row", "room" (what the prompt leaves) or "default".
+    `line` is the position of the row in the input, in `unit`. `text` is the text of the `token_ids`
+    and of its `parts`; `prompt_mode` tells whether the chat template was applied.
+    `truncated_tokens` were cut from the prompt, at its end `truncated_from`, to fit
+    `max_model_len`; `max_tokens_clamped` if the answer was. `shared` has the prefixes in common
+    with others of the `rows` that are planned together, shortest first. `continuations` are scored
+    after the prompt, in place of sampling. `sampling` has the parameters in effect and their
+    origins: "flag", "recipe", "model", "row", "room" (left by the prompt) or "default".
 
-    A row that cannot be asked has an `error`, and neither mode nor text nor tokens.
+    An invalid row has an `error`, and neither mode nor text nor tokens.
     """
 
     index: int
@@ -81,7 +81,7 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row to show; `error` is why it cannot be asked, None if it can."""
+    """Row to show, with the `error` of an invalid one."""
 
     row: ShownRow
     error: RowError | None
@@ -92,7 +92,7 @@ def show_row(
 ) -> Found:
     """Return the row of the job's input with this index, else with this id, else the first.
 
-    Raises `UsageError` for what a run would refuse as a whole, and if there is no such row.
+    Raises `UsageError` for errors that a run would refuse as a whole, and if there is no such row.
     """
     is_wanted, name = _wanted(index, id)
     with open_inputs(config.inputs, config.reading) as source:
@@ -108,7 +108,7 @@ def show_row(
 
 
 def _wanted(index: int | None, id: str | None) -> tuple[Callable[[JobRow], bool], str]:
-    """Return what tells the row from others, and how to name it where there is none."""
+    """Return the predicate of the wanted row, and its name in messages."""
     if index is None and id is not None:
         return lambda row: str(row.id) == id, f"{option('id')} {id}"
     return lambda row: row.index == (index or 0), f"{option('row')} {index or 0}"
@@ -163,9 +163,9 @@ def _mode(row: JobRow) -> PromptMode:
 
 
 def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tuple[SharedPart, ...]:
-    """Return what a prompt has in common with others of its window, to the token.
+    """Return the prefixes that a prompt has in common with others of its window, in tokens.
 
-    That is the same for every block size: the one that a run fits to its device need not be known.
+    They are independent of the block size, which a run may fit to its device.
     """
     requests = [row.request for row in window if row.request is not None]
     tree = request_tree(requests, block_size)
@@ -174,7 +174,7 @@ def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tupl
 
 
 def _sampling(params: SamplingParams, config: JobConfig, *, clamped: bool) -> dict[str, Setting]:
-    """Return each parameter in effect; what is not as the job has it was the row's to say."""
+    """Return each parameter in effect; values other than the job's come from the row."""
     of_job, found = sampling_values(config.sampling), {}
     for name, value in sampling_values(params).items():
         origin = config.origins.get(name, DEFAULT_ORIGIN)
@@ -185,7 +185,7 @@ def _sampling(params: SamplingParams, config: JobConfig, *, clamped: bool) -> di
 
 
 class Decoder(Protocol):
-    """The part of `Tokenizer` that makes text of ids."""
+    """Part of `Tokenizer` that decodes token ids."""
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -200,11 +200,11 @@ def prompt_parts(
 ) -> tuple[PromptPart, ...]:
     """Return the parts of a prompt, in order; together they are its text.
 
-    num_shared: leading tokens that others have as well. Text parts there in two; a character that
-    does so is not shared.
+    num_shared: length of the shared prefix in tokens, where text is split in two; a character
+    across that border is not shared.
     """
     parts: list[PromptPart] = []
-    before: list[int] = []  # a special token: behind it a decoder keeps the blank that begins text
+    before: list[int] = []  # a special token: after it a decoder keeps the leading space of text
     position = 0
     for special, run in groupby(token_ids, lambda token: token in decoder.special_ids):
         tokens = list(run)
@@ -223,7 +223,7 @@ def prompt_parts(
 def _texts(
     decoder: Decoder, before: list[int], tokens: list[int], num_shared: int
 ) -> Iterator[PromptPart]:
-    """Yield the shared beginning of a text and what is behind it, as far as there is either."""
+    """Yield the shared beginning of a text and its rest, unless empty."""
     context = len(decoder.decode(before, skip_special_tokens=False)) if before else 0
     text = decoder.decode([*before, *tokens], skip_special_tokens=False)[context:]
     head = ""

@@ -1,9 +1,9 @@
 """Signals: ends the process between two rows, or by a watchdog thread.
 
-Python's signal handlers run in the main thread, between two of its own instructions: while a kernel
+Python runs signal handlers in the main thread, between two of its own instructions: while a kernel
 compiles or a long step computes, a signal waits. The operating system also writes each signal into
-a pipe, which the watchdog reads. The watchdog also ends a process whose steps have stalled.
-Imports only the standard library, since the command imports this module before anything else.
+a pipe, which the watchdog reads. The watchdog also ends a process with stalled steps. Imports only
+the standard library, since the command imports this module before anything else.
 """
 
 import os
@@ -18,8 +18,7 @@ from typing import Any, Protocol
 
 
 class JobInterrupted(BaseException):
-    """The user, the system or the job's deadline asked it to stop; not an `Exception`, so nothing
-    swallows it."""
+    """Stop requested by user, system or deadline. Not an `Exception`, so nothing swallows it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(stopped_by(signum))
@@ -27,27 +26,27 @@ class JobInterrupted(BaseException):
 
 
 class Ward(Protocol):
-    """What the watchdog looks after. Called from its thread; the main thread may be anywhere."""
+    """Work protected by the watchdog. Called in its thread; the main thread may be anywhere."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything that a sudden end could lose."""
+        """Whether a sudden end could lose anything."""
 
     def leave(self) -> str:
-        """Make what was done durable, as the process is about to end; return what to say."""
+        """Make the results durable before the process ends; return the message to print."""
 
     def waited(self, seconds: float) -> str | None:
-        """Take note that so much time has passed; return what to say if it is too much."""
+        """Return the message to print if the given time without a step is too long."""
 
 
-GRACE_SECONDS = 3.0  # for the main thread to stop by itself; what follows takes less than two more
+GRACE_SECONDS = 3.0  # for the main thread to stop by itself; the rest takes less than two more
 
 
 class Watchdog:
     """Ends the process `grace_s` seconds after a signal, at once after a second one.
 
-    `say` gets the sentence that says why. Time in which the whole process was stopped, by SIGSTOP
-    or with the machine, does not count.
+    `say` is called with the reason. Time with the whole process stopped, by SIGSTOP or a suspended
+    machine, does not count.
     """
 
     def __init__(
@@ -62,18 +61,18 @@ class Watchdog:
         self._ward: Ward | None = None
         self._pipe: tuple[int, int] | None = None
         self._previous_fd = -1
-        self._word = threading.Lock()  # of whoever says first why the process ends
+        self._word = threading.Lock()  # held by the first thread to report the end of the process
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch; call from the main thread."""
+        """Start watching; call from the main thread."""
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watch; call from the main thread."""
+        """Stop watching; call from the main thread."""
         if self._pipe is None or self._thread is None:
             return
         signal.set_wakeup_fd(self._previous_fd)
@@ -84,22 +83,20 @@ class Watchdog:
         self._pipe = self._thread = None
 
     def look_after(self, ward: Ward) -> None:
-        """Look after `ward` from now on."""
+        """Protect `ward` from now on."""
         self._ward = ward
 
     @property
     def has_something_to_lose(self) -> bool:
-        """Whether the process should be given the time to stop by itself."""
+        """Whether the process should be given time to stop by itself."""
         return self._ward is not None and self._ward.has_begun
 
     def take_word(self) -> bool:
-        """Return whether the caller is the first who wants to say why the process ends: no other
-        then does.
-        """
+        """Claim the final message; return whether the caller is the first to do so."""
         return self._word.acquire(blocking=False)
 
     def end_stopped(self, signum: int) -> None:
-        """End the process because of a signal, with what its ward has to say."""
+        """End the process because of a signal, with the message of its ward."""
         self._end(exit_status_of(signum), stopped_by(signum), NOTHING_WRITTEN)
 
     def _watch(self) -> None:
@@ -131,34 +128,33 @@ class Watchdog:
                 return
 
     def _end(self, status: int, sentence: str, otherwise: str) -> None:
-        """End the process, with what its ward has to say; `otherwise` if there is none."""
+        """End the process with the message of its ward, `otherwise` without one."""
         told: list[str] = []
         ward = self._ward
         if ward is not None:
-            # In a thread of its own, since a disk that does not answer must not keep us.
+            # In a thread of its own, since a disk that does not answer must not block the end.
             leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
             leaving.start()
             leaving.join(LEAVE_SECONDS)
         if self.take_word():
             self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
         else:
-            time.sleep(LEAVE_SECONDS)  # the main thread is just saying it, and ends by itself
+            time.sleep(LEAVE_SECONDS)  # the main thread is printing its message, and ends by itself
         self._exit(status)
 
 
 class SignalGuard:
-    """While entered, SIGINT, SIGTERM and SIGHUP raise `JobInterrupted` in the main thread.
+    """Context in which SIGINT, SIGTERM and SIGHUP raise `JobInterrupted` in the main thread.
 
     The signal waits while `hold()` is active. A second one kills the process at once. Outside the
     main thread, where Python delivers no signals, entering changes nothing.
 
-    With a `watchdog` the guard is that of the whole process. A signal ends it on the spot while
-    nothing is written that could be lost: what is raised in the middle of an import or a compiler
-    is often swallowed there. And the watchdog ends it if the main thread does not come to it, in a
-    long native call for example.
+    With a `watchdog` the guard is that of the whole process. A signal ends it at once while there
+    is nothing to lose: exceptions raised in the middle of an import or a compiler are often
+    swallowed. The watchdog ends it if the main thread does not react, for example in a long native
+    call.
 
-    `began` is when the guard was made, on the clock of `time.monotonic`: for that of a process,
-    about when that began.
+    `began` is the creation time of the guard, on the clock of `time.monotonic`.
     """
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
@@ -174,7 +170,7 @@ class SignalGuard:
             if self._watchdog is not None:
                 self._watchdog.start()
             for each in SIGNALS:
-                if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup sets it
+                if signal.getsignal(each) is not signal.SIG_IGN:  # set by nohup
                     self._previous[each] = signal.signal(each, self._on_signal)
         return self
 
@@ -193,7 +189,7 @@ class SignalGuard:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Let what is inside finish before a signal is acted upon."""
+        """Delay signals until the block is left."""
         self._num_holds += 1
         try:
             yield
@@ -204,32 +200,32 @@ class SignalGuard:
                 self._stop(pending)
 
     def take_word(self) -> bool:
-        """Return whether nobody else has said yet why the process ends; see `Watchdog`."""
+        """Claim the final message of the process; see `Watchdog`."""
         return self._watchdog is None or self._watchdog.take_word()
 
     def look_after(self, ward: Ward) -> None:
-        """Let the watchdog, if there is one, look after `ward` from now on."""
+        """Protect `ward` by the watchdog, if there is one."""
         if self._watchdog is not None:
             self._watchdog.look_after(ward)
 
     def end_at(self, deadline: float) -> None:
-        """Let a deadline, on the clock of `time.monotonic`, end the job as a signal does."""
+        """End the job at a deadline, on the clock of `time.monotonic`, as a signal does."""
         if threading.current_thread() is threading.main_thread():
             self._previous[DEADLINE] = signal.signal(DEADLINE, self._on_signal)
             left = deadline - time.monotonic()
-            if left <= 0:  # of which a timer would make no end at all
+            if left <= 0:  # a timer of 0 would never fire
                 self._on_signal(DEADLINE, None)
             else:
                 signal.setitimer(signal.ITIMER_REAL, left)
 
     def end_when_done(self) -> None:
-        """Forget the deadline, if there is one."""
+        """Cancel the deadline, if there is one."""
         if DEADLINE in self._previous:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(DEADLINE, self._previous.pop(DEADLINE))
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        self.end_when_done()  # the timer must not end what another signal has begun to
+        self.end_when_done()  # the timer must not end the handling of another signal
         for each in self._previous:
             signal.signal(each, signal.SIG_DFL)
         self.interruption = JobInterrupted(signum)
@@ -245,29 +241,29 @@ class SignalGuard:
 
 
 def exit_status(interruption: JobInterrupted) -> int:
-    """Return what shells expect of a process that a signal ended."""
+    """Return the shell's exit status of a process ended by a signal."""
     return exit_status_of(interruption.signum)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-DEADLINE = signal.SIGALRM  # a timer sends it when the time is up that a job was given
+DEADLINE = signal.SIGALRM  # sent by the timer of a deadline
 NOTHING_WRITTEN = "nothing was written"
 LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
 TICK_SECONDS = 0.5
-LAST_TICK_SECONDS = 0.1  # once a signal has come
-STALLED = 1  # the exit status of a run that does not go on
-STOPPED_EARLY = 4  # that of one whose time was up
+LAST_TICK_SECONDS = 0.1  # after a signal
+STALLED = 1  # exit status of a stalled run
+STOPPED_EARLY = 4  # exit status after a deadline
 
 
 def stopped_by(signum: int) -> str:
-    """Return the words for a process that a signal ended."""
+    """Return the message of a process ended by a signal."""
     if signum == DEADLINE:
         return "Stopped at the deadline"
     return f"Stopped by {signal.Signals(signum).name}"
 
 
 def exit_status_of(signum: int) -> int:
-    """Return what shells expect of a process that a signal ended."""
+    """Return the shell's exit status of a process ended by a signal."""
     if signum == DEADLINE:
         return STOPPED_EARLY
     return 128 + signum
