@@ -246,7 +246,9 @@ class Run:
             raise stalled("no sequence can continue", scheduler, self.state())
         result = self._runner.run(step, before)
         if self._stored is not None:
-            self._stored.note_step(step)
+            self._stored.note_step(
+                step.rows, step.starts, step.ends, step.block_tables, step.write_slots
+            )
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         pools = [group.pool for group in scheduler.groups]
         self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)

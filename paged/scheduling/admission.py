@@ -1,17 +1,16 @@
 """Admission: gives waiting sequences their blocks, from the cache, other sequences or the store.
 
 Published blocks of the prompt are shared. The next block is copied from a running sequence that
-begins alike (`find_donor`), or loaded from the prefix store (`PrefixSource`). A group of layers
+begins alike (`find_donor`), or loaded from the prefix store (`StoredPrefixes`). A group of layers
 with a window needs only the blocks within it (`WindowEntry`).
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, StagedState, TransferKind
+from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, TransferKind
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import KVGroup, WrittenBlocks
 from pagedrun.paged.scheduling.scheduler_state import Books
@@ -19,49 +18,16 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import NoStates
 from pagedrun.paged.scheduling.step_input import StepBuilder
-from pagedrun.paged.values.planned_request import BlockKey
-from pagedrun.paged.values.request import Request
 
-
-class PrefixSource(Protocol):
-    """Looked at when a new sequence is let in."""
-
-    def find(
-        self,
-        request: Request,
-        block_keys: Seq[BlockKey],
-        num_hits: int,
-        num_given: int,
-        fits: Callable[[int], bool],
-    ) -> StagedBlocks | None:
-        """Return what follows the first `num_hits` blocks of the prompt, or None.
-
-        block_keys: of the prompt's first blocks, those hits at least.
-
-        None also where it is not worth its while beside the `num_given` tokens that a block of
-        another sequence gives, nor where it does not fit. What is returned must be moved: it is
-        staged for that. fits: whether the sequence can hold what it needs to go on behind so many
-        tokens.
-        """
-
-    def find_state(
-        self,
-        request: Request,
-        block_keys: Seq[BlockKey],
-        num_hits: int,
-        num_found: int,
-        fits: Callable[[int], bool],
-    ) -> StagedState | None:
-        """Return a state behind more tokens than `num_found`, with which the prompt can begin, or
-        None. The rest is as in `find`.
-        """
+if TYPE_CHECKING:  # imports torch
+    from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 
 
 class Admission:
     """Decides who is let in, and gives it its blocks."""
 
     def __init__(
-        self, books: Books, predictor: OutputLengthPredictor, stored: PrefixSource | None
+        self, books: Books, predictor: OutputLengthPredictor, stored: "StoredPrefixes | None"
     ) -> None:
         self._books = books
         self._pool = books.pool
@@ -307,7 +273,7 @@ class Donor(NamedTuple):
 
 
 def load_prefix(
-    source: PrefixSource | None,
+    source: "StoredPrefixes | None",
     groups: Seq[KVGroup],
     sequence: Sequence,
     num_hits: int,
@@ -338,7 +304,7 @@ def load_prefix(
 
 
 def load_state(
-    source: PrefixSource | None,
+    source: "StoredPrefixes | None",
     groups: Seq[KVGroup],
     states: NoStates,
     sequence: Sequence,

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagedrun.paged.scheduling.admission import Admission, PrefixSource
+from pagedrun.paged.scheduling.admission import Admission
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill
 from pagedrun.paged.scheduling.beam_groups import BeamGroup, BeamGroups
 from pagedrun.paged.scheduling.beam_search import NextBeam
@@ -33,6 +34,9 @@ from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
+
+if TYPE_CHECKING:  # imports torch
+    from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Scheduler:
         *,
         prefix_caching: bool = True,
         predictor: OutputLengthPredictor | None = None,
-        stored: PrefixSource | None = None,
+        stored: "StoredPrefixes | None" = None,
         num_eos_tokens: int = 0,
         states: StatePool | None = None,
     ) -> None:

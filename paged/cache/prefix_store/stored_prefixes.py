@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,41 +29,12 @@ MAX_ENTRY_BYTES = 2**26
 ReadBlocks = Callable[[int, int], list[Tensor]]  # from one block to another, as `KVMemory.read`
 
 
-class ComputedChunks(Protocol):
-    """Chunks of rows' tokens, [num_chunks] int64 each; `StepInput` is one."""
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The index of each chunk's request."""
-        ...
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The first token of each."""
-        ...
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """The token behind the last."""
-        ...
-
-    @property
-    def block_tables(self) -> Sequence[NDArray[np.int32]]:
-        """The row's blocks in each group of layers, [num_chunks, width]."""
-        ...
-
-    @property
-    def write_slots(self) -> NDArray[np.int64]:
-        """Where each leaves its state, if there are recurrent layers."""
-        ...
-
-
 class StoredPrefixes:
     """Looks prompts up in the store, and keeps there what the plan says rows share.
 
     `max_bytes` is what the store may come to hold, `max_entry_bytes` what a piece of a prefix has,
     a file each. Nothing that goes wrong with the store stops a run: `warn` says so once,
-    and the prefixes are computed. Implements `admission.PrefixSource`.
+    and the prefixes are computed.
     """
 
     def __init__(
@@ -167,20 +138,29 @@ class StoredPrefixes:
         self.counts.seconds += time.perf_counter() - began
         return staged
 
-    def note_step(self, step: ComputedChunks) -> None:
-        """Store what a step has computed of the prefixes that are to be stored.
+    def note_step(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        tables: Sequence[NDArray[np.int32]],
+        write_slots: NDArray[np.int64],
+    ) -> None:
+        """Store the computed part of the prefixes that are to be stored.
 
-        Called when the step is launched, while its sequences still hold their blocks.
+        Called when the step is launched, while its sequences still hold their blocks. rows:
+        [num_chunks] indices of the requests. starts, ends: [num_chunks] first token, and the token
+        behind the last. tables: blocks of the row in each group of layers, [num_chunks, width].
+        write_slots: [num_chunks] slots that the recurrent states are written to, if there are any.
         """
-        tables = step.block_tables
-        chunks = zip(step.rows.tolist(), step.starts.tolist(), step.ends.tolist(), strict=True)
+        chunks = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
         for chunk, (index, start, end) in enumerate(chunks):
             row = self._rows.get(index)
             if row is None:
                 continue
             began, num_tokens = time.perf_counter(), self._num_stored_tokens(row)
             if self._states is not None and self._files.can_write:
-                self._states.note(row, end, int(step.write_slots[chunk]))
+                self._states.note(row, end, int(write_slots[chunk]))
             if num_tokens and self._files.can_write:
                 for group, copies in self._copies.items():
                     copies.note(index, start, end, num_tokens, tables[group][chunk].tolist())
