@@ -24,7 +24,7 @@ from itertools import count
 
 import numpy as np
 
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.plan_part import PlanPart, num_common
 from pagedrun.paged.planning.units import SplitPrefixes, unit_cuts
 from pagedrun.paged.replicas.unit_queue import Unit, UnitQueue
@@ -51,7 +51,7 @@ def make_plan(num_rows: int, num_groups: int, seed: int) -> Plan:
         Request(row, (*stems[group], row >> 10, row & 1023), params)
         for row, group in enumerate(groups)
     ]
-    return Plan(requests, 1, prefix_caching=True)
+    return Plan(requests, PlanRules(1))
 
 
 @dataclass

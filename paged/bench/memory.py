@@ -21,7 +21,7 @@ from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.simulation import Simulation, Simulator
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -123,7 +123,7 @@ class Flow:
             swap_space_bytes=num_blocks * block_size * bytes_per_token,
         )
         simulator = Simulator(
-            [Plan(requests, block_size, prefix_caching=False)],
+            [Plan(requests, PlanRules(block_size, prefix_caching=False))],
             config,
             # What attention reads is no figure of this.
             shapes=(PoolShape(1, None, num_blocks, bytes_per_token),),
@@ -198,7 +198,7 @@ class HeldBlocks:
             Request(index, (0,) * num_shared + (1 + index,) * length, params)
             for index, length in enumerate(lengths)
         ]
-        plan = Plan(requests, block_size, prefix_caching=share)
+        plan = Plan(requests, PlanRules(block_size, prefix_caching=share))
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         pool = BlockPool(sum(-(-(num_shared + each) // block_size) for each in lengths), block_size)
         limits = SchedulerLimits(len(requests), num_tokens)
@@ -568,7 +568,7 @@ class SampleFork:
         params = SamplingParams(n=num_samples, temperature=1.0, max_tokens=2)
         request = Request(0, (0,) * num_tokens, params)
         pool = BlockPool(alone.num_blocks + num_samples, block_size)
-        plan = Plan([request], block_size, prefix_caching=False)
+        plan = Plan([request], PlanRules(block_size, prefix_caching=False))
         limits = SchedulerLimits(num_samples, max_num_batched_tokens=1)
         scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits, prefix_caching=False)
         scheduler.add(plan, len(plan))

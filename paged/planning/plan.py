@@ -6,8 +6,10 @@ again are exactly those that the next row has in common with the current one. `r
 departs from this walk where rows have priorities, or are sampled for a deadline.
 """
 
+import sys
 from collections.abc import Container
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,54 +30,62 @@ from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Request
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """Settings of an engine that decide how its rows are planned; can be pickled.
+
+    block_size: tokens of a block. max_blocks: capacity of the pool. read_once: when a
+    prefix is read for all its rows together. store_room: capacity of the prefix store.
+    min_state_tokens: tokens that a state of recurrent layers must save to be kept, None for a model
+    without such layers.
+    """
+
+    block_size: int
+    prefix_caching: bool = True
+    max_blocks: int = sys.maxsize
+    read_once: ReadOnce = ON_GPU
+    store_room: StoreRoom = NO_ROOM
+    min_state_tokens: int | None = None
+
+
 class Plan(PlannedPart):
     """A window of requests in run order; iterate it for `PlannedRequest`s, made one by one.
 
-    What an earlier run has answered is `copied`, and does not run.
-
-    `sharing` counts what they have in common. `too_large` are the requests that would not fit into
-    a pool of `max_blocks`.
+    `copied` are the requests that an earlier run has answered, and `too_large` those larger than
+    the pool; neither run.
     """
 
     def __init__(
         self,
         requests: Seq[Request],
-        block_size: int,
+        rules: PlanRules,
         *,
-        prefix_caching: bool,
-        max_blocks: int | None = None,
         after: PlanEnd | None = None,
         has_next: bool = False,
-        read_once: ReadOnce = ON_GPU,
         done: Container[int] = frozenset(),
         earlier: EarlierAnswers | None = None,
-        store_room: StoreRoom = NO_ROOM,
-        min_state_tokens: int | None = None,
         sample_seed: int | None = None,
     ) -> None:
         """Plan requests in the order of their index.
 
-        after: the end of the window before, whose last prefix may still be there. has_next:
-        whether another window follows, for which the last row's prefix is kept. read_once: when
-        a prefix is read for all its rows together. done: indices of
-        requests that are answered already: they do not run, but still count where it matters what
-        the file holds, so that the others get the bytes that they would have got. earlier: what may
-        answer others in the same way, or tell how their answers begin.
-        store_room: what a prefix store has room for.
-        min_state_tokens: what a state of recurrent layers has to spare to be kept, None for a model
-        without such layers. sample_seed: lets rows run in an order that is drawn with it, so that
-        those done at any moment are a fair sample; None for the order that shares most.
+        after: the end of the window before, whose last prefix may still be cached. has_next:
+        another window follows, for which the last row's prefix is kept. done: indices of requests
+        that are answered already: they do not run, but count where a row's bytes depend on the
+        whole file. earlier: answers, or first tokens of answers, of an earlier run. sample_seed:
+        seed of a random order in which the rows done at any moment are a fair sample; None for the
+        order that shares most.
         """
+        block_size = rules.block_size
         self.duplicates = duplicates = Duplicates(requests)
         self._requests = duplicates.distinct
         last = after.last_request if after is not None else None
-        self._read_once = read_once
+        self._read_once = read_once = rules.read_once
         draws = None if sample_seed is None else Draws.of(self._requests, sample_seed)
         max_new_tokens = self._values("max_num_drawn")
         weights = max_new_tokens if draws is None else draws.values
         tree = request_tree(self._requests, block_size, last, read_once, weights)
         needed = self._blocks_at_once(tree, block_size)
-        fits = needed <= (needed.max(initial=0) if max_blocks is None else max_blocks)
+        fits = needed <= rules.max_blocks
         copied: list[tuple[Request, EarlierAnswer]] = []
         begun: dict[int, tuple[int, ...]] = {}
         if earlier is not None:
@@ -100,12 +110,12 @@ class Plan(PlannedPart):
             num_read_once_tokens=np.where(
                 reads_samples, num_tokens, self.tree.num_read_once_tokens
             ),
-            num_stored_tokens=tokens_to_store(self.tree.common, store_room),
+            num_stored_tokens=tokens_to_store(self.tree.common, rules.store_room),
             groups=self.tree.group,
             begun=begun,
             block_size=block_size,
-            prefix_caching=prefix_caching,
-            min_state_tokens=min_state_tokens,
+            prefix_caching=rules.prefix_caching,
+            min_state_tokens=rules.min_state_tokens,
         )
         super().__init__(part, after, has_next=has_next)
         self.duplicates, self.too_large, self.copied = duplicates, too_large, copied

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagedrun.kernels.partition import ReadOnce
 from pagedrun.kernels.token_rows import walk_tree
 from pagedrun.paged.metrics.snapshot import MAX_PREFIXES, PrefixNodes
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.plan_part import EarlierAnswers, PlanEnd, PlannedPart, PlanPart
-from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS, NO_ROOM, StoreRoom
 from pagedrun.paged.planning.prefix_tree import MIN_GROUP_ROWS, TreeNodes
 from pagedrun.paged.planning.windows import PlannedWindow
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Completion, Request
 
@@ -51,34 +48,21 @@ class Planner:
 
     def __init__(
         self,
-        config: EngineConfig,
+        rules: PlanRules,
         limits: RequestLimits,
         *,
-        max_blocks: int,
-        read_once: ReadOnce,
         done: Container[int] = frozenset(),
         earlier: EarlierAnswers | None = None,
-        store_room: StoreRoom = NO_ROOM,
-        keeps_states: bool = False,
         sample_seed: int | None = None,
+        reserved_len: int | None = None,
     ) -> None:
-        """Plan for a pool that can have `max_blocks` blocks.
-
-        read_once: when a prefix is read for all its rows together. done: indices of requests that
-        are answered already; they do not run, but what rows share is decided with them. earlier:
-        what may answer others in the same way.
-        store_room: what the prefix store has room for. keeps_states: whether there are
-        recurrent layers. sample_seed: lets rows run in an order that is drawn; see `Plan`.
-        """
-        self._config = config
+        """done, earlier, sample_seed: see `Plan`. reserved_len: `max_model_len` if it was given."""
+        self._rules = rules
         self._limits = limits
-        self._max_blocks = max_blocks
-        self._read_once = read_once
         self._done = done
         self._earlier = earlier
-        self._store_room = store_room
         self._sample_seed = sample_seed
-        self._min_state_tokens = MIN_STATE_TOKENS if keeps_states else None
+        self._reserved_len = reserved_len
         self._after: PlanEnd | None = None
 
     def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow[Plan]:
@@ -90,16 +74,11 @@ class Planner:
         accepted, refused = self._accept(requests)
         plan = Plan(
             accepted,
-            self._config.block_size,
-            prefix_caching=self._config.prefix_caching,
-            max_blocks=self._max_blocks,
+            self._rules,
             after=self._after,
             has_next=has_next,
-            read_once=self._read_once,
             done=self._done,
             earlier=self._earlier,
-            store_room=self._store_room,
-            min_state_tokens=self._min_state_tokens,
             sample_seed=self._sample_seed,
         )
         self._after = plan.end
@@ -123,7 +102,7 @@ class Planner:
             if isinstance(request, Request)
         )
         totals = (min(prompt + answer, limit) for prompt, answer in lengths if prompt < limit)
-        return self._config.max_model_len or max(totals, default=1)
+        return self._reserved_len or max(totals, default=1)
 
     def _accept(
         self, requests: Seq[Request | Completion]

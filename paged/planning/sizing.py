@@ -21,29 +21,23 @@ from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.models.network import AttentionHeads, Network
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSizer, Sizes, SlotSizer, SlotSizes
-from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
+from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS, NO_ROOM, StoreRoom
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, Deadline, EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PlanBasis:
-    """What a planner has to know of the engine that runs its windows; can be pickled.
+    """Settings of a planner for an engine; can be pickled.
 
-    `max_blocks` is the most blocks that the engine's pool can have, each of `block_size` tokens,
-    which may have been fitted to its device. `windows` are those of its groups of layers that have
-    one. The rest is as `Planner` has it.
+    windows: of the groups of layers that have one, in tokens.
     """
 
     limits: RequestLimits
-    max_blocks: int
-    block_size: int
-    read_once: ReadOnce
-    store_room: StoreRoom = NO_ROOM
-    keeps_states: bool = False
+    rules: PlanRules
     windows: tuple[int, ...] = ()
 
     def planner(
@@ -53,17 +47,14 @@ class PlanBasis:
         earlier: EarlierAnswers | None = None,
         deadline: Deadline | None = None,
     ) -> Planner:
-        """Return a planner for this engine; `config` is the engine's, the others are the file's."""
+        """Return a planner for this engine; `config` is the engine's."""
         return Planner(
-            config,
+            self.rules,
             self.limits,
-            max_blocks=self.max_blocks,
-            read_once=self.read_once,
             done=done,
             earlier=earlier,
-            store_room=self.store_room,
-            keeps_states=self.keeps_states,
             sample_seed=None if deadline is None else deadline.seed,
+            reserved_len=config.max_model_len,
         )
 
 
@@ -106,15 +97,16 @@ class RunSizing:
         self, vocab_size: int, read_once: ReadOnce, store_room: StoreRoom = NO_ROOM
     ) -> PlanBasis:
         """Return the settings of a planner for these pools."""
-        return PlanBasis(
-            RequestLimits(self.max_model_len, vocab_size, self._slots.max_beam_width),
-            max_blocks=self._pools.most,
-            block_size=self.config.block_size,
-            read_once=read_once,
-            store_room=store_room,
-            keeps_states=bool(self.state_specs),
-            windows=self._pools.windows,
+        rules = PlanRules(
+            self.config.block_size,
+            self.config.prefix_caching,
+            self._pools.most,
+            read_once,
+            store_room,
+            min_state_tokens=MIN_STATE_TOKENS if self.state_specs else None,
         )
+        limits = RequestLimits(self.max_model_len, vocab_size, self._slots.max_beam_width)
+        return PlanBasis(limits, rules, self._pools.windows)
 
     def sizes(self, first: Plan, *, is_whole: bool) -> RunSizes:
         """Return the sizes for a file that begins with the window `first`.

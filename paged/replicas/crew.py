@@ -146,7 +146,7 @@ class Crew:
                 f"there is room for {len(offers)} of {self.pool.num_wanted} replicas; the others "
                 "join when there is more"
             )
-        self.max_blocks = min(each.basis.max_blocks for each in offers)
+        self.max_blocks = min(each.basis.rules.max_blocks for each in offers)
         for cause in causes:
             warn(
                 f"a replica died before it had loaded the model ({cause}); a new one was requested"
@@ -192,8 +192,9 @@ class Crew:
         differing = [] if self._first is None else self._first.differing(offer)
         if differing:
             return f"it has another {', another '.join(differing)} than the others"
-        if offer.basis.max_blocks < self.max_blocks:
-            return f"its pool has room for {offer.basis.max_blocks} blocks, not {self.max_blocks}"
+        max_blocks = offer.basis.rules.max_blocks
+        if max_blocks < self.max_blocks:
+            return f"its pool has room for {max_blocks} blocks, not {self.max_blocks}"
         return None
 
     @property

@@ -53,7 +53,7 @@ class ReplicaEngine:
                 self._crew.pool.close()
                 raise
             self._load_s = time.perf_counter() - began
-            self.config = replace(self.config, block_size=self._basis().block_size)
+            self.config = replace(self.config, block_size=self._basis().rules.block_size)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return what the last bits of every answer depend on, as the replicas have it."""
@@ -113,7 +113,9 @@ class ReplicaEngine:
         widths = [each.limits.max_beam_width for each in bases]
         known = [each for each in widths if each is not None]
         limits = replace(bases[0].limits, max_beam_width=min(known) if known else None)
-        return replace(bases[0], limits=limits, max_blocks=min(each.max_blocks for each in bases))
+        max_blocks = min(each.rules.max_blocks for each in bases)
+        rules = replace(bases[0].rules, max_blocks=max_blocks)
+        return replace(bases[0], limits=limits, rules=rules)
 
 
 class ReplicatedEngine:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pagedrun.kernels.partition import ON_GPU
+from pagedrun.paged.planning.plan import PlanRules
 from pagedrun.paged.planning.planner import Planner, RequestLimits
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -371,7 +370,7 @@ def test_s09_no_path_around_the_check_of_ids() -> None:
     good, bad = Request(0, (99,), SamplingParams()), Request(1, (100,), SamplingParams())
     stop = Request(2, (1,), SamplingParams(stop_token_ids=(100,)))
     limits = RequestLimits(max_model_len=64, vocab_size=100)
-    planner = Planner(EngineConfig(model=Path()), limits, max_blocks=8, read_once=ON_GPU)
+    planner = Planner(PlanRules(16, max_blocks=8), limits)
     window = planner.window([good, bad, stop], has_next=False)
     assert [planned.request.index for planned in window.plan] == [0]
     codes = {each.request.index: each.error.code for each in window.refused if each.error}

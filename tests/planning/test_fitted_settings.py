@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.sizing import fitted_to_device, fitted_to_plan
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig
 from pagedrun.paged.values.request import Request
@@ -46,7 +46,7 @@ def plan(prompt: int, count: int = 8, shared: int = 0, size: int = 10) -> Plan:
         Request(i, (*range(shared), *[100 + i] * (prompt - shared)), SamplingParams(max_tokens=11))
         for i in range(count)
     ]
-    return Plan(rows, size, prefix_caching=True)
+    return Plan(rows, PlanRules(size))
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_what_rows_share_takes_room_once() -> None:
 
 def test_a_file_without_rows_to_run_leaves_the_seats() -> None:
     config = fitted_to_device(EngineConfig.fitting(model=MODEL), GB)
-    empty = Plan([], 64, prefix_caching=True)
+    empty = Plan([], PlanRules(64))
     assert fitted_to_plan(config, GB, empty, 10).max_num_seqs == config.max_num_seqs

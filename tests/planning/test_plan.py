@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.values.planned_request import BlockKey
@@ -35,7 +35,7 @@ def num_common(one: Seq[int], two: Seq[int]) -> int:
 @given(prompts=PROMPTS, size=st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
 def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], size: int) -> None:
-    plan = Plan(requests_of(prompts), size, prefix_caching=True)
+    plan = Plan(requests_of(prompts), PlanRules(size))
     ordered = [list(sequence.request.prompt_token_ids) for sequence in plan]
     assert ordered == sorted(prompts)  # none is expected to get a longer answer than another
     indices = [sequence.request.index for sequence in plan]
@@ -62,7 +62,7 @@ def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], 
 @settings(max_examples=50, deadline=None)
 def test_rows_that_share_a_prefix_are_neighbours(prompts: list[list[int]], size: int) -> None:
     """No row is between two others that share more with each other than with it."""
-    plan = Plan(requests_of(prompts), size, prefix_caching=True)
+    plan = Plan(requests_of(prompts), PlanRules(size))
     ordered = [sequence.request.prompt_token_ids for sequence in plan]
     for length in range(1, 21):
         heads = [prompt[:length] for prompt in ordered if len(prompt) >= length]
@@ -72,13 +72,13 @@ def test_rows_that_share_a_prefix_are_neighbours(prompts: list[list[int]], size:
 
 def test_equal_prompts_keep_the_order_of_the_input() -> None:
     requests = requests_of([[5], [3], [5], [3], [5]])
-    plan = Plan(requests, 4, prefix_caching=True)
+    plan = Plan(requests, PlanRules(4))
     assert [sequence.request.index for sequence in plan] == [1, 3, 0, 2, 4]
 
 
 def test_token_ids_are_ordered_as_numbers() -> None:
     """As little-endian bytes 256 would come before 1."""
-    plan = Plan(requests_of([[256], [1], [65_536], [2], [1, 0]]), 4, prefix_caching=True)
+    plan = Plan(requests_of([[256], [1], [65_536], [2], [1, 0]]), PlanRules(4))
     prompts = [sequence.request.prompt_token_ids for sequence in plan]
     assert prompts == [(1,), (1, 0), (2,), (256,), (65_536,)]
 
@@ -86,7 +86,7 @@ def test_token_ids_are_ordered_as_numbers() -> None:
 def test_private_blocks_by_hand() -> None:
     """Block size 4. A: 10 + 5 - 1 = 14 tokens, 4 blocks. B shares A's first two."""
     shared = [1] * 8
-    plan = Plan(requests_of([[*shared, 2, 2], [*shared, 3]], 5), 4, prefix_caching=True)
+    plan = Plan(requests_of([[*shared, 2, 2], [*shared, 3]], 5), PlanRules(4))
     assert plan.num_private_blocks.tolist() == [4, 2]  # B's 13 tokens: 4 blocks less 2 hits
     assert plan.sharing.num_shared_blocks == 2
     assert plan.sharing.achievable_hit_tokens == 8
@@ -98,38 +98,38 @@ def test_private_blocks_by_hand() -> None:
 
 def test_samples_share_full_prompt_blocks_only() -> None:
     """10 tokens: two full blocks once, and the half-filled third and the fourth for each sample."""
-    plan = Plan(requests_of([[1] * 10], 5, n=3), 4, prefix_caching=True)
+    plan = Plan(requests_of([[1] * 10], 5, n=3), PlanRules(4))
     assert plan.num_private_blocks.tolist() == [2 + 3 * 2]
 
 
 def test_a_prompt_repeated_whole_computes_its_last_token() -> None:
-    plan = Plan(requests_of([[7] * 8, [7] * 8], 1), 4, prefix_caching=True)
+    plan = Plan(requests_of([[7] * 8, [7] * 8], 1), PlanRules(4))
     assert plan.sharing.achievable_hit_tokens == 7
     assert plan.num_private_blocks.tolist() == [2, 0]
 
 
 def test_without_prefix_caching_nothing_is_shared() -> None:
-    plan = Plan(requests_of([[7] * 8, [7] * 8], 1), 4, prefix_caching=False)
+    plan = Plan(requests_of([[7] * 8, [7] * 8], 1), PlanRules(4, prefix_caching=False))
     assert (plan.sharing.achievable_hit_tokens, plan.sharing.num_shared_blocks) == (0, 0)
     assert plan.num_private_blocks.tolist() == [2, 2]
     assert all(sequence.block_keys == () for sequence in plan)
 
 
 def test_nothing_to_plan() -> None:
-    plan = Plan([], 4, prefix_caching=True)
+    plan = Plan([], PlanRules(4))
     assert list(plan) == []
     assert plan.num_blocks_needed(8) == 0
 
 
 def test_a_sequence_starts_with_all_samples_of_its_request() -> None:
-    [planned] = Plan(requests_of([[1, 2]], n=3), 4, prefix_caching=True)
+    [planned] = Plan(requests_of([[1, 2]], n=3), PlanRules(4))
     sequence = Sequence.start(SequenceTable(), planned)
     assert sequence.pending_samples == (0, 1, 2)
     assert sequence.block_table == []
 
 
 def test_what_is_planned_can_be_sent_to_another_process() -> None:
-    plan = Plan(mixed(3), 4, prefix_caching=True)
+    plan = Plan(mixed(3), PlanRules(4))
     planned = list(plan)
     assert [each.place for each in planned] == list(range(len(plan)))
     assert pickle.loads(pickle.dumps(planned)) == planned
@@ -154,7 +154,7 @@ def mixed(seed: int) -> list[Request]:
 @pytest.mark.parametrize("seed", range(60))
 def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) -> None:
     size, rule = 1 + seed % 4, ReadOnce(4 << seed % 3, seed % 3 * 50)
-    sequences = list(Plan(mixed(seed), size, prefix_caching=True, read_once=rule))
+    sequences = list(Plan(mixed(seed), PlanRules(size, read_once=rule)))
     prompts = [sequence.request.prompt_token_ids for sequence in sequences]
     for place, sequence in enumerate(sequences):
         prompt = prompts[place]
@@ -175,8 +175,8 @@ def test_each_sequence_knows_what_it_shares_and_what_is_needed_again(seed: int) 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_longest_answers_come_first_and_groups_stay_together(seed: int) -> None:
-    requests = [r.params.max_tokens for r in Plan(mixed(seed), 4, prefix_caching=True)._requests]
-    plan = Plan(mixed(seed), 4, prefix_caching=True)
+    requests = [r.params.max_tokens for r in Plan(mixed(seed), PlanRules(4))._requests]
+    plan = Plan(mixed(seed), PlanRules(4))
     ordered = [sequence.request for sequence in plan]
     assert ordered[0].params.max_tokens == max(requests)
     for length in range(1, 16):
@@ -198,7 +198,7 @@ def test_three_nested_levels_are_each_computed_once() -> None:
         for _ in range(2):
             shots = task + tokens(20)
             prompts += [shots + tokens(pick.randint(3, 9)) for _ in range(5)]
-    plan = Plan(requests_of(prompts), 4, prefix_caching=True)
+    plan = Plan(requests_of(prompts), PlanRules(4))
     tree = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
     assert plan.tree.num_distinct_tokens == len(tree)
     assert sum(map(len, prompts)) - plan.sharing.block_hit_tokens == len(tree)
@@ -213,8 +213,8 @@ def test_three_nested_levels_are_each_computed_once() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_that_do_not_fit_leave_the_others_as_they_are(seed: int) -> None:
     requests = mixed(seed)
-    everything = {s.request.index: s for s in Plan(requests, 2, prefix_caching=True)}
-    plan = Plan(requests, 2, prefix_caching=True, max_blocks=8)
+    everything = {s.request.index: s for s in Plan(requests, PlanRules(2))}
+    plan = Plan(requests, PlanRules(2, max_blocks=8))
     ran = list(plan)
     assert sorted([s.request.index for s in ran] + [r.index for r in plan.too_large]) == sorted(
         everything
@@ -235,8 +235,8 @@ def test_rows_that_do_not_fit_leave_the_others_as_they_are(seed: int) -> None:
 def test_a_window_goes_on_where_the_last_one_ended(seed: int) -> None:
     requests = mixed(seed)
     half = len(requests) // 2
-    first = Plan(requests[:half], 2, prefix_caching=True, has_next=True)
-    second = Plan(requests[half:], 2, prefix_caching=True, after=first.end)
+    first = Plan(requests[:half], PlanRules(2), has_next=True)
+    second = Plan(requests[half:], PlanRules(2), after=first.end)
     if not len(first):
         return
     *_, last = list(first)
@@ -247,7 +247,7 @@ def test_a_window_goes_on_where_the_last_one_ended(seed: int) -> None:
     # The rows that have most in common with the last one come first.
     assert in_common == sorted(in_common, reverse=True)
     assert second.tree.common[0] == in_common[0]
-    alone = Plan(requests[half:], 2, prefix_caching=True)
+    alone = Plan(requests[half:], PlanRules(2))
     shared = {s.request.index: s.num_shared_tokens for s in alone}
     assert {s.request.index: s.num_shared_tokens for s in second} == shared
     assert (

@@ -3,7 +3,7 @@
 import pytest
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSplit, num_pinned_blocks
 from pagedrun.paged.values.planned_request import BranchPoint
 from pagedrun.paged.values.request import Request
@@ -105,7 +105,7 @@ def plan_of(prompts: list[list[int]], max_tokens: int = 5, beam_width: int = 1) 
         max_tokens=max_tokens, temperature=float(beam_width == 1), beam_width=beam_width
     )
     requests = [Request(index, tuple(prompt), params) for index, prompt in enumerate(prompts)]
-    return Plan(requests, SIZE, prefix_caching=True)
+    return Plan(requests, PlanRules(SIZE))
 
 
 def test_what_a_plan_takes() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.prefix_tree import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -28,7 +28,7 @@ def requests_of(rows: list[tuple[list[int], int]]) -> list[Request]:
 
 
 def planned(requests: list[Request], seed: int | None = None) -> Plan:
-    return Plan(requests, 2, prefix_caching=True, read_once=PAIRS, sample_seed=seed)
+    return Plan(requests, PlanRules(2, read_once=PAIRS), sample_seed=seed)
 
 
 def num_common(one: tuple[int, ...], two: tuple[int, ...]) -> int:
@@ -82,10 +82,10 @@ def test_a_question_that_several_ask_runs_for_the_most_urgent() -> None:
     params = SamplingParams(max_tokens=4)
     prompts = [((1, 2), 0), ((3, 4), 0), ((5, 6), 0), ((3, 4), -1)]
     requests = [Request(i, p, params, priority=q) for i, (p, q) in enumerate(prompts)]
-    plan = Plan(requests, 2, prefix_caching=True)
+    plan = Plan(requests, PlanRules(2))
     assert next(iter(plan)).request.index == 1
     assert [each.index for each in plan.duplicates.asked[1]] == [1, 3]
-    answered = Plan(requests, 2, prefix_caching=True, done={3})
+    answered = Plan(requests, PlanRules(2), done={3})
     assert next(iter(answered)).request.index == 0
 
 
@@ -122,5 +122,5 @@ def test_rows_keep_their_draw_when_a_run_is_resumed() -> None:
     requests = requests_of([([index, 1], 0) for index in range(64)])
     order = [each.request.index for each in planned(requests, seed=5)]
     done = set(order[:20])
-    rest = Plan(requests, 2, prefix_caching=True, done=done, sample_seed=5)
+    rest = Plan(requests, PlanRules(2), done=done, sample_seed=5)
     assert [each.request.index for each in rest] == order[20:]

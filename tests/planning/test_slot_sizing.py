@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.pool_sizing import SlotSizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -22,7 +22,7 @@ def plan_of(num_rows: int, **params: Any) -> Plan:
     """Rows that have 200 tokens in common, each with four of its own."""
     given = SamplingParams(temperature=1.0, **params)
     rows = [Request(i, (*range(200), *(1000 + i,) * 4), given) for i in range(num_rows)]
-    return Plan(rows, 16, prefix_caching=True, min_state_tokens=64)
+    return Plan(rows, PlanRules(16, min_state_tokens=64))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_slots_are_for_those_that_run_and_the_levels_of_the_tree(
 
 def test_beams_take_their_steps_together() -> None:
     rows = [Request(0, tuple(range(40)), SamplingParams(beam_width=12, ignore_eos=True))]
-    plan = Plan(rows, 16, prefix_caching=True, min_state_tokens=64)
+    plan = Plan(rows, PlanRules(16, min_state_tokens=64))
     sizes = SlotSizer(CONFIG, 1000, BUDGET).sizes(plan, is_whole=True)
     assert sizes is not None
     assert sizes.num_slots >= 2 * 12

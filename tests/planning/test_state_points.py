@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.prefix_reuse import StatePoints
 from pagedrun.paged.values.planned_request import BranchPoint
 from pagedrun.paged.values.request import Request
@@ -49,7 +49,7 @@ def test_what_spares_little_begins_at_the_level_above() -> None:
 def test_a_scored_prompt_begins_with_nothing() -> None:
     params = [SamplingParams(max_tokens=3, prompt_logprobs=each) for each in (None, 1)]
     requests = [Request(index, (7,) * 20 + (index,), each) for index, each in enumerate(params)]
-    plan = Plan(requests, SIZE, prefix_caching=True, min_state_tokens=1)
+    plan = Plan(requests, PlanRules(SIZE, min_state_tokens=1))
     begins = {each.request.index: each.num_state_blocks for each in plan}
     assert begins[1] == 0
 
@@ -61,8 +61,8 @@ def test_the_next_window_begins_with_what_the_last_row_has_left_open() -> None:
         [Request(0, (*trunk, 1), params), Request(1, (*trunk, 2), params)],
         [Request(2, (*trunk, 3), params), Request(3, (*trunk, 4), params)],
     ]
-    first = Plan(windows[0], SIZE, prefix_caching=True, has_next=True, min_state_tokens=1)
-    second = Plan(windows[1], SIZE, prefix_caching=True, after=first.end, min_state_tokens=1)
+    first = Plan(windows[0], PlanRules(SIZE, min_state_tokens=1), has_next=True)
+    second = Plan(windows[1], PlanRules(SIZE, min_state_tokens=1), after=first.end)
     assert [each.num_state_blocks for each in (*first, *second)] == [0, 10, 10, 10]
     assert [counts(each.state_points) for each in first] == [[10], [10]]
 
@@ -80,7 +80,7 @@ def test_every_row_finds_the_state_that_it_is_to_begin_with(seed: int) -> None:
     params = SamplingParams(max_tokens=3, temperature=1.0)
     requests = [Request(index, prompt, params) for index, prompt in enumerate(prompts)]
     min_tokens = pick.choice([1, 8, 64])
-    plan = Plan(requests, SIZE, prefix_caching=True, min_state_tokens=min_tokens)
+    plan = Plan(requests, PlanRules(SIZE, min_state_tokens=min_tokens))
     states: set[tuple[int, ...]] = set()
     num_open: list[int] = []
     for planned in plan:

@@ -33,7 +33,8 @@ class ThreadedModel(ReplicatedModel):
 
     def load_engine(self) -> ReplicaEngine:
         limits = RequestLimits(self.config.max_position_embeddings, self.config.vocab_size)
-        basis = replace(BASIS, limits=limits, max_blocks=4096, block_size=16)
+        rules = replace(BASIS.rules, max_blocks=4096, block_size=16)
+        basis = replace(BASIS, limits=limits, rules=rules)
         pool = ThreadPool(4, lambda number: ScriptedEngine(number, basis=basis))
         return ReplicaEngine(self.settings, Crew(pool, 0.0))
 

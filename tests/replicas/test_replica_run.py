@@ -10,7 +10,7 @@ from threading import Event, Lock
 import pytest
 
 from pagedrun.paged.metrics.timeline import ReplicatedStep, RunHooks, StepRecord
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.replica_messages import VERSION
@@ -55,7 +55,7 @@ def expected(*windows: list[Request]) -> dict[int, list[str]]:
     after = None
     for rows in windows:
         plan = Plan(
-            rows, CONFIG.block_size, prefix_caching=True, read_once=BASIS.read_once, after=after
+            rows, PlanRules(CONFIG.block_size, read_once=BASIS.rules.read_once), after=after
         )
         after = plan.end
         for planned in plan:
@@ -267,7 +267,8 @@ def test_another_one_is_asked_for_where_a_replica_is_lost_while_it_loads(num_los
 
 def test_the_smallest_pool_decides_which_rows_are_too_large() -> None:
     def small(number: int) -> ScriptedEngine:
-        return ScriptedEngine(number, basis=replace(BASIS, max_blocks=4 if number else 64))
+        rules = replace(BASIS.rules, max_blocks=4 if number else 64)
+        return ScriptedEngine(number, basis=replace(BASIS, rules=rules))
 
     rows = [*requests(20), Request(20, tuple(range(1, 31)), SAMPLED)]
     run = engine(ThreadPool(2, small)).start(rows)
@@ -282,7 +283,7 @@ def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None
     with_default = ReplicaEngine(replace(CONFIG, block_size=16), Crew(ThreadPool(2), 0.0))
     run = with_default.start(requests(40))
     assert answers(run) == expected(requests(40))
-    assert with_default.config.block_size == BASIS.block_size == 4
+    assert with_default.config.block_size == BASIS.rules.block_size == 4
     run.close()
 
 

@@ -14,6 +14,7 @@ from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.planning.plan import PlanRules
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.planning.sizing import PlanBasis
@@ -35,9 +36,7 @@ MAX_MODEL_LEN, VOCAB_SIZE = 64, 200
 CUT_AFTER = 50
 BASIS = PlanBasis(
     RequestLimits(MAX_MODEL_LEN, VOCAB_SIZE),
-    max_blocks=64,
-    block_size=4,
-    read_once=ReadOnce(4, 8),
+    PlanRules(4, max_blocks=64, read_once=ReadOnce(4, 8)),
 )
 OnRow = Callable[[int, int], None]
 """Called with a replica's number and a row that it is about to answer."""

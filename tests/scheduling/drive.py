@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -70,10 +70,12 @@ class Drive:
     def __post_init__(self) -> None:
         self.plan = Plan(
             self.requests,
-            self.block_size,
-            prefix_caching=self.prefix_caching,
-            max_blocks=self.num_blocks,
-            min_state_tokens=self.min_state_tokens if self.num_slots else None,
+            PlanRules(
+                self.block_size,
+                prefix_caching=self.prefix_caching,
+                max_blocks=self.num_blocks,
+                min_state_tokens=self.min_state_tokens if self.num_slots else None,
+            ),
         )
         self.pool = RecordingPool(self.num_blocks, self.block_size)
         self.windowed_pools = [

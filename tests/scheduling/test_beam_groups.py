@@ -9,7 +9,7 @@ from pagedrun.paged.cache.block_pool import SwapSpace, TransferKind
 from pagedrun.paged.metrics.inspection import Question, inspect_run
 from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot import Snapshot
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.beam_search import NextBeam
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -61,7 +61,7 @@ class PlayedBeams:
             states=None if slots is None else StatePool(slots, SwapSpace(num_slots)),
         )
         keeps = 1 if num_slots else None
-        plan = Plan(list(requests), SIZE, prefix_caching=True, min_state_tokens=keeps)
+        plan = Plan(list(requests), PlanRules(SIZE, min_state_tokens=keeps))
         self.scheduler.add(plan, len(plan))
         self.recorder = Recorder(self.pool, self.scheduler.residency)
         self.num_steps = 0

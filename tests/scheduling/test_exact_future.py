@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.request import Request
@@ -75,7 +75,7 @@ def test_knowing_the_future_never_finds_less_than_remembering_the_past(
     prompts: list[list[int]], spare: int
 ) -> None:
     num_blocks = max(-(-len(prompt) // SIZE) for prompt in prompts) + spare
-    plan = Plan(requests_of(prompts), SIZE, prefix_caching=True)
+    plan = Plan(requests_of(prompts), PlanRules(SIZE))
     ordered = [sequence.request.prompt_token_ids for sequence in plan]
     hits, evictions = exact_hits(plan, num_blocks)
     assert hits >= lru_hits(ordered, num_blocks)
@@ -88,7 +88,7 @@ def test_in_the_order_of_the_input_the_past_misleads() -> None:
     """So that the comparison above is one: two groups that take turns drive each other out."""
     heads = [[0] * 12, [1] * 12]
     prompts = [[*heads[i % 2], i // 2 % 2, i // 4] for i in range(8)]
-    plan = Plan(requests_of(prompts), SIZE, prefix_caching=True)
+    plan = Plan(requests_of(prompts), PlanRules(SIZE))
     hits, _ = exact_hits(plan, 8)
     assert hits == int(plan.tree.num_hit_blocks.sum()) == 36
     assert lru_hits([tuple(prompt) for prompt in prompts], 8) == 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -115,7 +115,7 @@ def test_a_request_that_can_never_fit_is_not_added() -> None:
     drive = Drive([request(0, range(8), max_tokens=9), request(1, range(8), max_tokens=10)], 4, 4)
     assert drive.refused == {1}  # 8 + 9 stored tokens need a fifth block, 8 + 8 do not
     drive.finish()
-    unchecked = Plan(drive.requests, 4, prefix_caching=True)
+    unchecked = Plan(drive.requests, PlanRules(4))
     groups = [GroupPool(BlockPool(4, 4), SwapSpace(0))]
     scheduler = Scheduler(groups, SchedulerLimits(8, 64), SWAP)
     scheduler.add(unchecked, len(unchecked))

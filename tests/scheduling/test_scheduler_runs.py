@@ -5,7 +5,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import TransferKind
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.values.request import Request
 from tests.scheduling.drive import (
     RECOMPUTE,
@@ -87,7 +87,7 @@ def test_the_planned_pool_is_large_enough(
     requests: list[Request], block_size: int, budget: int, max_num_seqs: int
 ) -> None:
     """With `num_blocks_needed` blocks nothing is preempted and no shared prefix is lost."""
-    plan = Plan(requests, block_size, prefix_caching=True)
+    plan = Plan(requests, PlanRules(block_size))
     num_blocks = plan.num_blocks_needed(max_num_seqs)
     drive = Drive(requests, block_size, num_blocks, max_num_seqs, budget).finish()
     assert not drive.refused

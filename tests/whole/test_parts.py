@@ -12,8 +12,10 @@ import pytest
 
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import Run
+from pagedrun.paged.planning.plan import PlanRules
 from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart
 from pagedrun.paged.planning.planner import PartPlanner, Planner, RequestLimits
+from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS
 from pagedrun.paged.planning.windows import PlannedWindow
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -40,11 +42,14 @@ def demo_requests(engine: Engine) -> list[Request]:
 
 def planner_of(engine: Engine) -> Planner:
     return Planner(
-        engine.config,
+        PlanRules(
+            engine.config.block_size,
+            engine.config.prefix_caching,
+            max_blocks=10_000,
+            read_once=engine.loaded.device.read_once,
+            min_state_tokens=MIN_STATE_TOKENS if engine.loaded.model.state_specs() else None,
+        ),
         RequestLimits(engine.max_model_len, engine.loaded.config.vocab_size),
-        max_blocks=10_000,
-        read_once=engine.loaded.device.read_once,
-        keeps_states=bool(engine.loaded.model.state_specs()),
     )
 
 

@@ -27,7 +27,7 @@ from pagedrun.paged.cache.prefix_store.folder import MEMORY, StoreFolder, stamps
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
 from pagedrun.paged.cache.prefix_store.store_files import PrefixIndex, is_finite
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.prefix_reuse import StoreRoom, tokens_to_store
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey
@@ -84,7 +84,7 @@ def plan_of(prompts: list[list[int]]) -> Plan:
         Request(index, tuple(prompt), SamplingParams(max_tokens=2, n=1 + index % 2))
         for index, prompt in enumerate(prompts)
     ]
-    return Plan(requests, 16, prefix_caching=True)
+    return Plan(requests, PlanRules(16))
 
 
 @settings(deadline=None, max_examples=50)

@@ -9,7 +9,7 @@ import pytest
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.planning.forecast import Forecast
 from pagedrun.paged.planning.forecast_sections import ForecastFigures
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -30,7 +30,7 @@ def make_plan(seed: int, num_rows: int = 60) -> Plan:
         )
         for index in range(num_rows)
     ]
-    return Plan(requests, BLOCK, prefix_caching=True)
+    return Plan(requests, PlanRules(BLOCK))
 
 
 def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
@@ -84,9 +84,7 @@ def test_a_nested_prefix_names_the_one_around_it() -> None:
     outer, inner = tuple(range(16)), tuple(range(20, 32))
     prompts = [outer + inner + (50 + i,) for i in range(5)] + [(*outer, 70 + i) for i in range(9)]
     params = SamplingParams(max_tokens=2, temperature=1.0)
-    plan = Plan(
-        [Request(i, prompt, params) for i, prompt in enumerate(prompts)], BLOCK, prefix_caching=True
-    )
+    plan = Plan([Request(i, prompt, params) for i, prompt in enumerate(prompts)], PlanRules(BLOCK))
     told = forecast_of(plan, 500)["tree"]["top_prefixes"]
     shapes = [(each["tokens"], each["rows"], each["parent"]) for each in told]
     assert shapes == [(16, 14, None), (28, 5, 0)]

@@ -12,7 +12,7 @@ from pagedrun.paged.cache.block_pool import PoolCounts
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
 from pagedrun.paged.planning.forecast import BlockSizes, best_block_size
 from pagedrun.paged.planning.forecast_sections import BlockSizeFigures
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.simulation import (
     Simulation,
     Simulator,
@@ -37,7 +37,7 @@ def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) 
             temperature=1.0,
         )
         requests.append(Request(index, tuple(map(int, prompt)), params))
-    return Plan(requests, 16, prefix_caching=prefix_caching)
+    return Plan(requests, PlanRules(16, prefix_caching=prefix_caching))
 
 
 SPEC = KVCacheSpec(num_layers=4, num_kv_heads=1, head_dim=2, dtype="float32")  # 64 bytes a token

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.planning.plan import Plan
-from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart, num_common
+from pagedrun.paged.planning.plan import Plan, PlanRules
+from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart, num_common
 from pagedrun.paged.planning.planner import PartPlanner, part_nodes, prefix_nodes
 from pagedrun.paged.planning.simulation import Simulation, Simulator
 from pagedrun.paged.planning.units import (
@@ -29,10 +30,16 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 Prompts = list[tuple[int, ...]]
 
 
-def plan_of(prompts: Prompts, size: int = 4, **settings: object) -> Plan:
+def plan_of(
+    prompts: Prompts,
+    size: int = 4,
+    after: PlanEnd | None = None,
+    has_next: bool = False,
+    **rules: Any,
+) -> Plan:
     params = SamplingParams(max_tokens=4, temperature=1.0)
     requests = [Request(3 * row, prompt, params) for row, prompt in enumerate(prompts)]
-    return Plan(requests, size, prefix_caching=True, **settings)  # type: ignore[arg-type]
+    return Plan(requests, PlanRules(size, **rules), after=after, has_next=has_next)
 
 
 def grouped(seed: int, num_rows: int, num_groups: int = 6) -> Prompts:

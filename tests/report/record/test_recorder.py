@@ -15,7 +15,7 @@ from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot import PrefixNodes, Snapshot
 from pagedrun.paged.metrics.snapshot_file import MAX_COUNT, read_snapshot
 from pagedrun.paged.metrics.timeline import RunHooks
-from pagedrun.paged.planning.plan import Plan
+from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.planner import prefix_nodes
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.request import Request
@@ -268,7 +268,7 @@ def test_the_best_of_a_tree_still_are_a_tree() -> None:
 
 def test_the_tree_of_a_plan() -> None:
     asked = requests()[:30]
-    plan = Plan(asked, SIZE, prefix_caching=True)
+    plan = Plan(asked, PlanRules(SIZE))
     log = ResidencyLog()
     engine_pool = BenchModel.from_shape("tiny").engine(dtype="float32").start([asked[0]]).pool
     recorder = Recorder(engine_pool, log)
