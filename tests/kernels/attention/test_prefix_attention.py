@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, PrefixGroups, Softmax
 from pagedrun.kernels.cpu.attention import group_attention
+from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
