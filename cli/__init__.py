@@ -1,1 +1,1 @@
-"""What the user types and sees. The only place for Typer and Rich; `--help` imports no torch."""
+"""Command line: the only package with Typer and Rich. `--help` imports no torch."""

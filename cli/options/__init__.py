@@ -1,1 +1,1 @@
-"""From flags and recipes to settings, and from settings to a job."""
+"""Settings from flags, recipes and defaults, and job configurations from settings."""

@@ -1,1 +1,1 @@
-"""The HTML pages: one file each, complete in itself, that nothing from elsewhere can change."""
+"""HTML pages: self-contained files without external resources."""

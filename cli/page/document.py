@@ -1,9 +1,8 @@
-"""Document: an HTML page in one file, complete in itself.
+"""Self-contained HTML pages.
 
-A content security policy in the page's head allows its own scripts, by their digests, and
-nothing else: no other script, no request to anywhere. Text from files and models goes into the
-page as text only, through `safe` and then escaped; figures for the charts as JSON that no tag
-can end.
+A content security policy in the page's head allows its own scripts, by digest, and nothing else: no
+other script and no request. Text from files and models is passed through `safe` and HTML-escaped;
+figures for the charts are JSON in which no tag can end.
 """
 
 import base64
@@ -26,17 +25,17 @@ from pagedrun.paged.files.atomic import replace_file
 from pagedrun.paged.job.output.output_file import OutputError
 
 ASSETS = Path(__file__).parent / "assets"
-# Written as escapes, none of these can end a script or begin a comment. JSON in ASCII has no
-# U+2028 or U+2029 as it is.
+# Escaped, none of these can end a script or begin a comment. ASCII JSON contains no literal U+2028
+# or U+2029.
 _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One page: a template of `assets/`, its scripts in order, and what they are given.
+    """Page: a template of `assets/`, its scripts in order, and their input.
 
-    `values` are for the template; every string among them may be somebody else's. `data` is for
-    the scripts, and must be what JSON can hold.
+    `values` are variables of the template; their strings are untrusted. `data` is the scripts' input,
+    serialized as JSON.
     """
 
     template: str
@@ -45,7 +44,7 @@ class Document:
     data: Mapping[str, object]
 
     def html(self) -> str:
-        """Return the page."""
+        """Return the page as HTML."""
         scripts = [_plotly(), *(_script(name) for name in ("charts.js", *self.scripts))]
         digests = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
         return (
@@ -63,9 +62,7 @@ class Document:
         )
 
     def write(self, path: Path) -> None:
-        """Write the page to `path`, whole or not at all, for its owner's eyes; raises
-        `OutputError`.
-        """
+        """Write the page to `path` atomically, readable by its owner only; raises `OutputError`."""
         try:
             replace_file(path, [self.html().encode("utf-8")])
         except OSError as error:
@@ -73,7 +70,7 @@ class Document:
 
 
 def embed(data: Mapping[str, object]) -> str:
-    """Return `data` as JSON that may be in a script element: in ASCII, and without a tag."""
+    """Return `data` as ASCII JSON without tags, safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate(_JSON_ESCAPES)
 
@@ -89,7 +86,7 @@ def _script(name: str) -> str:
 
 
 def _closed(script: str) -> str:
-    """Return a script as it is written into a page, where these would be read as markup."""
+    """Return `script`; `AssertionError` if it contains markup that would end its element."""
     lowered = script.lower()
     assert not any(each in lowered for each in ("</script", "<script", "<!--", "\r")), "not inline"
     return script
@@ -114,12 +111,12 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Return what the template prints for a value: text without anything invisible in it."""
+    """Return a template value, text with invisible characters escaped."""
     return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 class Headline(NamedTuple):
-    """What the figure is (`label`), the figure as text, and what to compare it with."""
+    """Large figure of a page: its label, its value as text, and a comparison."""
 
     label: str
     value: str

@@ -1,7 +1,7 @@
 """Page files of `generate --html` and `inspect-cache --html`.
 
-The target is checked before a run begins, because a refusal afterwards would cost the page.
-The page itself is made by `run_page`, imported when it is written: it needs Jinja.
+The target is checked before a run begins, so that a run is not followed by a refusal. `run_page`
+renders the page; it is imported only then, because it needs Jinja.
 """
 
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_job_page(config: JobConfig, path: Path) -> None:
-    """Raise `UsageError` if the job's page cannot go to `path`."""
+    """Raise `UsageError` if the job's page cannot be written to `path`."""
     files = [
         *((None if name == STDIN else name, "input") for name in config.inputs),
         (None if config.output == STDOUT else config.output, "output"),
@@ -33,24 +33,21 @@ def check_job_page(config: JobConfig, path: Path) -> None:
 
 
 def write_job_page(result: "JobResult", config: JobConfig, path: Path) -> None:
-    """Write the page of a finished job; raises `OutputError`, the rows are written by then."""
-    from pagedrun.cli.page.run_page import write_run_page  # needs Jinja, which most runs do not
+    """Write the page of a finished job, whose rows are already written; raises `OutputError`."""
+    from pagedrun.cli.page.run_page import write_run_page  # needs Jinja
 
     name = inputs_stem(config.inputs) if config.output == STDOUT else Path(config.output).name
     write_run_page(result.report, result.snapshot, path, name)
 
 
 def check_saved_page(files: "RunFiles", path: Path) -> None:
-    """Raise `UsageError` if the page cannot go to `path`: it replaces pages, and nothing else."""
+    """Raise `UsageError` if the page cannot be written to `path`; only a page is replaced."""
     names = ("output", "report", "snapshot", "manifest")
     check_target(path, [(getattr(files, name), name) for name in names])
 
 
 def write_saved_page(files: "RunFiles", snapshot: "Snapshot | None", path: Path) -> None:
-    """Write the page of a run, whose report has been read and found to be one, to `path`.
-
-    Raises `OutputError` if the page cannot be written.
-    """
+    """Write the page of a run, whose report was validated, to `path`; raises `OutputError`."""
     from pagedrun.cli.page.run_page import write_run_page
 
     report = None if files.report is None else json.loads(files.report.read_bytes())
@@ -59,7 +56,7 @@ def write_saved_page(files: "RunFiles", snapshot: "Snapshot | None", path: Path)
 
 
 _HTML = option("html")
-MARK = b'<meta name="generator" content="pagedrun">'  # is near the beginning of every page
+MARK = b'<meta name="generator" content="pagedrun">'  # near the beginning of every page
 _MARK_WITHIN = 200
 
 
@@ -71,9 +68,8 @@ def check_target(
 ) -> None:
     """Raise `UsageError` if a page cannot be written to `path`.
 
-    `others` are files that it must not be, each with what it is to the user. `overwrite` says
-    whether a file that is there already may be replaced; None for a command without that flag: it
-    replaces pages, and nothing else.
+    others: files that the page must not replace, each with its name for messages. overwrite: permits
+    an existing file to be replaced; None, for commands without that flag, permits pages only.
     """
     for other, what in others:
         if other is not None and os.path.realpath(path) == os.path.realpath(other):

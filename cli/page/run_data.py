@@ -1,8 +1,8 @@
-"""Data of a run page's charts: columns of the report, and the snapshot reduced in size.
+"""Chart data of a run page: columns of the report, and the snapshot reduced in size.
 
-Columns of numbers are differences, deflated, in base64: they consist mostly of zeros, so that
-hundreds of samples of tens of thousands of blocks take a few hundred kilobytes. The report may
-come from a file that anyone may have changed: `ReportReading` checks every figure.
+Columns of numbers are stored as differences, deflated, in base64. Most differences are zero, so
+hundreds of samples of tens of thousands of blocks take a few hundred kilobytes. The report is
+untrusted input: `CheckedReport` validates every figure.
 """
 
 import base64
@@ -37,7 +37,7 @@ LEDGER: tuple[LedgerPart, ...] = ("weights", "kv_pool", "activations_peak", "oth
 
 
 class Timeline(TypedDict):
-    """The report's `timeline` as columns, equally long; one that nobody knows is empty."""
+    """Columns of the report's `timeline`, equally long; unknown columns are empty."""
 
     t: list[float]
     step: list[float]
@@ -51,56 +51,56 @@ class Timeline(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ReportReading:
-    """The sections of a report (the object in `OUT.report.json`), whatever is in it.
+    """Sections of an untrusted report (the object in `OUT.report.json`).
 
-    A figure that is not there, or is no finite number, is 0.
+    A figure that is missing, or not a finite number, is 0.
     """
 
     report: Mapping[str, object]
 
     @property
     def rows(self) -> RowCounts:
-        """How the rows ended."""
+        """Counts of rows."""
         return self._section("rows", RowCounts)
 
     @property
     def tokens(self) -> TokenFigures:
-        """What was computed."""
+        """Counts of tokens."""
         return self._section("tokens", TokenFigures)
 
     @property
     def time(self) -> TimeFigures:
-        """How long it took."""
+        """Times and rates."""
         return self._section("time", TimeFigures)
 
     @property
     def kv(self) -> KVFigures:
-        """What the pool held."""
+        """Figures of the KV pool."""
         return self._section("kv", KVFigures)
 
     @property
     def prefix(self) -> PrefixFigures:
-        """What sharing gave."""
+        """Figures of prefix sharing."""
         return self._section("prefix", PrefixFigures)
 
     @property
     def copy_on_write(self) -> CopyCounts:
-        """What was copied to be written to."""
+        """Counts of forks and copied blocks."""
         return self._section("copy_on_write", CopyCounts)
 
     @property
     def preemptions(self) -> PreemptionCounts:
-        """How often a row gave way."""
+        """Counts of preemptions."""
         return self._section("preemptions", PreemptionCounts)
 
     @property
     def ledger(self) -> dict[LedgerPart, int]:
-        """Where the bytes went, by the report's names, in its order."""
+        """Bytes of each part of the memory, in the order of `LEDGER`."""
         memory = self._section("memory", MemoryFigures)
         return {name: memory[name] for name in LEDGER}
 
     def groups(self) -> list[GroupFigures]:
-        """Return the pools of a model with several groups of layers."""
+        """Return the pools of a model with several KV groups."""
         found = self._object("kv").get("groups")
         records = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         return [self._group(one) for one in records]
@@ -113,11 +113,11 @@ class ReportReading:
         )
 
     def numbers(self, part: str) -> dict[str, float]:
-        """Return the figures of an object by name; names are whatever the report has."""
+        """Return the figures of an object of the report, by name."""
         return {str(name): _number(value) for name, value in self._object(part).items()}
 
     def texts(self, part: str) -> dict[str, str]:
-        """Return what an object of the report says, by name, as text; objects in it are opened."""
+        """Return the values of an object as text, by name; nested objects are flattened."""
         lines: dict[str, str] = {}
         for name, value in self._object(part).items():
             inside = value if isinstance(value, dict) else {"": value}
@@ -125,13 +125,13 @@ class ReportReading:
         return lines
 
     def advice(self) -> list[str]:
-        """Return what the report advises, a sentence or two each."""
+        """Return the sentences of the advice."""
         found = self.report.get("advice")
         each = found if isinstance(found, list) else []
         return [str(one["sentence"]) for one in each if isinstance(one, dict) and "sentence" in one]
 
     def timeline(self) -> Timeline:
-        """Return the timeline as columns."""
+        """Return the columns of the timeline."""
         found = self.report.get("timeline")
         each = found if isinstance(found, list) else []
         records = [one for one in each if isinstance(one, dict)]
@@ -142,7 +142,7 @@ class ReportReading:
         return section_of(kind, lambda name: _number(found.get(name)))
 
     def _object(self, part: str) -> Mapping[str, object]:
-        """Return an object of the report, empty if there is none."""
+        """Return an object of the report, empty if missing."""
         found = self.report.get(part)
         return found if isinstance(found, dict) else {}
 
@@ -161,7 +161,7 @@ _STEPS_OF_TEN = (1, 2, 5)
 
 
 class PoolShown(TypedDict):
-    """The pool, and what of it was used."""
+    """Size and use of the pool."""
 
     block_size: int
     num_blocks: int
@@ -172,7 +172,7 @@ class PoolShown(TypedDict):
 
 
 class Packed(TypedDict):
-    """A column of whole numbers as JSON holds it: compressed differences, as base64."""
+    """Column of integers: its differences, compressed, in base64."""
 
     type: str
     width: int
@@ -180,8 +180,10 @@ class Packed(TypedDict):
 
 
 class MapShown(TypedDict):
-    """The pool at its sampled moments, and who held what; `rowStride` divides the rows' indices.
-    The samples of `beamRows` are beams."""
+    """Blocks and holders at the sampled steps.
+
+    Holders are included for rows whose index `rowStride` divides; samples of `beamRows` are beams.
+    """
 
     blockSize: int
     numBlocks: int
@@ -195,7 +197,7 @@ class MapShown(TypedDict):
 
 
 class Histogram(TypedDict):
-    """Bars of equal width: where each begins, and how many sequences are in it."""
+    """Bars of equal width: the beginning and the number of sequences of each."""
 
     width: int
     begins: list[int]
@@ -203,14 +205,14 @@ class Histogram(TypedDict):
 
 
 class LengthsShown(TypedDict):
-    """How long prompts were, and answers, in tokens."""
+    """Histograms of prompt and answer lengths, in tokens."""
 
     prompts: Histogram
     answers: Histogram
 
 
 class RunData(TypedDict):
-    """What the scripts draw; a prefix is [parent, start, end, rows, row, saved]."""
+    """Input of the scripts; a prefix is [parent, start, end, rows, row, saved]."""
 
     kv: PoolShown
     rows: int
@@ -228,7 +230,7 @@ def run_data(
     max_holdings: int = MAX_HOLDINGS,
     max_prefixes: int = MAX_PREFIXES,
 ) -> RunData:
-    """Return what the scripts draw, as JSON can hold it; holdings and prefixes up to so many."""
+    """Return the input of the scripts, with a limited number of holdings and prefixes."""
     timeline = reading.timeline()
     if not timeline["t"] and snapshot is not None:
         timeline = sampled_timeline(snapshot)
@@ -256,7 +258,7 @@ def _pool(reading: ReportReading, snapshot: Snapshot | None) -> PoolShown:
 
 
 def sampled_timeline(snapshot: Snapshot) -> Timeline:
-    """Return the timeline as far as the samples tell it: who ran and who waited they do not."""
+    """Return the timeline of the samples, without counts of running and waiting sequences."""
     samples = snapshot.samples
     _, cached, private, shared = state_counts(samples).T
     return {
@@ -272,7 +274,7 @@ def sampled_timeline(snapshot: Snapshot) -> Timeline:
 
 
 def _map(snapshot: Snapshot, max_holdings: int) -> MapShown | None:
-    """Return the pool at its sampled moments, and who held what; None without a moment."""
+    """Return blocks and holders at the sampled steps; None without a sample."""
     samples = snapshot.samples
     if not len(samples) or not snapshot.num_blocks:
         return None
@@ -292,13 +294,13 @@ def _map(snapshot: Snapshot, max_holdings: int) -> MapShown | None:
 
 
 def kept_moments(num_samples: int, num_blocks: int) -> NDArray[np.int64]:
-    """Return the samples that fit into a page: all, or equally far ones with first and last."""
+    """Return the indices of the samples on the page: all, or evenly spaced ones."""
     num_kept = min(num_samples, max(MAX_CELLS // num_blocks, 2))
     return np.unique(np.linspace(0, num_samples - 1, num_kept).round().astype(np.int64))
 
 
 def _kept_holdings(snapshot: Snapshot, max_holdings: int) -> tuple[Holdings, int]:
-    """Return the holdings of as many rows as fit, and by what the rows' indices divide."""
+    """Return at most `max_holdings` holdings, and the stride of the row indices in them."""
     holdings, stride = snapshot.holdings, max(snapshot.row_stride, 1)
     while len(holdings) > max_holdings:
         stride *= 2
@@ -309,8 +311,8 @@ def _kept_holdings(snapshot: Snapshot, max_holdings: int) -> tuple[Holdings, int
 def _prefixes(prefixes: PrefixNodes, max_prefixes: int) -> list[list[int]]:
     """Return the tree's nodes as [parent, start, end, rows, row, saved], parents first.
 
-    Of a large tree those that most rows share: no node has more rows than its parent, so that the
-    parents of those that are kept are kept as well.
+    A large tree keeps the nodes with the most rows. No node has more rows than its parent, so the
+    parents of kept nodes are kept.
     """
     order = np.argsort(-prefixes.rows, kind="stable")[:max_prefixes]
     place = {int(node): index for index, node in enumerate(order)}
@@ -328,7 +330,7 @@ def _prefixes(prefixes: PrefixNodes, max_prefixes: int) -> list[list[int]]:
 
 
 def _lengths(snapshot: Snapshot) -> LengthsShown:
-    """Return a histogram of the prompts' lengths and one of the answers'."""
+    """Return the histograms of prompt and answer lengths."""
     lengths = snapshot.lengths
     return {
         "prompts": histogram(lengths.tokens, lengths.prompts),
@@ -337,10 +339,10 @@ def _lengths(snapshot: Snapshot) -> LengthsShown:
 
 
 def histogram(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> Histogram:
-    """Return bars of equal width: where each begins, and the sequences in it.
+    """Return a histogram of `counts` over `tokens`, both [num_lengths].
 
-    tokens, counts: [num_lengths]. At most about `MAX_BARS` bars, of a width that is 1, 2 or 5 times
-    a power of ten, from the first bar with anything in it to the last.
+    It has about `MAX_BARS` bars at most, whose width is 1, 2 or 5 times a power of ten, from the
+    first nonempty bar to the last.
     """
     there = counts > 0
     if not there.any():
@@ -371,8 +373,7 @@ _STORED = {"u": ("uint16", "<u2"), "i": ("int32", "<i4"), "b": ("uint16", "<u2")
 def pack(column: NDArray[Any]) -> Packed:
     """Return `column`, of one or two dimensions, for `unpack` in charts.js.
 
-    Differences are taken along the first dimension, and wrap as the type does. Takes bool, uint16
-    and int32.
+    Differences along the first dimension wrap around. dtype: bool, uint16 or int32.
     """
     name, stored = _STORED[column.dtype.kind]
     assert column.dtype.kind == "b" or column.dtype == name, f"cannot pack {column.dtype}"

@@ -1,4 +1,4 @@
-"""The page of a run: what `generate --html` and `inspect-cache --html` write."""
+"""Page of a run, written by `generate --html` and `inspect-cache --html`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,10 +37,9 @@ def write_run_page(
 ) -> None:
     """Write the page of a run to `path`.
 
-    `report` is the object in `OUT.report.json`, None where a run was interrupted and left none:
-    the page then has what the snapshot knows. Without a snapshot it says that the blocks are not
-    known. `name` is what the run is called, its output. Raises `OutputError` if the page cannot be
-    written.
+    report: the object in `OUT.report.json`; None after an interrupted run, whose page shows the
+    snapshot only. Without a snapshot the page has no blocks. name: title of the run, its output file.
+    Raises `OutputError` if the page cannot be written.
     """
     run_document(report, snapshot, name).write(path)
 
@@ -76,7 +75,7 @@ def run_document(
 
 
 def headlines(reading: ReportReading) -> list[Headline]:
-    """Return the large figures."""
+    """Return the large figures at the top of the page."""
     rows, kv, prefix = reading.rows, reading.kv, reading.prefix
     failed = f"{rows['failed']:,.0f} failed" if rows["failed"] else "all ok"
     of_rows = Headline("rows", f"{rows['total']:,.0f}", failed)
@@ -128,7 +127,7 @@ def headlines(reading: ReportReading) -> list[Headline]:
 
 
 def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
-    """Return label, size and share of the whole for each part of the memory."""
+    """Return label, size and share of each part of the memory."""
     ledger = reading.ledger
     total = sum(ledger.values())
     if not total:
@@ -140,8 +139,7 @@ def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
 def _groups(
     reading: ReportReading, snapshot: Snapshot | None
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return name, blocks and bytes of the pool of each group of layers, and what of it was held at
-    its peak; nothing for a model with one."""
+    """Return name, blocks, bytes, peak blocks and peak bytes of each KV group; empty for one group."""
     if snapshot is None:
         pools: Sequence[GroupFigures | InspectedGroup] = reading.groups()
     else:
@@ -159,14 +157,14 @@ def _groups(
 
 
 def _endings(reading: ReportReading) -> list[tuple[str, str]]:
-    """Return how rows ended, and the errors by their code."""
+    """Return the counts of finish reasons and error codes."""
     reasons, errors = reading.numbers("finish_reasons"), reading.numbers("errors")
     lines = [(f"finished: {reason}", f"{count:,.0f}") for reason, count in reasons.items()]
     return [*lines, *((f"failed: {code}", f"{count:,.0f}") for code, count in errors.items())]
 
 
 def _tables(reading: ReportReading) -> dict[str, dict[str, str]]:
-    """Return the report's other figures, under a title each."""
+    """Return the report's other figures, by title."""
     tables = {
         "Tokens": {name: f"{count:,.0f}" for name, count in reading.numbers("tokens").items()},
         "Time": {name: f"{value:,.2f}" for name, value in reading.numbers("time").items()},
@@ -177,7 +175,7 @@ def _tables(reading: ReportReading) -> dict[str, dict[str, str]]:
 
 
 def _map_notes(snapshot: Snapshot | None) -> list[str]:
-    """Return what the block map leaves out."""
+    """Return the notes about omissions of the block map."""
     if snapshot is None or not len(snapshot.samples):
         return []
     notes = []
@@ -190,7 +188,7 @@ def _map_notes(snapshot: Snapshot | None) -> list[str]:
 
 
 def _preemptions(snapshot: Snapshot | None) -> list[dict[str, int]]:
-    """Return the first preemptions as the table shows them."""
+    """Return the first preemptions."""
     if snapshot is None:
         return []
     first = np.arange(min(len(snapshot.preemptions), MAX_PREEMPTIONS))

@@ -1,1 +1,1 @@
-"""Progress on stderr while a job runs."""
+"""Progress of running jobs on stderr."""

@@ -1,1 +1,1 @@
-"""Text on a terminal: where it goes, and what must not reach it."""
+"""Output to terminals: messages, escaping, JSON lines and units."""
