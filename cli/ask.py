@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import ASK, GENERATE, AskOptions, Display
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
@@ -32,10 +32,10 @@ Exit status: 0 answered, 1 engine failure, 2 refused, 3 the engine could not ans
 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP.
 """
 
-_OF_ROWS = ("prompt_template", "prompt_field")
+ROW_FLAGS = ("prompt_template", "prompt_field")
 
 
-def _ask(context: typer.Context, given: Given) -> None:
+def _ask(context: typer.Context, given: TypedValues) -> None:
     """Ask a model one question."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings
@@ -43,7 +43,7 @@ def _ask(context: typer.Context, given: Given) -> None:
 
     guard = context.obj
     with exits.boundary(guard):
-        known = {each.name for each in GENERATE} - {*_OF_ROWS}
+        known = {each.name for each in GENERATE} - {*ROW_FLAGS}
         settings = Settings.of({**given, "input_name": STDIN}, known)
         with settings.named():
             raise typer.Exit(_run(settings, guard))
@@ -59,7 +59,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     prepare_environment()  # before numba, by the next lines, and torch are imported
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.options.reading import question_text
-    from pagedrun.cli.report.answer_screen import AnswerWriter, answer_line, show_waiting
+    from pagedrun.cli.report.answer_screen import AnswerWriter, answer_line, show_loading
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.output.writer import row_line
     from pagedrun.paged.job.question import Question
@@ -69,7 +69,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     options, quiet = settings.read(AskOptions), settings.read(Display).quiet
     console = stderr_console()
     config = job_config(settings)
-    for name in _OF_ROWS:
+    for name in ROW_FLAGS:
         if name in settings.given:
             raise UsageError(f"{option(name)} makes prompts of rows, and ask has none")
     text = question_text(
@@ -81,7 +81,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     if guard is not None:
         guard.look_after(writer)
     try:
-        with show_waiting(console, quiet=quiet) as listener:
+        with show_loading(console, quiet=quiet) as listener:
 
             def on_text(thought: str, text: str) -> None:
                 if not options.json_row and (thought or text):

@@ -6,7 +6,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.generate import run
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 
 HELP = """Answer the bundled prompts with the bundled model, and show the memory report.
@@ -32,7 +32,7 @@ FLAGS = Flags([replace(_OUTPUT, flag=replace(_OUTPUT.flag, default=OUTPUT))]) + 
 )
 
 
-def _demo(context: typer.Context, given: Given) -> None:
+def _demo(context: typer.Context, given: TypedValues) -> None:
     """Answer the bundled prompts with the bundled model."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings

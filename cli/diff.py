@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag, Panel
 
@@ -55,7 +55,7 @@ class DiffOptions:
 FLAGS = Flags.of(DiffOptions) + GENERATE.only("json_report", "quiet")
 
 
-def _diff(context: typer.Context, given: Given) -> None:
+def _diff(context: typer.Context, given: TypedValues) -> None:
     """Compare two outputs of `pagedrun generate`."""
     with exits.boundary():
         raise typer.Exit(_run(given))
@@ -64,7 +64,7 @@ def _diff(context: typer.Context, given: Given) -> None:
 diff = FLAGS.command(_diff)
 
 
-def _run(given: Given) -> int:
+def _run(given: TypedValues) -> int:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.report.diff_report import draw_comparison

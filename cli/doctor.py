@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Exit status: 0 no problems, 1 problems, each shown with its fix.
 """
 
 
-def _doctor(context: typer.Context, given: Given) -> None:
+def _doctor(context: typer.Context, given: TypedValues) -> None:
     """Say what this machine is and has."""
     with exits.boundary():
         # Imported here, because `--help` must not wait for them.

@@ -8,7 +8,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.help import PanelCommand
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import DAILY, GENERATE, Display, ProgressMode, RunOptions
 from pagedrun.cli.terminal.console import discard
 from pagedrun.paged.job.output.output_file import OutputError
@@ -47,7 +47,7 @@ Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 s
 """
 
 
-def _generate(context: typer.Context, given: Given) -> None:
+def _generate(context: typer.Context, given: TypedValues) -> None:
     """Answer every row of INPUT, and report the use of memory."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings

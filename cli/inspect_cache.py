@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display, RunOptions
 from pagedrun.paged.values.errors import option
 from pagedrun.paged.values.flags import Flag, Form
@@ -126,13 +126,13 @@ FLAGS = Flags.of(InspectOptions) + GENERATE.only(
 )
 
 
-def _inspect_cache(context: typer.Context, given: Given) -> None:
+def _inspect_cache(context: typer.Context, given: TypedValues) -> None:
     """Show every block of KV memory in a run."""
     with exits.boundary():
         _run(given)
 
 
-def _run(given: Given) -> None:
+def _run(given: TypedValues) -> None:
     # Imported here, because `--help` must not wait for them.
     from pagedrun.cli.options.reading import read
     from pagedrun.paged.values.errors import UsageError
@@ -148,7 +148,7 @@ def _run(given: Given) -> None:
     _show_run(options, display, given)
 
 
-def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
+def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> None:
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.page_file import check_saved_page, write_saved_page
     from pagedrun.cli.report.inspection import ShownInspection, draw_inspection, run_notes
@@ -199,7 +199,7 @@ def _show_run(options: InspectOptions, display: Display, given: Given) -> None:
             note(stderr_console(), f"page → {page}", "bold")
 
 
-def _show_store(options: InspectOptions, display: Display, given: Given) -> None:
+def _show_store(options: InspectOptions, display: Display, given: TypedValues) -> None:
     from pagedrun.cli.report.store_listing import DEFAULT_TOP, show_store
     from pagedrun.paged.values.errors import UsageError
 

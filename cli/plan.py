@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag, Panel
 
@@ -93,7 +93,7 @@ FLAGS = (
 )
 
 
-def _plan(context: typer.Context, given: Given) -> None:
+def _plan(context: typer.Context, given: TypedValues) -> None:
     """Say what a run of INPUT would compute, hold and share."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings

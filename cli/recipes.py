@@ -10,7 +10,7 @@ import typer
 
 from pagedrun.cli import exits
 from pagedrun.cli.help import CommandLine
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display
 from pagedrun.paged.values.flags import Flag
 
@@ -97,7 +97,7 @@ def show(name: RecipeName, json_result: Json = False) -> None:
             draw_text(recipe)
 
 
-def _init(context: typer.Context, given: Given) -> None:
+def _init(context: typer.Context, given: TypedValues) -> None:
     """Copy a bundled recipe and its sample to edit."""
     with exits.boundary():
         from pagedrun.cli.options.reading import read

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import SHOW, Display, ShowOptions
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -33,7 +33,7 @@ invalid: its error is shown.
 """
 
 
-def _show(context: typer.Context, given: Given) -> None:
+def _show(context: typer.Context, given: TypedValues) -> None:
     """Show the prompt of one row as the model will read it."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings

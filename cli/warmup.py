@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ FLAGS = GENERATE.only(
 )
 
 
-def _warmup(context: typer.Context, given: Given) -> None:
+def _warmup(context: typer.Context, given: TypedValues) -> None:
     """Compile the kernels that runs of a model use."""
     # Here, because `--help` must not wait for it.
     from pagedrun.cli.options.settings import Settings

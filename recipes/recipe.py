@@ -24,10 +24,10 @@ class Kind(Enum):
 
     INTEGER = "integer"
     NUMBER = "number"
-    SWITCH = "switch"
+    BOOLEAN = "boolean"
     TEXT = "text"
     TEXTS = "texts"
-    PROSE = "prose"  # text, or @file
+    TEXT_OR_FILE = "text or file"  # text, or @file
     MODEL = "model"  # a folder, or a name on the hub
     PATH = "path"
     JSON = "json"  # JSON, or YAML of the same
@@ -68,23 +68,23 @@ class Setting:
                 return field.integer()
             case Kind.NUMBER:
                 return field.number()
-            case Kind.SWITCH:
+            case Kind.BOOLEAN:
                 return field.switch()
             case Kind.TEXT:
                 return field.text()
             case Kind.TEXTS:
                 return field.texts()
-            case Kind.PROSE:
-                return _prose(field, folder)
+            case Kind.TEXT_OR_FILE:
+                return _text_or_file(field, folder)
             case Kind.MODEL:
                 return _model(field.text(), folder)
             case Kind.JSON:
                 return field.json()
             case Kind.PATH:
-                return beside(folder, field.text())
+                return relative_to(folder, field.text())
 
 
-def beside(folder: Path, name: str) -> Path:
+def relative_to(folder: Path, name: str) -> Path:
     """Return the path that `name` means in a recipe in `folder`."""
     path = Path(name)
     with suppress(RuntimeError):  # `~name` of an unknown user is left as it is
@@ -92,24 +92,28 @@ def beside(folder: Path, name: str) -> Path:
     return folder / path
 
 
-def _prose(field: YamlField, folder: Path) -> str:
+def _text_or_file(field: YamlField, folder: Path) -> str:
     """Return the text without the newline that ends a block of YAML, or `@` and the file's path."""
     text = field.text()
     if not text.startswith(FROM_FILE):
         return text.removesuffix("\n")
-    path = beside(folder, text[len(FROM_FILE) :].strip())
+    path = relative_to(folder, text[len(FROM_FILE) :].strip())
     if not os.path.isfile(path):
         raise field.error(f"names {path}, which is not a file")
     return f"{FROM_FILE}{path}"
 
 
 def _model(name: str, folder: Path) -> str:
-    """Return the folder of this name beside the recipe, or the name itself: the hub may know it."""
-    path = beside(folder, name)
+    """Return the folder of this name relative to the recipe, else the name, of a hub model."""
+    path = relative_to(folder, name)
     return str(path) if os.path.isdir(path) or name.startswith(("./", "../")) else name
 
 
-ABOUT = ("description", "columns", "sample")  # keys that describe the recipe and set nothing
+METADATA_KEYS = (
+    "description",
+    "columns",
+    "sample",
+)  # keys that describe the recipe and set nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +147,9 @@ class Recipe:
         shown = shown or str(path)
         content = read_bytes(path, f"--recipe {shown}")
         fields = {each.name: each for each in parse_fields(content, shown)}
-        given = {name: each for name, each in fields.items() if name not in ABOUT}
+        given = {name: each for name, each in fields.items() if name not in METADATA_KEYS}
         for each in given.values():
-            refuse_unset(each, settings, "a recipe", ABOUT)
+            refuse_unset(each, settings, "a recipe", METADATA_KEYS)
         folder = path.absolute().parent
         description = fields["description"].text().strip() if "description" in fields else ""
         return cls(
@@ -182,7 +186,7 @@ def refuse_unset(
 
 
 def _sample(each: YamlField, folder: Path) -> Path:
-    path = beside(folder, each.text())
+    path = relative_to(folder, each.text())
     if not os.path.exists(path):
         raise each.error(f"names {path}, which does not exist")
     return path

@@ -9,7 +9,7 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options import Heading, ResultOptions
 from pagedrun.cli.bench.tables import NOTHING, Sheet
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.job.config import JobConfig
@@ -147,7 +147,7 @@ FLAGS = (
 )
 
 
-def _accuracy(context: typer.Context, given: Given) -> None:
+def _accuracy(context: typer.Context, given: TypedValues) -> None:
     """Measure how quantization and similar settings change a model's answers."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.settings import Settings
@@ -228,7 +228,7 @@ def _text(path: Path) -> "AccuracyText":
     return PromptFile(path) if path.suffix.lower() == SUFFIX else RunningText.read(path)
 
 
-def _ways(options: AccuracyOptions, given: Given) -> "tuple[Way, Way]":
+def _ways(options: AccuracyOptions, given: TypedValues) -> "tuple[Way, Way]":
     """Return the way that the flags say, and what it is compared with."""
     from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.accuracy import Way
@@ -255,7 +255,7 @@ def _ways(options: AccuracyOptions, given: Given) -> "tuple[Way, Way]":
     return Way(names[0], folder, flags, texts), Way(names[1], other, others, texts)
 
 
-def accuracy_bench(given: Given) -> "AccuracyBench":
+def accuracy_bench(given: TypedValues) -> "AccuracyBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.options.reading import read
     from pagedrun.paged.bench.accuracy import AccuracyBench

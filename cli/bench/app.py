@@ -9,7 +9,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
 from pagedrun.cli.bench.options import DEFAULT_SHAPE, ResultOptions
 from pagedrun.cli.help import CommandLine
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.paged.values.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ app.command(name="host", help=host.HELP)(host.host)
 app.command(name="accuracy", help=accuracy.HELP)(accuracy.accuracy)
 
 
-def _bench(context: typer.Context, given: Given) -> None:
+def _bench(context: typer.Context, given: TypedValues) -> None:
     """Measure pagedrun on this machine."""
     with exits.boundary():
         if context.invoked_subcommand is None:
@@ -55,7 +55,7 @@ def _bench(context: typer.Context, given: Given) -> None:
 app.callback()(Flags.of(ResultOptions).only("json_result", "quiet").command(_bench))
 
 
-def _run_all(given: Given) -> None:
+def _run_all(given: TypedValues) -> None:
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read
 

@@ -8,7 +8,7 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options import Heading, ResultOptions
 from pagedrun.cli.bench.tables import Sheet, show_ms, show_number, show_spread, show_tokens
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class HostOptions:
 FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 
 
-def _host(context: typer.Context, given: Given) -> None:
+def _host(context: typer.Context, given: TypedValues) -> None:
     """Measure the host's work in a step, with kernels that cost nothing."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read

@@ -18,7 +18,7 @@ from pagedrun.cli.bench.tables import (
     show_ratio,
     show_spread,
 )
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
@@ -209,7 +209,7 @@ _SWEPT = {
 }
 
 
-def _kernels(context: typer.Context, given: Given) -> None:
+def _kernels(context: typer.Context, given: TypedValues) -> None:
     """Measure the kernels alone, beside what the device can do at all."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read
@@ -260,7 +260,7 @@ _TITLES: "dict[Part, str]" = {
 }
 
 
-def _engine_values(given: Given) -> dict[str, Any]:
+def _engine_values(given: TypedValues) -> dict[str, Any]:
     from pagedrun.cli.options.reading import values_of
 
     return values_of(EngineConfig, given, {"model", "block_size"})

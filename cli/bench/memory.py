@@ -11,7 +11,7 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.bench.options import Heading, PageOptions, ResultOptions
 from pagedrun.cli.bench.tables import NOTHING, Sheet, show_number, show_ratio
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
@@ -146,7 +146,7 @@ FLAGS = (
 )
 
 
-def _memory(context: typer.Context, given: Given) -> None:
+def _memory(context: typer.Context, given: TypedValues) -> None:
     """Count the memory saved by paged KV memory, without a model."""
     with exits.boundary():
         _run(given)
@@ -322,7 +322,7 @@ def _ratio(above: float, below: float) -> str:
     return show_ratio(above / below) if below else NOTHING
 
 
-def _run(given: Given) -> None:
+def _run(given: TypedValues) -> None:
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.page_file import check_target
@@ -411,7 +411,7 @@ def describe_token(result: "MemoryBenchFigures") -> str:
     )
 
 
-def memory_bench(given: Given) -> "MemoryBench":
+def memory_bench(given: TypedValues) -> "MemoryBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.options import numbers
     from pagedrun.cli.options.reading import read

@@ -17,7 +17,7 @@ from pagedrun.cli.bench.tables import (
     show_ratio,
     show_spread,
 )
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flags import Flag
@@ -88,7 +88,7 @@ FLAGS = (
 )
 
 
-def _prefix(context: typer.Context, given: Given) -> None:
+def _prefix(context: typer.Context, given: TypedValues) -> None:
     """Measure the cost of a shared prefix, by its length and its number of rows."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.settings import Settings
@@ -171,7 +171,7 @@ def describe_sweep(result: "PrefixBenchFigures") -> str:
     )
 
 
-def prefix_bench(given: Given) -> "PrefixBench":
+def prefix_bench(given: TypedValues) -> "PrefixBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.options import bench_model, numbers
     from pagedrun.cli.options.reading import read, values_of

@@ -24,7 +24,7 @@ from pagedrun.cli.bench.tables import (
     show_spread,
     show_tokens,
 )
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.terminal.units import show_size
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -157,7 +157,7 @@ FLAGS = (
 )
 
 
-def _throughput(context: typer.Context, given: Given) -> None:
+def _throughput(context: typer.Context, given: TypedValues) -> None:
     """Measure prompt and generated tokens per second on this machine."""
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.settings import Settings
@@ -338,7 +338,7 @@ def device_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     ]
 
 
-def throughput_bench(given: Given) -> "ThroughputBench":
+def throughput_bench(given: TypedValues) -> "ThroughputBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.options import bench_model, comparison, lengths
     from pagedrun.cli.options.reading import read, values_of

@@ -12,7 +12,7 @@ from pagedrun.cli.terminal.units import parse_size, parse_span, show_size
 from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 
-Given = Mapping[str, object]
+TypedValues = Mapping[str, object]
 """What the user typed, by the names of the options; what was not typed is not in it."""
 
 _TYPED: dict[Form, type] = {
@@ -60,7 +60,7 @@ class Flags:
 
         return Flags(sorted(self, key=place))
 
-    def command(self, body: Callable[[typer.Context, Given], None]) -> Callable[..., None]:
+    def command(self, body: Callable[[typer.Context, TypedValues], None]) -> Callable[..., None]:
         """Return a command of Typer's with these flags; `body` gets those that were typed."""
 
         def run(context: typer.Context, **typed: Any) -> None:
@@ -88,7 +88,7 @@ def plain_type(field: FlagField) -> Any:
     return list[str] if get_origin(kind) is tuple else kind
 
 
-def words_of(field: FlagField) -> tuple[str, ...]:
+def choices_of(field: FlagField) -> tuple[str, ...]:
     """Return the words that a flag takes, none if it takes more than a few."""
     kind = plain_type(field)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -99,7 +99,7 @@ def words_of(field: FlagField) -> tuple[str, ...]:
 def _parameter(field: FlagField) -> inspect.Parameter:
     info = typer.Argument if field.flag.is_argument else typer.Option
     declared = () if field.flag.is_argument else _declared(field)
-    metavar = field.flag.metavar or "|".join(words_of(field)) or None
+    metavar = field.flag.metavar or "|".join(choices_of(field)) or None
     settings: dict[str, Any] = {"metavar": metavar, "help": _help(field)}
     if not field.flag.is_argument:
         settings |= {"rich_help_panel": field.flag.panel, "show_default": False}
@@ -131,7 +131,7 @@ def _declared(field: FlagField) -> tuple[str, ...]:
 
 def _typed(field: FlagField) -> Any:
     """Return the type that Typer reads: words become an enumeration, which it offers."""
-    kind, words = plain_type(field), words_of(field)
+    kind, words = plain_type(field), choices_of(field)
     if kind is not str or not words:
         return kind
     names = [(word.upper().replace("-", "_"), word) for word in words]

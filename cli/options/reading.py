@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pagedrun.cli.options.flags import Given, plain_type
+from pagedrun.cli.options.flags import TypedValues, plain_type
 from pagedrun.paged.job.inputs.json_line import parse_value
 from pagedrun.paged.job.prompts.prompt_config import PromptTemplate
 from pagedrun.paged.values.errors import RowError, UsageError, option
@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_NAME_CHARS = 1024  # of a path; a longer text is no name
 
 
-def read(config: type[T], given: Given, **known: object) -> T:
+def read(config: type[T], given: TypedValues, **known: object) -> T:
     """Return a configuration of what was typed and what is known; the rest keeps its default.
 
     Raises `UsageError` for a value that cannot be used.
@@ -28,7 +28,7 @@ def read(config: type[T], given: Given, **known: object) -> T:
 
 
 def values_of(
-    config: type, given: Given, but: set[str] | frozenset[str] = frozenset()
+    config: type, given: TypedValues, but: set[str] | frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Return the values typed for a configuration, by its fields, those in `but` left out."""
     return {

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, TypeVar
 
 import typer
 
-from pagedrun.cli.options.flags import PARSERS, Given, plain_type, words_of
+from pagedrun.cli.options.flags import PARSERS, TypedValues, choices_of, plain_type
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.options.reading import read
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, SIDE_SUFFIXES, STDOUT, UserDefaults
@@ -35,7 +35,7 @@ VARIABLES = {"model": "PAGEDRUN_MODEL"}
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class SettingSource:
     """Settings from one place: `origin` is what manifests call it, `place` how messages name a
     setting of it.
     """
@@ -87,17 +87,17 @@ class Defaults:
             return UserDefaults(environment=self.environment)
         return UserDefaults(str(self.file.path), self.file.text, self.environment)
 
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[SettingSource]:
         """Return their settings, what counts for less first."""
         values = {
             name: self.environment[variable]
             for name, variable in VARIABLES.items()
             if variable in self.environment
         }
-        environment = Layer(ENVIRONMENT, values, VARIABLES.__getitem__)
+        environment = SettingSource(ENVIRONMENT, values, VARIABLES.__getitem__)
         if self.file is None:
             return [environment]
-        return [Layer(CONFIG_FILE, self.file.values, self.file.place), environment]
+        return [SettingSource(CONFIG_FILE, self.file.values, self.file.place), environment]
 
 
 NO_DEFAULTS = Defaults(None, {})
@@ -127,7 +127,7 @@ def _environment() -> dict[str, str]:
 T = TypeVar("T")
 _ONE_SCREEN = "as it depends on the machine and the user; pass it as a flag"
 # Flags that no recipe sets, and why.
-REFUSED = {
+NOT_IN_RECIPES = {
     "input_name": "as it is the command's argument; set `sample` to an example input",
     "output": "as it names a file of a single run; pass it as a flag",
     "out_dir": "as it names the folder of a single run; pass it as a flag",
@@ -140,8 +140,8 @@ REFUSED = {
 _ONE_RUN = "as it is about one run; pass it as a flag"
 # Flags that no configuration file sets, and why. Others than those of recipes are what would change
 # files, or leave rows out, without a word on the command line.
-REFUSED_AS_DEFAULT = {
-    **dict.fromkeys(REFUSED, _ONE_RUN),
+NOT_IN_CONFIG_FILE = {
+    **dict.fromkeys(NOT_IN_RECIPES, _ONE_RUN),
     **dict.fromkeys(
         ("overwrite", "resume", "retry_errors", "limit", "shards", "report", "html", "deadline"),
         _ONE_RUN,
@@ -150,8 +150,8 @@ REFUSED_AS_DEFAULT = {
 _KIND_OF_FORM = {
     Form.SIZE: Kind.TEXT,
     Form.SPAN: Kind.TEXT,
-    Form.PROSE: Kind.PROSE,
-    Form.TEMPLATE: Kind.PROSE,
+    Form.PROSE: Kind.TEXT_OR_FILE,
+    Form.TEMPLATE: Kind.TEXT_OR_FILE,
     Form.MODEL: Kind.MODEL,
     Form.IDS: Kind.TEXTS,
     Form.JSON: Kind.JSON,
@@ -159,14 +159,14 @@ _KIND_OF_FORM = {
 _KIND_OF_TYPE: dict[object, Kind] = {
     int: Kind.INTEGER,
     float: Kind.NUMBER,
-    bool: Kind.SWITCH,
+    bool: Kind.BOOLEAN,
     str: Kind.TEXT,
     Path: Kind.PATH,
     list[str]: Kind.TEXTS,
 }
 # The first takes the place of what a source that counts for less says of the others: as a flag, of
 # what the recipe says.
-_TAKES_THE_PLACE_OF = {
+_OVERRIDES = {
     "prompt_field": ("prompt_template",),
     "prompt_template": ("prompt_field",),
     "kv_cache_memory_bytes": ("num_blocks",),
@@ -177,7 +177,7 @@ _TAKES_THE_PLACE_OF = {
     **{name: tuple(each for each in STRUCTURES if each != name) for name in STRUCTURES},
 }
 # What belongs to a value of the first goes with it.
-_BELONGS_TO = {"model": ("revision", "tokenizer")}
+_DEPENDENT = {"model": ("revision", "tokenizer")}
 
 
 def recipe_settings() -> dict[str, Setting]:
@@ -188,7 +188,7 @@ def recipe_settings() -> dict[str, Setting]:
 def config_settings() -> dict[str, Setting]:
     """Return what a configuration file may set."""
     return {
-        each.name: replace(_setting(each), refusal=REFUSED_AS_DEFAULT.get(each.name))
+        each.name: replace(_setting(each), refusal=NOT_IN_CONFIG_FILE.get(each.name))
         for each in GENERATE
     }
 
@@ -203,7 +203,7 @@ class Settings:
 
     def __init__(
         self,
-        flags: Given,
+        flags: TypedValues,
         recipe: Recipe | None = None,
         defaults: Defaults = NO_DEFAULTS,
         known: Collection[str] | None = None,
@@ -214,14 +214,14 @@ class Settings:
         self._places: dict[str, Callable[[str], str]] = {}
         self.given: dict[str, object] = {}
         self.origins: dict[str, str] = {}
-        for layer in defaults.layers():
-            self._put(layer, known)
+        for source in defaults.layers():
+            self._put(source, known)
         if recipe is not None:
-            self._put(Layer("recipe", recipe.values, recipe.place))
-        self._put(Layer("flag", flags, as_flag))
+            self._put(SettingSource("recipe", recipe.values, recipe.place))
+        self._put(SettingSource("flag", flags, as_flag))
 
     @classmethod
-    def of(cls, flags: Given, known: Collection[str] | None = None) -> "Settings":
+    def of(cls, flags: TypedValues, known: Collection[str] | None = None) -> "Settings":
         """Read the recipe that the flags name, if any, and the user's defaults.
 
         A run that is resumed keeps the defaults that it had. Raises `UsageError` for what cannot be
@@ -237,22 +237,22 @@ class Settings:
         defaults = Defaults.now(settings) if saved is None else Defaults.of_run(saved, settings)
         return cls(flags, recipe, defaults, known)
 
-    def _put(self, layer: Layer, known: Collection[str] | None = None) -> None:
-        """Let the settings of a layer take the place of what counts for less."""
+    def _put(self, source: SettingSource, known: Collection[str] | None = None) -> None:
+        """Let the settings of a source take the place of what counts for less."""
         values = {
-            name: value for name, value in layer.values.items() if known is None or name in known
+            name: value for name, value in source.values.items() if known is None or name in known
         }
         below = dict(self.given)
         for name in values:
-            others = _TAKES_THE_PLACE_OF.get(name, ())
+            others = _OVERRIDES.get(name, ())
             if name in below:
-                others += (name, *_BELONGS_TO.get(name, ()))
+                others += (name, *_DEPENDENT.get(name, ()))
             for other in others:
                 self.given.pop(other, None)
                 self.origins.pop(other, None)
         self.given |= values
-        self.origins |= dict.fromkeys(values, layer.origin)
-        self._places[layer.origin] = layer.place
+        self.origins |= dict.fromkeys(values, source.origin)
+        self._places[source.origin] = source.place
 
     def _saved_defaults(self) -> UserDefaults | None:
         """Return the defaults of the run that these settings resume, None if they resume none."""
@@ -291,7 +291,7 @@ class Settings:
 
 
 def _setting(field: FlagField) -> Setting:
-    words, form = words_of(field), field.flag.form
+    words, form = choices_of(field), field.flag.form
     kind = Kind.TEXT if words else _KIND_OF_FORM.get(form) or _KIND_OF_TYPE[plain_type(field)]
     return Setting(
         name=field.name,
@@ -299,7 +299,7 @@ def _setting(field: FlagField) -> Setting:
         words=words,
         low=field.flag.low,
         parse=partial(_parsed, PARSERS[form]) if form in PARSERS else None,
-        refusal=REFUSED.get(field.name),
+        refusal=NOT_IN_RECIPES.get(field.name),
     )
 
 
@@ -319,18 +319,18 @@ def default_output(inputs: Sequence[str]) -> str:
     return f"{inputs_stem(inputs)}{OUTPUT_SUFFIX}"
 
 
-def inputs_of(given: Given) -> tuple[str, ...]:
+def inputs_of(given: TypedValues) -> tuple[str, ...]:
     """Return the inputs, patterns and folders of files expanded."""
     format = InputFormat(str(given.get("input_format", InputFormat.AUTO)))
     return expand(_typed_inputs(given), Reading(format=format), SIDE_SUFFIXES)
 
 
-def _typed_inputs(given: Given) -> list[str]:
+def _typed_inputs(given: TypedValues) -> list[str]:
     typed = given["input_name"]
     return [str(each) for each in typed] if isinstance(typed, list) else [str(typed)]
 
 
-def output_of(given: Given) -> str:
+def output_of(given: TypedValues) -> str:
     """Return where answers go; `UsageError` for an ending that no format has."""
     typed = _typed_inputs(given)
     is_folder = len(typed) == 1 and Path(typed[0]).is_dir()

@@ -34,8 +34,8 @@ _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
 class Document:
     """Page: a template of `assets/`, its scripts in order, and their input.
 
-    `values` are variables of the template; their strings are untrusted. `data` is the scripts' input,
-    serialized as JSON.
+    `values` are variables of the template; their strings are untrusted. `data` is the scripts'
+    input, serialized as JSON.
     """
 
     template: str

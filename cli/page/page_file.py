@@ -68,8 +68,9 @@ def check_target(
 ) -> None:
     """Raise `UsageError` if a page cannot be written to `path`.
 
-    others: files that the page must not replace, each with its name for messages. overwrite: permits
-    an existing file to be replaced; None, for commands without that flag, permits pages only.
+    others: files that the page must not replace, each with its name for messages. overwrite:
+    permits an existing file to be replaced; None, for commands without that flag, permits pages
+    only.
     """
     for other, what in others:
         if other is not None and os.path.realpath(path) == os.path.realpath(other):

@@ -50,7 +50,7 @@ class Timeline(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportReading:
+class CheckedReport:
     """Sections of an untrusted report (the object in `OUT.report.json`).
 
     A figure that is missing, or not a finite number, is 0.
@@ -224,29 +224,29 @@ class RunData(TypedDict):
 
 
 def run_data(
-    reading: ReportReading,
+    figures: CheckedReport,
     snapshot: Snapshot | None,
     *,
     max_holdings: int = MAX_HOLDINGS,
     max_prefixes: int = MAX_PREFIXES,
 ) -> RunData:
     """Return the input of the scripts, with a limited number of holdings and prefixes."""
-    timeline = reading.timeline()
+    timeline = figures.timeline()
     if not timeline["t"] and snapshot is not None:
         timeline = sampled_timeline(snapshot)
     return {
-        "kv": _pool(reading, snapshot),
-        "rows": reading.rows["total"],
+        "kv": _pool(figures, snapshot),
+        "rows": figures.rows["total"],
         "timeline": timeline,
-        "memory": reading.ledger,
+        "memory": figures.ledger,
         "map": None if snapshot is None else _map(snapshot, max_holdings),
         "prefixes": [] if snapshot is None else _prefixes(snapshot.prefixes, max_prefixes),
         "lengths": None if snapshot is None else _lengths(snapshot),
     }
 
 
-def _pool(reading: ReportReading, snapshot: Snapshot | None) -> PoolShown:
-    kv = reading.kv
+def _pool(figures: CheckedReport, snapshot: Snapshot | None) -> PoolShown:
+    kv = figures.kv
     return {
         "block_size": kv["block_size"] if snapshot is None else snapshot.block_size,
         "num_blocks": kv["num_blocks"] if snapshot is None else snapshot.num_blocks,

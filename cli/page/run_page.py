@@ -8,8 +8,8 @@ import numpy as np
 from pagedrun.cli.page.document import Document, Headline
 from pagedrun.cli.page.run_data import (
     MAX_PREFIXES,
+    CheckedReport,
     LedgerPart,
-    ReportReading,
     kept_moments,
     run_data,
 )
@@ -38,8 +38,8 @@ def write_run_page(
     """Write the page of a run to `path`.
 
     report: the object in `OUT.report.json`; None after an interrupted run, whose page shows the
-    snapshot only. Without a snapshot the page has no blocks. name: title of the run, its output file.
-    Raises `OutputError` if the page cannot be written.
+    snapshot only. Without a snapshot the page has no blocks. name: title of the run, its output
+    file. Raises `OutputError` if the page cannot be written.
     """
     run_document(report, snapshot, name).write(path)
 
@@ -48,21 +48,21 @@ def run_document(
     report: Mapping[str, object] | None, snapshot: Snapshot | None, name: str
 ) -> Document:
     """Return the page of a run."""
-    reading = ReportReading(report or {})
+    figures = CheckedReport(report or {})
     return Document(
         template="run.html",
         scripts=SCRIPTS,
         values={
             "name": name,
-            "headlines": [] if report is None else headlines(reading),
-            "advice": reading.advice(),
-            "has_run": snapshot is not None or reading.kv["num_blocks"] > 0,
+            "headlines": [] if report is None else headlines(figures),
+            "advice": figures.advice(),
+            "has_run": snapshot is not None or figures.kv["num_blocks"] > 0,
             "has_report": report is not None,
-            "ledger": _ledger(reading),
-            "groups": _groups(reading, snapshot),
+            "ledger": _ledger(figures),
+            "groups": _groups(figures, snapshot),
             "replicas": replica_table(report or {}),
-            "endings": _endings(reading),
-            "tables": _tables(reading),
+            "endings": _endings(figures),
+            "tables": _tables(figures),
             "map_notes": _map_notes(snapshot),
             "snapshot": snapshot,
             "has_map": snapshot is not None and len(snapshot.samples) > 0,
@@ -70,13 +70,13 @@ def run_document(
             "num_preemptions": 0 if snapshot is None else len(snapshot.preemptions),
             "max_prefixes": MAX_PREFIXES,
         },
-        data=run_data(reading, snapshot),
+        data=run_data(figures, snapshot),
     )
 
 
-def headlines(reading: ReportReading) -> list[Headline]:
+def headlines(figures: CheckedReport) -> list[Headline]:
     """Return the large figures at the top of the page."""
-    rows, kv, prefix = reading.rows, reading.kv, reading.prefix
+    rows, kv, prefix = figures.rows, figures.kv, figures.prefix
     failed = f"{rows['failed']:,.0f} failed" if rows["failed"] else "all ok"
     of_rows = Headline("rows", f"{rows['total']:,.0f}", failed)
     if not kv["num_blocks"]:
@@ -84,8 +84,8 @@ def headlines(reading: ReportReading) -> list[Headline]:
     paged, contiguous = kv["paged_max_requests"], kv["contiguous_max_requests"]
     times = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
     seconds = prefix["seconds_saved"]
-    run_time = show_seconds(reading.time["run_s"], precise=True)
-    preempted = reading.preemptions["swap"] + reading.preemptions["recompute"]
+    run_time = show_seconds(figures.time["run_s"], precise=True)
+    preempted = figures.preemptions["swap"] + figures.preemptions["recompute"]
     return [
         of_rows,
         Headline(
@@ -115,20 +115,20 @@ def headlines(reading: ReportReading) -> list[Headline]:
         ),
         Headline(
             "generated tokens a second",
-            f"{reading.time['generated_tokens_per_s']:,.0f}",
-            f"{reading.tokens['generated']:,.0f} in {run_time}",
+            f"{figures.time['generated_tokens_per_s']:,.0f}",
+            f"{figures.tokens['generated']:,.0f} in {run_time}",
         ),
         Headline(
             "preemptions",
             f"{preempted:,.0f}",
-            f"{reading.copy_on_write['block_copies']:,.0f} blocks copied on write",
+            f"{figures.copy_on_write['block_copies']:,.0f} blocks copied on write",
         ),
     ]
 
 
-def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
+def _ledger(figures: CheckedReport) -> list[tuple[str, str, float]]:
     """Return label, size and share of each part of the memory."""
-    ledger = reading.ledger
+    ledger = figures.ledger
     total = sum(ledger.values())
     if not total:
         return []
@@ -137,11 +137,12 @@ def _ledger(reading: ReportReading) -> list[tuple[str, str, float]]:
 
 
 def _groups(
-    reading: ReportReading, snapshot: Snapshot | None
+    figures: CheckedReport, snapshot: Snapshot | None
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return name, blocks, bytes, peak blocks and peak bytes of each KV group; empty for one group."""
+    """Return name, blocks, bytes, peak blocks and peak bytes of each KV group; empty for one
+    group."""
     if snapshot is None:
-        pools: Sequence[GroupFigures | InspectedGroup] = reading.groups()
+        pools: Sequence[GroupFigures | InspectedGroup] = figures.groups()
     else:
         pools = inspected_groups(snapshot, None)
     return [
@@ -156,20 +157,20 @@ def _groups(
     ]
 
 
-def _endings(reading: ReportReading) -> list[tuple[str, str]]:
+def _endings(figures: CheckedReport) -> list[tuple[str, str]]:
     """Return the counts of finish reasons and error codes."""
-    reasons, errors = reading.numbers("finish_reasons"), reading.numbers("errors")
+    reasons, errors = figures.numbers("finish_reasons"), figures.numbers("errors")
     lines = [(f"finished: {reason}", f"{count:,.0f}") for reason, count in reasons.items()]
     return [*lines, *((f"failed: {code}", f"{count:,.0f}") for code, count in errors.items())]
 
 
-def _tables(reading: ReportReading) -> dict[str, dict[str, str]]:
+def _tables(figures: CheckedReport) -> dict[str, dict[str, str]]:
     """Return the report's other figures, by title."""
     tables = {
-        "Tokens": {name: f"{count:,.0f}" for name, count in reading.numbers("tokens").items()},
-        "Time": {name: f"{value:,.2f}" for name, value in reading.numbers("time").items()},
-        "Settings": reading.texts("config"),
-        "Machine": reading.texts("hardware"),
+        "Tokens": {name: f"{count:,.0f}" for name, count in figures.numbers("tokens").items()},
+        "Time": {name: f"{value:,.2f}" for name, value in figures.numbers("time").items()},
+        "Settings": figures.texts("config"),
+        "Machine": figures.texts("hardware"),
     }
     return {title: lines for title, lines in tables.items() if lines}
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.progress.answer_lines import answer_line
-from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
+from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
 from pagedrun.cli.terminal.console import safe, tell
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer
@@ -34,7 +34,7 @@ def show_live(
 
     `on_prompts` is called for how prompts are read.
     """
-    watch = RunWatch(
+    watch = RunFiguresListener(
         lambda message: tell(console, f"Warning: {message}", "yellow"), tell=on_prompts
     )
     with Live(
@@ -51,7 +51,7 @@ def show_live(
 class _LiveFigures:
     """Draws the figures of the moment each time Rich asks."""
 
-    def __init__(self, watch: RunWatch, console: Console) -> None:
+    def __init__(self, watch: RunFiguresListener, console: Console) -> None:
         self._watch = watch
         self._console = console
         self._spinner = Spinner("dots", style="cyan")  # shows that a long phase is alive

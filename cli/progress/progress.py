@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.options.generate_flags import ProgressMode
-from pagedrun.cli.progress.run_figures import RunFigures, RunWatch
+from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
@@ -120,8 +120,8 @@ def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]
         thread.join()
 
 
-def _watch_in_lines(console: Console) -> RunWatch:
-    return RunWatch(
+def _watch_in_lines(console: Console) -> RunFiguresListener:
+    return RunFiguresListener(
         lambda message: tell(console, f"Warning: {message}"), tell=partial(note_prompts, console)
     )
 
@@ -145,7 +145,7 @@ def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
     def tell(modes: PromptModes) -> None:
         emit("prompts", mode=modes.mode, chat=modes.num_chat, raw=modes.num_raw)
 
-    watch = RunWatch(lambda message: emit("warning", message=message), enter, tell=tell)
+    watch = RunFiguresListener(lambda message: emit("warning", message=message), enter, tell=tell)
     with every(seconds, seconds, show):
         yield watch
     show()

@@ -163,7 +163,7 @@ class RunFigures:
         )
 
 
-class RunWatch:
+class RunFiguresListener:
     """A `JobListener` that keeps the latest of everything; any thread may read `figures`.
 
     `warn`, `enter` and `tell` are called, in the job's thread, for a warning, for a new phase and

@@ -97,7 +97,7 @@ class AnswerWriter:
             raise
 
 
-class Waiting(SilentListener):
+class ModelProgress(SilentListener):
     """A `JobListener` with one line on a terminal, which `stop` takes away; elsewhere none.
 
     What is to be warned of before the model loads is shown when it does: of a question that cannot
@@ -138,9 +138,9 @@ class Waiting(SilentListener):
 
 
 @contextmanager
-def show_waiting(console: Console, *, quiet: bool) -> Iterator[Waiting]:
+def show_loading(console: Console, *, quiet: bool) -> Iterator[ModelProgress]:
     """Give a listener whose line is taken away when the block ends."""
-    waiting = Waiting(console, quiet=quiet)
+    waiting = ModelProgress(console, quiet=quiet)
     try:
         yield waiting
     finally:

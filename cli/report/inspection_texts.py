@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.reading import text_or_file
 from pagedrun.cli.options.settings import CONFIG_FILE, Defaults, config_settings, recipe_settings
 from pagedrun.cli.report.inspection import ShownInspection
@@ -16,7 +16,7 @@ from pagedrun.recipes.recipe import Recipe
 NAMES = ("system", "prompt_template", "chat_template")
 
 
-def add_texts(found: ShownInspection, files: RunFiles, given: Given) -> None:
+def add_texts(found: ShownInspection, files: RunFiles, given: TypedValues) -> None:
     """Put a `text` to the prefixes and rows in `found`; a note if the input cannot give it."""
     prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
     rows = {each["row"] for each in (*prefixes, *found["rows"])}
@@ -33,7 +33,7 @@ def add_texts(found: ShownInspection, files: RunFiles, given: Given) -> None:
         row["text"] = prompts.beginning(row["row"])
 
 
-def _given_texts(manifest: Path, given: Given) -> GivenTexts:
+def _given_texts(manifest: Path, given: TypedValues) -> GivenTexts:
     """Return the texts that the run was given, from the flags, else from the run's recipe and
     configuration file."""
     values = {**_saved_texts(manifest), **given}

@@ -19,7 +19,7 @@ from pagedrun.paged.values.errors import as_flag, spelled
 
 MAX_SHOWN = 2000
 
-MAX_TOLD = 4 * MAX_SHOWN  # characters of an error with all that was added to it
+MAX_ERROR_CHARS = 4 * MAX_SHOWN  # characters of an error with all that was added to it
 
 
 def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Console:
@@ -50,7 +50,7 @@ def tell(console: Console, message: str, style: str = "") -> None:
 
     A word wider than the terminal, such as a path, stays whole.
     """
-    text = safe(spelled(message, as_flag), MAX_TOLD)
+    text = safe(spelled(message, as_flag), MAX_ERROR_CHARS)
     for line in _lines(text, console.width) if console.is_terminal else [text]:
         console.print(Text(line, style=style), soft_wrap=True)
 

@@ -12,8 +12,8 @@ import pytest
 from pagedrun.cli.bench.throughput import throughput_bench
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.settings import (
-    REFUSED,
-    REFUSED_AS_DEFAULT,
+    NOT_IN_CONFIG_FILE,
+    NOT_IN_RECIPES,
     Settings,
     config_settings,
 )
@@ -208,7 +208,7 @@ def test_a_variable_is_named(
         assert err.startswith("Error: PAGEDRUN_MODEL: ./gone: no such folder")
 
 
-@pytest.mark.parametrize("name", REFUSED_AS_DEFAULT)
+@pytest.mark.parametrize("name", NOT_IN_CONFIG_FILE)
 def test_what_is_about_one_run_is_no_default(
     config: WriteConfig, pagedrun: Command, name: str
 ) -> None:
@@ -220,7 +220,7 @@ def test_what_is_about_one_run_is_no_default(
 
 def test_all_that_recipes_refuse_is_refused_too() -> None:
     refused = {name for name, each in config_settings().items() if each.refusal is not None}
-    assert refused == set(REFUSED_AS_DEFAULT) > set(REFUSED)
+    assert refused == set(NOT_IN_CONFIG_FILE) > set(NOT_IN_RECIPES)
 
 
 def test_a_file_that_cannot_be_read_is_named(config: WriteConfig, pagedrun: Command) -> None:

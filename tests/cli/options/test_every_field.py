@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pagedrun.cli.options.flags import Given
+from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.job_flags import job_config
 from pagedrun.cli.options.settings import Settings
@@ -31,14 +31,14 @@ def test_every_field_has_a_flag_and_a_case() -> None:
 
 
 @pytest.fixture(scope="module")
-def typed() -> Callable[..., Given]:
+def typed() -> Callable[..., TypedValues]:
     """Return what `generate` gets from a command line."""
-    seen: list[Given] = []
+    seen: list[TypedValues] = []
     app = typer.Typer()
     app.command()(GENERATE.command(lambda context, given: seen.append(given)))
     runner = CliRunner()
 
-    def give(*arguments: str) -> Given:
+    def give(*arguments: str) -> TypedValues:
         done = runner.invoke(app, ["in.jsonl", "--model", "demo", *arguments])
         assert done.exit_code == 0, done.output
         return seen.pop()
@@ -59,7 +59,7 @@ def words(name: str, value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_flag_arrives(name: str, typed: Callable[..., Given]) -> None:
+def test_a_flag_arrives(name: str, typed: Callable[..., TypedValues]) -> None:
     config = job_config(Settings(typed(*words(name, CASES[name].good))))
     assert config.sampling == asked(name)
     assert config.origins[name] == "flag"
@@ -75,10 +75,10 @@ def test_a_bad_flag_is_named(name: str, pagedrun: Command) -> None:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Callable[[str], Given]:
+def recipe(tmp_path: Path) -> Callable[[str], TypedValues]:
     """Return what names a recipe of this text."""
 
-    def write(text: str) -> Given:
+    def write(text: str) -> TypedValues:
         path = tmp_path / "r.yaml"
         path.write_text(text)
         return {"input_name": "in.jsonl", "model": "demo", "recipe": str(path)}
@@ -93,13 +93,13 @@ def line(name: str, value: Any) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_recipe_s_value_arrives(name: str, recipe: Callable[[str], Given]) -> None:
+def test_a_recipe_s_value_arrives(name: str, recipe: Callable[[str], TypedValues]) -> None:
     config = job_config(Settings.of(recipe(line(name, CASES[name].good))))
     assert config.sampling == asked(name)
     assert config.origins[name] == "recipe"
 
 
-def read(given: Given) -> None:
+def read(given: TypedValues) -> None:
     settings = Settings.of(given)
     with settings.named():
         job_config(settings)
@@ -114,7 +114,7 @@ def bad_line(name: str, case: FieldCase) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_value_of_a_recipe_is_named_with_its_line(
-    name: str, recipe: Callable[[str], Given]
+    name: str, recipe: Callable[[str], TypedValues]
 ) -> None:
     given = recipe(f"# a recipe\n{bad_line(name, CASES[name])}\n")
     with pytest.raises(UsageError) as caught:

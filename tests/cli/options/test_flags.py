@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pagedrun.cli.options.flags import Flags, Given
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.cli.options.reading import read
 from pagedrun.paged.job.config import JobConfig
@@ -44,21 +44,21 @@ class Wall:
         check_fields(self)
 
 
-Typed = Callable[..., Given]
+Typed = Callable[..., TypedValues]
 
 
 @pytest.fixture
 def typed() -> Typed:
     """Return what a command with the flags of a wall gets from a command line."""
-    seen: list[Given] = []
+    seen: list[TypedValues] = []
 
-    def take(context: typer.Context, given: Given) -> None:
+    def take(context: typer.Context, given: TypedValues) -> None:
         seen.append(given)
 
     app = typer.Typer()
     app.command()(Flags.of(Wall).command(take))
 
-    def run(*words: str) -> Given:
+    def run(*words: str) -> TypedValues:
         result = CliRunner().invoke(app, list(words), catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return seen[-1]

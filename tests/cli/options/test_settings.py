@@ -11,7 +11,7 @@ import pytest
 
 from pagedrun.cli.generate import generate
 from pagedrun.cli.options.job_flags import job_config
-from pagedrun.cli.options.settings import REFUSED, Settings, recipe_settings
+from pagedrun.cli.options.settings import NOT_IN_RECIPES, Settings, recipe_settings
 from pagedrun.paged.job.config import JobConfig, RecipeFile
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -47,8 +47,8 @@ def refusal_of(settings: Settings) -> str:
 def test_every_flag_of_generate_is_a_setting_or_refused_for_a_reason() -> None:
     flags = set(inspect.signature(generate).parameters) - {"context"}
     assert set(recipe_settings()) == flags
-    assert set(REFUSED) < flags
-    assert all(len(reason) > 10 for reason in REFUSED.values())
+    assert set(NOT_IN_RECIPES) < flags
+    assert all(len(reason) > 10 for reason in NOT_IN_RECIPES.values())
 
 
 # Those whose rule allows no value of the many.
@@ -73,7 +73,7 @@ def example(setting: Setting, folder: Path) -> str:
     default = getattr(SamplingParams(), setting.name, default)
     if setting.words:
         return f"{setting.name}: {[word for word in setting.words if word != default][-1]}"
-    if setting.kind is Kind.SWITCH:
+    if setting.kind is Kind.BOOLEAN:
         return f"{setting.name}: {'false' if default is True else 'true'}"
     values = {
         Kind.INTEGER: "24",
@@ -117,7 +117,7 @@ def value_in(config: JobConfig, name: str) -> object:
     return getattr(places[0], name)
 
 
-SWITCHES = [setting.name for setting in ALLOWED if setting.kind is Kind.SWITCH]
+SWITCHES = [setting.name for setting in ALLOWED if setting.kind is Kind.BOOLEAN]
 
 
 @pytest.mark.parametrize("name", SWITCHES)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pagedrun.cli.page.document import embed
 from pagedrun.cli.page.run_data import (
     MAX_BARS,
-    ReportReading,
+    CheckedReport,
     histogram,
     kept_moments,
     pack,
@@ -158,7 +158,7 @@ def test_a_large_pool_is_shown_at_fewer_moments() -> None:
 
 def test_many_holdings_are_those_of_fewer_rows() -> None:
     holdings = SNAPSHOT.holdings
-    reading, most = ReportReading(small_report(SNAPSHOT)), len(holdings) // 3
+    reading, most = CheckedReport(small_report(SNAPSHOT)), len(holdings) // 3
     data = run_data(reading, SNAPSHOT, max_holdings=most)["map"]
     assert data is not None
     stride = data["rowStride"]
@@ -168,10 +168,10 @@ def test_many_holdings_are_those_of_fewer_rows() -> None:
 
 
 def test_a_large_tree_keeps_parents() -> None:
-    nodes = run_data(ReportReading({}), SNAPSHOT, max_prefixes=3)["prefixes"]
+    nodes = run_data(CheckedReport({}), SNAPSHOT, max_prefixes=3)["prefixes"]
     assert nodes == [[-1, 0, 21, 40, 0, 640], [0, 21, 727, 26, 1, 17_000], [-1, 0, 20, 20, 3, 300]]
     empty = replace(SNAPSHOT, prefixes=PrefixNodes.of())
-    assert run_data(ReportReading({}), empty)["prefixes"] == []
+    assert run_data(CheckedReport({}), empty)["prefixes"] == []
 
 
 @given(st.dictionaries(st.integers(0, 2_000_000), st.integers(0, 50), max_size=60))

@@ -9,7 +9,7 @@ from rich.console import Console
 from pagedrun.cli import exits
 from pagedrun.cli.options.generate_flags import ProgressMode
 from pagedrun.cli.progress.progress import show_progress
-from pagedrun.cli.report.answer_screen import show_waiting
+from pagedrun.cli.report.answer_screen import show_loading
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError, option, turned_off
@@ -51,7 +51,7 @@ def test_a_warning_names_options_as_flags_in_every_display(
 
 def test_a_question_that_waits_warns_in_the_same_words() -> None:
     console = Console(file=io.StringIO(), width=200)
-    with show_waiting(console, quiet=False) as listener:
+    with show_loading(console, quiet=False) as listener:
         _warn(listener)
     assert _written(console) == f"Warning: {SHOWN}\n"
 
