@@ -23,9 +23,9 @@ from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.execution.logits.token_processors import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
-from pagedrun.paged.models.checkpoint.header import all_stored_bytes
+from pagedrun.paged.models.checkpoint.header import stored_bytes_of
 from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
-from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, StoredTensors
+from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
@@ -186,7 +186,7 @@ def _stored(
             f"{config.model}: with Transformers' code, rows of a {model_config.model_type} "
             f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
-    return model, all_stored_bytes(checkpoint)
+    return model, stored_bytes_of(checkpoint)
 
 
 def _unwanted(folder: Path, name: str) -> ModelError:
@@ -211,7 +211,7 @@ def _source(
         device.kernels,
         row_invariant=config.reproducible,
         is_mapped=stored is not None,
-        stored=stored or NOTHING_STORED,
+        stored=stored or NO_TENSORS,
     )
 
 

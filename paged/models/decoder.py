@@ -17,7 +17,7 @@ from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
-from pagedrun.paged.models.modules.moe_layer import SideMixture
+from pagedrun.paged.models.modules.moe_layer import ParallelMoe
 from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
@@ -162,8 +162,8 @@ class DecoderLayer:
             spec.attention_norm, spec.attention_out_norm, multiplier, source
         )
         self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
-        beside, gate, scale = spec.side_mixture, spec.input_gate, spec.scale
-        self._side_mixture = None if beside is None else SideMixture(beside, source)
+        beside, gate, scale = spec.parallel_moe, spec.input_gate, spec.scale
+        self._parallel_moe = None if beside is None else ParallelMoe(beside, source)
         self._input_gate = None if gate is None else InputGate(gate, source)
         self._scale = None if scale is None else source.tensor(scale)
 
@@ -171,7 +171,7 @@ class DecoderLayer:
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
         parts = (self._around_mixer, self._mixer, self._around_ffn, self._ffn)
-        others = (self._side_mixture, self._input_gate)
+        others = (self._parallel_moe, self._input_gate)
         scale = 0 if self._scale is None else self._scale.nbytes
         return scale + sum(part.num_bytes for part in (*parts, *others) if part is not None)
 
@@ -193,8 +193,8 @@ class DecoderLayer:
                 return mixed.new_empty(residual.shape), residual
         x = self._around_mixer.leave(self._mixer.out(mixed))
         x = self._ffn(self._around_ffn.enter(x, residual))
-        if self._side_mixture is not None:
-            x = self._side_mixture(x, residual)
+        if self._parallel_moe is not None:
+            x = self._parallel_moe(x, residual)
         x = self._around_ffn.leave(x)
         if self._input_gate is not None:
             assert inputs is not None, "a network whose layers have no inputs"

@@ -15,8 +15,8 @@ from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, St
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_HELD,
-    NOTHING_STORED,
+    NO_QUANTIZED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     Part,
@@ -26,7 +26,7 @@ from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNorm
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, check_activation
-from pagedrun.paged.models.modules.moe import SideMixtureSpec
+from pagedrun.paged.models.modules.moe import ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
@@ -167,7 +167,7 @@ class DecoderSpec:
         """
         return replace(self, layers=tuple(layer.stored_as(stored) for layer in self.layers))
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return every tensor that the model reads of a checkpoint with the tensors `stored`."""
         return tuple(each for part in self._parts() for each in part.parameters(stored))
 
@@ -184,7 +184,7 @@ class DecoderSpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of all weights where a backend `packs` them in a layout of its own.
 
         A tied head is held twice there: packed, and as the table; so it is wherever the table stays
@@ -278,7 +278,7 @@ class DecoderLayerSpec:
     attention_out_norm: NormSpec | None = None
     ffn_out_norm: NormSpec | None = None
     residual_multiplier: float = 1.0
-    side_mixture: SideMixtureSpec | None = None
+    parallel_moe: ParallelMoeSpec | None = None
     input_gate: InputGateSpec | None = None
     scale: Parameter | None = None
 
@@ -295,7 +295,7 @@ class DecoderLayerSpec:
     @property
     def intermediate_size(self) -> int:
         """Inner width of the feed-forward part."""
-        beside = 0 if self.side_mixture is None else self.side_mixture.mixture.intermediate_size
+        beside = 0 if self.parallel_moe is None else self.parallel_moe.moe.intermediate_size
         return self.ffn.intermediate_size + beside
 
     @property
@@ -304,7 +304,7 @@ class DecoderLayerSpec:
         parts = (
             *(self.attention_norm, *self.mixer.parts, self.attention_out_norm),
             *(self.ffn_norm, *self.ffn.parts, self.ffn_out_norm),
-            *(() if self.side_mixture is None else self.side_mixture.parts),
+            *(() if self.parallel_moe is None else self.parallel_moe.parts),
             *(() if self.input_gate is None else self.input_gate.parts),
             self.scale,
         )
@@ -313,13 +313,13 @@ class DecoderLayerSpec:
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point, residual stream left out."""
-        beside = 0 if self.side_mixture is None else self.side_mixture.width
+        beside = 0 if self.parallel_moe is None else self.parallel_moe.width
         return max(self.mixer.width, self.ffn.width + beside)
 
     def stored_as(self, stored: StoredTensors) -> Self:
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
-        side_mixture = self.side_mixture and self.side_mixture.stored_as(stored)
-        return replace(self, ffn=self.ffn.stored_as(stored), side_mixture=side_mixture)
+        parallel_moe = self.parallel_moe and self.parallel_moe.stored_as(stored)
+        return replace(self, ffn=self.ffn.stored_as(stored), parallel_moe=parallel_moe)
 
     def load(
         self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"

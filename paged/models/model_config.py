@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import NESTED_TENSORS
+from pagedrun.paged.models.checkpoint.tensor_names import MULTIMODAL_TENSORS
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO, UNSUPPORTED
@@ -79,7 +79,7 @@ class ModelConfig(RunnableConfig):
         model is of a kind that is not supported, or a field is missing, of the wrong type, or out
         of range.
         """
-        nested = NestedConfig.of(config)
+        nested = MultimodalConfig.of(config)
         text = config if nested is None else nested.text
         model_type = _model_type(text)
         family = FAMILIES[model_type]
@@ -185,14 +185,14 @@ _OUTER = (
 
 
 @dataclass(frozen=True, slots=True)
-class NestedConfig:
+class MultimodalConfig:
     """`outer` is config.json, `text` the decoder's part of it, with the fields of both."""
 
     outer: JsonObject
     text: JsonObject
 
     @classmethod
-    def of(cls, config: JsonObject) -> "NestedConfig | None":
+    def of(cls, config: JsonObject) -> "MultimodalConfig | None":
         """Return the decoder of a folder that holds more, None for one that is a decoder.
 
         Raises `ModelError` for a decoder that such folders do not hold.
@@ -214,7 +214,7 @@ class NestedConfig:
         pass there.
         """
         ignored = tuple(name for name in network.ignored if not name.startswith("lm_head"))
-        return replace(network, tensors=NESTED_TENSORS, ignored=ignored)
+        return replace(network, tensors=MULTIMODAL_TENSORS, ignored=ignored)
 
 
 MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StateSpec
-from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Network(Protocol):
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         ...
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of all weights where a backend `packs` them in a layout of its own.
 
         `codes`: which weights of few bits stay such.

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.ops import Linear
-from pagedrun.paged.models.checkpoint.tensors import NOTHING_STORED, Parameter, Role, StoredTensors
+from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, Parameter, Role, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import LinearSpec
@@ -73,7 +73,7 @@ class Rounded:
     """Reads what `Dense` reads, and holds a quarter of its bytes."""
 
     def parameters(
-        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+        self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         return Dense().parameters(linear)
 

@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.stored_shapes import StoredShapes
 
@@ -28,12 +28,12 @@ def read(folder: Path, **fields: Any) -> ModelConfig:
     return ModelConfig.from_folder(folder)
 
 
-def mixtures(config: ModelConfig) -> list[MixtureSpec | None]:
+def mixtures(config: ModelConfig) -> list[MoeSpec | None]:
     """Return each layer's mixture, None where it is dense."""
-    found: list[MixtureSpec | None] = []
+    found: list[MoeSpec | None] = []
     for layer in config.network.layers:
         assert isinstance(layer, DecoderLayerSpec)
-        found.append(layer.ffn if isinstance(layer.ffn, MixtureSpec) else None)
+        found.append(layer.ffn if isinstance(layer.ffn, MoeSpec) else None)
     return found
 
 

@@ -12,7 +12,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.families import save_tiny
 from tests.models.mixture_families import MIXTURES
@@ -79,10 +79,10 @@ def test_a_row_has_the_same_bytes_alone_in_bfloat16(name: str, tmp_path: Path) -
         assert alone.outputs == together[index].outputs
 
 
-def mixtures(folder: Path) -> list[MixtureSpec]:
+def mixtures(folder: Path) -> list[MoeSpec]:
     layers = ModelConfig.from_folder(folder).network.layers
     ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
-    return [each for each in ffns if isinstance(each, MixtureSpec)]
+    return [each for each in ffns if isinstance(each, MoeSpec)]
 
 
 def stacked(folder: Path, target: Path) -> Path:

@@ -22,7 +22,7 @@ from pagedrun.paged.models.modules.attention import (
     layer_windows,
     sliding_window,
 )
-from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.models.quant.expert_layouts import Separate
@@ -59,13 +59,13 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     def mixer(layer: int) -> AttentionSpec:
         return attention(config, layer, heads, norm, ropes[layer], windows[layer], qk_norm=qk_norm)
 
-    defaults = MixtureDefaults(num_experts=64, num_chosen=8, inner=896)
+    defaults = MoeDefaults(num_experts=64, num_chosen=8, inner=896)
     return decoder(
         config,
         max_positions,
         norm,
         mixer,
-        lambda layer: mixture(
+        lambda layer: softmax_moe(
             config,
             f"model.layers.{layer}.mlp",
             defaults,

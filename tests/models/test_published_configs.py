@@ -8,7 +8,7 @@ from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.values.json_value import JSONValue
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -70,7 +70,7 @@ def facts(config: ModelConfig) -> Facts:
         )
         if attention.rope is not None:
             ropes[attention.window or 0] = (attention.rope.theta, attention.rope.kind)
-        if isinstance(ffn, MixtureSpec):
+        if isinstance(ffn, MoeSpec):
             experts = (ffn.experts.num_experts, ffn.num_chosen)
     heads = (config.num_heads, config.num_kv_heads, config.head_dim)
     return heads, dict(Counter(config.windows)), [ropes[each] for each in sorted(ropes)], experts

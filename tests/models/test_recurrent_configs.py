@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.paged.bench.memory import ModelShape
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.models.checkpoint.tensors import InterleavedParts
+from pagedrun.paged.models.checkpoint.tensors import GroupedParts
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.values.errors import ModelError
@@ -166,7 +166,7 @@ def test_a_short_convolution_keeps_what_its_kernel_sees() -> None:
 
 
 def test_parts_of_groups_are_brought_together() -> None:
-    order = InterleavedParts((2, 1), order=(1, 0))
+    order = GroupedParts((2, 1), order=(1, 0))
     assert order.rows(9) == [2, 5, 8, 0, 1, 3, 4, 6, 7]
 
 

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[dict[str, Any], RopeConfig]] = {
     ),
     "proportional": (  # of heads of 10 and 2 it turns one pair, and none
         {"rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": 2.0},
-        RopeConfig(theta=10_000.0, kind="proportional", factor=2.0, turning_share=0.25),
+        RopeConfig(theta=10_000.0, kind="proportional", factor=2.0, rotated_pairs_share=0.25),
     ),
     "yarn-step": (  # a context so short that the ramp has no width
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6},

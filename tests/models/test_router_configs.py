@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.values.errors import ModelError
 
 SHAPE: dict[str, Any] = {
@@ -35,11 +35,11 @@ def read(folder: Path, **fields: Any) -> ModelConfig:
     return ModelConfig.from_folder(folder)
 
 
-def mixtures(config: ModelConfig) -> list[MixtureSpec | None]:
+def mixtures(config: ModelConfig) -> list[MoeSpec | None]:
     """Return each layer's mixture, None where it is dense."""
     layers = config.network.layers
     ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
-    return [each if isinstance(each, MixtureSpec) else None for each in ffns]
+    return [each if isinstance(each, MoeSpec) else None for each in ffns]
 
 
 # What config.json says, beside what transformers calls the widths of an expert and of what all

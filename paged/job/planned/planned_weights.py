@@ -8,9 +8,9 @@ from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
     CheckpointHeader,
     StoredNetwork,
-    all_stored_bytes,
+    stored_bytes_of,
 )
-from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
@@ -36,14 +36,14 @@ class PlannedWeights:
     ) -> None:
         self._count = model.network.num_weights
         self._stored_bytes: int | None = None
-        codes, network = NOTHING_HELD, model.network
+        codes, network = NO_QUANTIZED, model.network
         if header is not None and isinstance(model, ModelConfig):
             stored = StoredNetwork.of(model.network, header)
             self._stored_bytes = stored.num_bytes
             network = stored.network  # whose experts are in the layout that the files have
             codes = HeldCodes(stored.stored, device.code_kernels, dtype)
         elif header is not None:
-            self._stored_bytes = all_stored_bytes(header)
+            self._stored_bytes = stored_bytes_of(header)
         self.held_bytes = network.held_bytes(
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
         )

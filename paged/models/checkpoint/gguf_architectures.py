@@ -26,7 +26,7 @@ class Architecture:
     those of the metadata. `worked_out` returns those that the metadata has otherwise, from its
     fields without the architecture's name, and the file.
 
-    `model_names` and `layer_names`: what our tensors are called, by theirs. `turns_neighbours`:
+    `model_names` and `layer_names`: what our tensors are called, by theirs. `interleaved_rotary`:
     rows of queries and keys are ordered so that rotations turn neighbours. `adds_one`: 1 is added
     to the weights of norms. `lost_axes`: the axis of one element that tensors have lost, by the
     ends of our names. `rotates_in_part`: rotations may leave elements of a head as they are.
@@ -37,7 +37,7 @@ class Architecture:
     worked_out: Callable[[JsonObject, GgufFile], Mapping[str, JSONValue]] = lambda own, file: {}
     model_names: Mapping[str, str] = field(default_factory=dict)
     layer_names: Mapping[str, str] = field(default_factory=dict)
-    turns_neighbours: bool = False
+    interleaved_rotary: bool = False
     adds_one: bool = False
     lost_axes: Mapping[str, int] = field(default_factory=dict)
     rotates_in_part: bool = False
@@ -59,7 +59,10 @@ QWEN3_MOE = Architecture(
 )
 # What llama.cpp calls a Llama with experts.
 MIXTRAL = Architecture(
-    "mixtral", _EXPERT_COUNTS, layer_names=_expert_names("block_sparse_moe"), turns_neighbours=True
+    "mixtral",
+    _EXPERT_COUNTS,
+    layer_names=_expert_names("block_sparse_moe"),
+    interleaved_rotary=True,
 )
 
 _GEMMA_NAMES = {
@@ -208,17 +211,17 @@ def _refuse_olmo3(own: JsonObject, file: GgufFile) -> Mapping[str, JSONValue]:
 
 # By `general.architecture`. The first holds Mistral too.
 ARCHITECTURES = {
-    "llama": Architecture("llama", turns_neighbours=True),
+    "llama": Architecture("llama", interleaved_rotary=True),
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
     "qwen3moe": QWEN3_MOE,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
-    "granite": Architecture("granite", _GRANITE, turns_neighbours=True),
+    "granite": Architecture("granite", _GRANITE, interleaved_rotary=True),
     "lfm2": LFM2,
     "olmo2": Architecture("olmo2", worked_out=_refuse_olmo3, layer_names=_POST_NORMS),
     "phi3": PHI3,
-    "smollm3": Architecture("smollm3", turns_neighbours=True),
+    "smollm3": Architecture("smollm3", interleaved_rotary=True),
 }
 
 

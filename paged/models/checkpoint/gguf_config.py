@@ -12,7 +12,7 @@ from pagedrun.paged.models.checkpoint.gguf_architectures import (
     architecture_of,
     head_dim,
 )
-from pagedrun.paged.models.checkpoint.tensors import NeighbourPairs
+from pagedrun.paged.models.checkpoint.tensors import InterleavedRotary
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
@@ -73,14 +73,14 @@ def gguf_config(file: GgufFile) -> JsonObject:
 
 def with_gguf_row_order(network: DecoderSpec, file: GgufFile) -> DecoderSpec:
     """Return a network as a GGUF file holds it: in some, rotations turn neighbours."""
-    if not architecture_of(file).turns_neighbours:
+    if not architecture_of(file).interleaved_rotary:
         return network
 
     def stored(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer, DecoderLayerSpec)
         attention = layer.attention
         assert attention is not None
-        pairs = NeighbourPairs(attention.head_dim, attention.head_dim)
+        pairs = InterleavedRotary(attention.head_dim, attention.head_dim)
         query, key, value = attention.qkv.parts
         parts = replace(query, order=pairs), replace(key, order=pairs), value
         qkv = replace(attention.qkv, parts=parts)

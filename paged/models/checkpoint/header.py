@@ -77,7 +77,7 @@ class Header(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredUnderOurNames:
+class RenamedHeader:
     """Implements `StoredTensors`; `names` is what the checkpoint calls the tensors."""
 
     header: Header
@@ -89,7 +89,7 @@ class StoredUnderOurNames:
         return self.header.stored(theirs) if theirs in self.header.names else None
 
 
-def all_stored_bytes(header: Header) -> int:
+def stored_bytes_of(header: Header) -> int:
     """Return the bytes of all tensors of a checkpoint."""
     return sum(header.stored(name).num_bytes for name in header.names)
 
@@ -103,14 +103,14 @@ class StoredNetwork:
 
     network: DecoderSpec
     names: TensorNames
-    stored: StoredUnderOurNames
+    stored: RenamedHeader
     parameters: tuple[Parameter, ...]
 
     @classmethod
     def of(cls, network: DecoderSpec, header: Header) -> "StoredNetwork":
         """Return a network as the checkpoint with this header holds it."""
         names = network.tensors.layout(network.embedding.weight.name, header.names)
-        stored = StoredUnderOurNames(header, names)
+        stored = RenamedHeader(header, names)
         held = network.stored_as(stored)
         return cls(held, names, stored, held.parameters(stored))
 

@@ -47,12 +47,12 @@ class NamedTensors:
 
 
 # Heads that guess several tokens ahead.
-_GUESSING = "mtp."
+_MTP = "mtp."
 PLAIN_TENSORS = NamedTensors()
 # Of folders with such heads, as the hub has them.
-GUESSING_TENSORS = NamedTensors(dropped=(_GUESSING,))
+MTP_TENSORS = NamedTensors(dropped=(_MTP,))
 # Of folders with parts for images: as the hub's older ones are, then as transformers 5 writes them.
-NESTED_TENSORS = NamedTensors(
+MULTIMODAL_TENSORS = NamedTensors(
     (
         TensorNames("language_model.model.", "language_model.lm_head."),
         TensorNames("model.language_model."),
@@ -62,7 +62,7 @@ NESTED_TENSORS = NamedTensors(
         "visual.",
         "vision_tower.",
         "model.vision_tower.",
-        _GUESSING,
+        _MTP,
         "multi_modal_projector.",
         "model.multi_modal_projector.",
         "audio_tower.",

@@ -70,7 +70,7 @@ class _Nothing:
 
 
 # Where there is no checkpoint, or none has been opened yet.
-NOTHING_STORED: StoredTensors = _Nothing()
+NO_TENSORS: StoredTensors = _Nothing()
 
 
 # Bytes of a number in dtypes that are no block of GGUF's and have not one.
@@ -109,7 +109,7 @@ class HeldCodes:
         return replace(self, kernels=self.kernels.of_experts)
 
 
-NOTHING_HELD = HeldCodes(NOTHING_STORED, CodeKernels.NONE, "float32")
+NO_QUANTIZED = HeldCodes(NO_TENSORS, CodeKernels.NONE, "float32")
 
 
 class Part:
@@ -121,7 +121,7 @@ class Part:
 
     __slots__ = ()
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> "tuple[Parameter, ...]":
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> "tuple[Parameter, ...]":
         """Return the tensors to read from a checkpoint that has the tensors `stored`."""
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class Parameter(Part):
     dtypes: tuple[str, ...] = FLOATS
     in_float32: bool = False
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> "tuple[Parameter, ...]":
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> "tuple[Parameter, ...]":
         """Return the parameter itself."""
         return (self,)
 
@@ -170,7 +170,7 @@ class Parameter(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class InterleavedParts:
+class GroupedParts:
     """Row order of a projection whose parts alternate in groups.
 
     `sizes` are the rows of each part in a group. Kernels read all rows of a part in one piece,
@@ -192,7 +192,7 @@ class InterleavedParts:
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourPairs:
+class InterleavedRotary:
     """In each head of `head_dim` the elements 0 and 1, 2 and 3, … below `rotary_dim` turn together.
 
     Kernels turn elements i and i + rotary_dim / 2. Scores are sums over a head's elements, so

@@ -16,7 +16,7 @@ from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight, all_alike, dtype_name, joined_neighbours
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     Parameter,
     RowOrder,
     StoredTensors,
@@ -44,7 +44,7 @@ class WeightSource:
         *,
         row_invariant: bool = False,
         is_mapped: bool = False,
-        stored: StoredTensors = NOTHING_STORED,
+        stored: StoredTensors = NO_TENSORS,
     ) -> None:
         self.read = read
         self.dtype = dtype
@@ -110,7 +110,7 @@ class WeightSource:
         """
         return self._kept(self.read(parameter.name), self.dtype)
 
-    def kept_as_stored(self, stored: Tensor) -> Tensor:
+    def mapped_as_stored(self, stored: Tensor) -> Tensor:
         """Return what was read as `kept` does, in the dtype that it has."""
         return self._kept(stored, stored.dtype)
 
@@ -144,7 +144,7 @@ class WeightSource:
         _require_finite(name, matrix)
         return matrix
 
-    def looked_up(self, name: str, pairs: Tensor, table: Tensor, scales: Tensor) -> Tensor:
+    def dequantize_table(self, name: str, pairs: Tensor, table: Tensor, scales: Tensor) -> Tensor:
         """Return the weights of a projection called `name`, `table[code] * scale`.
 
         pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. table:
@@ -184,7 +184,7 @@ class WeightSource:
             return self.unpacked(name, weight)
         return weight
 
-    def require_moderate(self, name: str, weight: PackedWeight) -> None:
+    def require_finite(self, name: str, weight: PackedWeight) -> None:
         """Raise `ModelError` unless all numbers of a weight are finite and far from the largest."""
         if not weight.is_moderate(self.dtype):
             raise _not_finite(name)

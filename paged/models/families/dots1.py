@@ -4,10 +4,10 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, layer_windows, sliding_window
-from pagedrun.paged.models.modules.moe import sigmoid_mixtures
+from pagedrun.paged.models.modules.moe import sigmoid_moe
 from pagedrun.paged.values.json_value import JSONValue
 
-_MIXTURES: dict[str, JSONValue] = {
+_MOE_DEFAULTS: dict[str, JSONValue] = {
     "intermediate_size": 10_944,
     "moe_intermediate_size": 1408,
     "first_k_dense_replace": 0,
@@ -23,7 +23,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         max_positions,
         Heads.from_json(config, num_kv_heads=32),
         layer_windows(config, sliding_window(config), first_layer),
-        sigmoid_mixtures(config, _MIXTURES),
+        sigmoid_moe(config, _MOE_DEFAULTS),
         bias=bias,
         qk_norm=True,
     )

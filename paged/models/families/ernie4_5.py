@@ -25,7 +25,7 @@ def ernie_decoder(
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, turns_neighbours=True
+            config, layer, heads, norm, rope, windows[layer], bias=bias, interleaved_rotary=True
         )
 
     return decoder(config, max_positions, norm, mixer, ffn, is_tied=True, tensors=tensors)

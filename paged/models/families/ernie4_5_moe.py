@@ -8,7 +8,7 @@ from pagedrun.paged.models.families.ernie4_5 import ernie_decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp, gated_mlps
-from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
 from pagedrun.paged.models.quant.registry import linear_method
 
 # Of layers that guess several tokens ahead.
@@ -20,13 +20,13 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         raise config.error("use_bias", "false for a model of this type, whose head has no bias")
     config = config.with_defaults({"intermediate_size": 12_288})
     heads = Heads.from_json(config, num_kv_heads=4)
-    return ernie_decoder(config, max_positions, heads, _mixtures(config), _TENSORS)
+    return ernie_decoder(config, max_positions, heads, _moe(config), _TENSORS)
 
 
-def _mixtures(config: JsonObject) -> FfnOfLayer:
-    num_experts = number_of_experts(config, 64, "moe_num_experts")
+def _moe(config: JsonObject) -> FfnOfLayer:
+    num_experts = read_num_experts(config, 64, "moe_num_experts")
     num_chosen = config.integer("moe_k", 1, num_experts, 6)
-    form = MixtureForm(
+    form = MoeForm(
         num_experts,
         config.integer("moe_intermediate_size", 1, 2**22, 1536),
         # The least that weights are divided by: as an addend, where sums are not as small.
@@ -53,7 +53,7 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
         name, shared = f"model.layers.{layer}.mlp", None
         if shared_inner:
             shared = gated_mlp(f"{name}.shared_experts", hidden, shared_inner, method)
-        return form.mixture(config, name, shared)
+        return form.spec(config, name, shared)
 
     return ffn
 

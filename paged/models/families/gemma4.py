@@ -21,7 +21,7 @@ from pagedrun.paged.models.modules.attention import (
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.modules.moe import MixtureSpec, RouterSpec, SideMixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
@@ -89,7 +89,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         name = f"model.layers.{index}"
         return replace(
             layer,
-            side_mixture=_side_mixture(config, name, norm) if has_experts else None,
+            parallel_moe=_parallel_moe(config, name, norm) if has_experts else None,
             input_gate=_input_gate(config, name, size, norm) if size else None,
             scale=_scale(f"{name}.layer_scalar", 1),
         )
@@ -122,7 +122,7 @@ def _linear(config: JsonObject, name: str, in_features: int, out_features: int) 
     return LinearSpec(parts, in_features, has_bias=False, method=linear_method(config))
 
 
-def _side_mixture(config: JsonObject, name: str, norm: NormForm) -> SideMixtureSpec:
+def _parallel_moe(config: JsonObject, name: str, norm: NormForm) -> ParallelMoeSpec:
     """Return the MoE layer beside the dense part of a layer."""
     hidden = config.integer("hidden_size", 1, 2**20)
     num_experts = config.integer("num_experts", 1, 2**14)
@@ -130,10 +130,10 @@ def _side_mixture(config: JsonObject, name: str, norm: NormForm) -> SideMixtureS
     num_chosen = config.integer("top_k_experts", 1, num_experts)
     layouts, method = (Stacked(), Separate()), linear_method(config)
     router = _linear(config, f"{name}.router.proj", hidden, num_experts)
-    return SideMixtureSpec(
-        MixtureSpec(
+    return ParallelMoeSpec(
+        MoeSpec(
             RouterSpec(
-                replace(router, is_delicate=True),
+                replace(router, keep_precision=True),
                 ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
             ),
             activation=_ACTIVATION,

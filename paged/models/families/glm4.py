@@ -26,7 +26,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             windows[layer],
             bias=bias,
             out_bias=False,
-            turns_neighbours=True,
+            interleaved_rotary=True,
         )
 
     norms = LayerNorms(attention_out="post_self_attn_layernorm", ffn_out="post_mlp_layernorm")

@@ -8,15 +8,15 @@ from pagedrun.paged.models.modules.attention import (
     AttentionSpec,
     Heads,
     QkNormForm,
-    alike_windows,
     attention,
+    uniform_windows,
 )
-from pagedrun.paged.models.modules.moe import sigmoid_mixtures
+from pagedrun.paged.models.modules.moe import sigmoid_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
-_MIXTURES: dict[str, JSONValue] = {
+_MOE_DEFAULTS: dict[str, JSONValue] = {
     "intermediate_size": 10_944,
     "moe_intermediate_size": 1408,
     "num_experts_per_tok": 8,
@@ -26,7 +26,7 @@ _MIXTURES: dict[str, JSONValue] = {
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
-    windows = alike_windows(config, None)
+    windows = uniform_windows(config, None)
     heads = Heads.from_json(config, num_kv_heads=8)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
     norm = NormForm.from_json(config, 1e-5)
@@ -46,7 +46,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             qk_norm=qk_norm,
         )
 
-    ffn = sigmoid_mixtures(config, _MIXTURES, num_experts=128)
+    ffn = sigmoid_moe(config, _MOE_DEFAULTS, num_experts=128)
     return decoder(config, max_positions, norm, mixer, ffn, tensors=_tensors(config, len(windows)))
 
 

@@ -15,9 +15,9 @@ from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearMethod, Line
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.moe import (
     ClippedSwiglu,
-    MixtureSpec,
+    MoeSpec,
     RouterSpec,
-    number_of_experts,
+    read_num_experts,
 )
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
@@ -62,26 +62,26 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             config, layer, heads, norm, rope, windows[layer], bias=bias, has_sinks=True
         )
 
-    return decoder(config, max_positions, norm, mixer, _mixtures(config))
+    return decoder(config, max_positions, norm, mixer, _moe(config))
 
 
-def _mixtures(config: JsonObject) -> FfnOfLayer:
+def _moe(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
     hidden = config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
-    num_experts, method = number_of_experts(config, 128), _dense_method(config)
+    num_experts, method = read_num_experts(config, 128), _dense_method(config)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 4)
     activation = ClippedSwiglu(
         limit=config.number("swiglu_limit", 1e-3, 1e6, 7.0),
         alpha=config.number("swiglu_alpha", 1e-3, 1e3, 1.702),
     )
 
-    def ffn(layer: int) -> MixtureSpec:
+    def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
         router = Projection(f"{name}.router", num_experts)
-        return MixtureSpec(
+        return MoeSpec(
             RouterSpec(
-                LinearSpec((router,), hidden, has_bias=True, method=method, is_delicate=True),
+                LinearSpec((router,), hidden, has_bias=True, method=method, keep_precision=True),
                 ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
             ),
             activation=activation,

@@ -7,7 +7,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.granite import granite_decoder
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, MlpSpec, check_activation
-from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
 from pagedrun.paged.models.quant.expert_layouts import Stacked
 from pagedrun.paged.models.quant.registry import linear_method
 
@@ -42,9 +42,9 @@ def _ffns(config: JsonObject, shared_inner: int) -> FfnOfLayer:
     form = None
     # Dense models of Granite 4 say that they have none.
     if config.get("num_local_experts") != 0 or not shared_inner:
-        num_experts = number_of_experts(config, 8)
+        num_experts = read_num_experts(config, 8)
         num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 2)
-        form = MixtureForm(
+        form = MoeForm(
             num_experts,
             config.integer("intermediate_size", 1, 2**22),
             ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
@@ -58,7 +58,7 @@ def _ffns(config: JsonObject, shared_inner: int) -> FfnOfLayer:
         if form is None:
             assert shared is not None
             return shared
-        return form.mixture(config, f"model.layers.{layer}.block_sparse_moe", shared)
+        return form.spec(config, f"model.layers.{layer}.block_sparse_moe", shared)
 
     return ffn
 

@@ -6,7 +6,7 @@ from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.modules.moe import MixtureForm, MixtureSpec, number_of_experts
+from pagedrun.paged.models.modules.moe import MoeForm, MoeSpec, read_num_experts
 from pagedrun.paged.models.quant.registry import linear_method
 
 # Of which a file may give one number for each layer; here all layers are alike.
@@ -15,7 +15,7 @@ _LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_exper
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = _with_layers_alike(config)
-    return hunyuan_decoder(config, max_positions, _mixtures(config))
+    return hunyuan_decoder(config, max_positions, _moe(config))
 
 
 def _with_layers_alike(config: JsonObject) -> JsonObject:
@@ -29,9 +29,9 @@ def _with_layers_alike(config: JsonObject) -> JsonObject:
     return JsonObject(config.origin, fields)
 
 
-def _mixtures(config: JsonObject) -> FfnOfLayer:
+def _moe(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
-    num_experts = number_of_experts(config, 1)
+    num_experts = read_num_experts(config, 1)
     chosen = "moe_topk" if config.has("moe_topk") else "num_experts_per_tok"
     num_chosen = config.integer(chosen, 1, num_experts, 1)
     hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
@@ -40,11 +40,11 @@ def _mixtures(config: JsonObject) -> FfnOfLayer:
         if config.integer(name, 0, 2**22, wanted) != wanted:
             raise config.error(name, f"{wanted} for a model of this type")
     choice = ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True)
-    form = MixtureForm(num_experts, inner, choice, router="gate.wg")
+    form = MoeForm(num_experts, inner, choice, router="gate.wg")
 
-    def ffn(layer: int) -> MixtureSpec:
+    def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
-        return form.mixture(config, name, gated_mlp(f"{name}.shared_mlp", hidden, inner, method))
+        return form.spec(config, name, gated_mlp(f"{name}.shared_mlp", hidden, inner, method))
 
     return ffn
 

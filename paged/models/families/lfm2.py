@@ -7,7 +7,7 @@ from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNorm
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, MlpSpec, gated_mlp
 from pagedrun.paged.models.modules.norm import NormForm
-from pagedrun.paged.models.modules.recurrence import ConvSpec, ShortConvSpec, layers_that_attend
+from pagedrun.paged.models.modules.recurrence import ConvSpec, ShortConvSpec, attention_flags
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.registry import linear_method
 
@@ -25,7 +25,7 @@ def with_new_names(config: JsonObject) -> JsonObject:
 
 def lfm2_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index."""
-    attends = layers_that_attend(config, "conv", _layer_types(config))
+    attends = attention_flags(config, "conv", _layer_types(config))
     rope = RopeConfig.from_json(config, max_positions, theta=1_000_000.0)
     heads = Heads.from_json(config, num_kv_heads=8)
     norm = NormForm(config.number("norm_eps", 0.0, 1.0, 1e-5))

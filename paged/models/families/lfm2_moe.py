@@ -6,7 +6,7 @@ from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp
-from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
 from pagedrun.paged.models.quant.registry import linear_method
 
@@ -17,7 +17,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
 
 def _ffns(config: JsonObject) -> FfnOfLayer:
-    num_experts = number_of_experts(config, 32)
+    num_experts = read_num_experts(config, 32)
     choice = ExpertChoice(
         config.integer("num_experts_per_tok", 1, num_experts, 4),
         Score.SIGMOID,
@@ -25,7 +25,7 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
         sum_eps=1e-6,
         scaling=config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
     )
-    form = MixtureForm(
+    form = MoeForm(
         num_experts,
         config.integer("moe_intermediate_size", 1, 2**22, 1792),
         choice,
@@ -40,7 +40,7 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
         name = f"model.layers.{layer}.feed_forward"
         if layer < num_dense:
             return gated_mlp(name, hidden, inner, method, names=GATE_UP_DOWN)
-        return form.mixture(config, name)
+        return form.spec(config, name)
 
     return ffn
 

@@ -8,11 +8,11 @@ from pagedrun.paged.models.modules.attention import (
     AttentionSpec,
     Heads,
     QkNormForm,
-    alike_windows,
     attention,
+    uniform_windows,
 )
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
-from pagedrun.paged.models.modules.moe import MixtureForm, number_of_experts
+from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
@@ -22,33 +22,33 @@ _LAYOUTS = (Separate(gate="w1", up="w3", down="w2"), Stacked())
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
-    windows = alike_windows(config, None)
+    windows = uniform_windows(config, None)
     # Hub files give the rotated part of a head in numbers, not as a share.
     share = config.integer("rotary_dim", 1, heads.head_dim, heads.head_dim) / heads.head_dim
     rope = RopeConfig.from_json(config, max_positions, theta=5_000_000.0, rotated=share)
     norm = NormForm.from_json(config)
-    qk_norm = QkNormForm(of_all_heads=True)
+    qk_norm = QkNormForm(across_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(config, layer, heads, norm, rope, windows[layer], qk_norm=qk_norm)
 
-    return decoder(config, max_positions, norm, mixer, _mixtures(config))
+    return decoder(config, max_positions, norm, mixer, _moe(config))
 
 
-def _mixtures(config: JsonObject) -> FfnOfLayer:
+def _moe(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
     if config.string("scoring_func") not in (None, "sigmoid"):
         raise config.error("scoring_func", '"sigmoid" for a model of this type')
-    num_experts = number_of_experts(config, 256)
+    num_experts = read_num_experts(config, 256)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 8)
-    form = MixtureForm(
+    form = MoeForm(
         num_experts,
         config.integer("intermediate_size", 1, 2**22, 1536),
         ExpertChoice(num_chosen, Score.SIGMOID, normalise=True),
         layouts=_LAYOUTS,
         correction="e_score_correction_bias",
     )
-    return lambda layer: form.mixture(config, f"model.layers.{layer}.block_sparse_moe")
+    return lambda layer: form.spec(config, f"model.layers.{layer}.block_sparse_moe")
 
 
 MINIMAX_M2 = Family(_describe, 196_608, bos_token_id=200_034, eos_token_id=200_020)

@@ -6,7 +6,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, sliding_window
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
-from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, RopeConfig
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
 # What transformers assumes of a config.json that says nothing of rotations.
@@ -25,10 +25,10 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     if not (config.has("rope_parameters") or config.has("rope_scaling")):
         config = config.with_defaults({"rope_parameters": _ROPE})
     scaling = config.nested("rope_scaling") or config.section("rope_parameters")
-    temper = None
+    query_scaling = None
     if scaling.has("llama_4_scaling_beta"):
         original = scaling.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
-        temper = QueryTemper(scaling.number("llama_4_scaling_beta", 0.0, 1e3), original)
+        query_scaling = QueryScaling(scaling.number("llama_4_scaling_beta", 0.0, 1e3), original)
     window = sliding_window(config) if config.has("sliding_window") else None
     windows = [window] * config.integer("num_hidden_layers", 1, 4096)
     heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
@@ -36,7 +36,9 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     norm = NormForm.from_json(config, 1e-5)
 
     def mixer(layer: int) -> AttentionSpec:
-        return attention(config, layer, heads, norm, rope, windows[layer], temper=temper)
+        return attention(
+            config, layer, heads, norm, rope, windows[layer], query_scaling=query_scaling
+        )
 
     return decoder(config, max_positions, norm, mixer, gated_mlps(config))
 

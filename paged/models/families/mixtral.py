@@ -3,11 +3,11 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
-from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.modules.attention import Heads, sliding_window, uniform_windows
+from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
 from pagedrun.paged.models.quant.expert_layouts import Separate
 
-_DEFAULTS = MixtureDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
+_DEFAULTS = MoeDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
 _PROJECTIONS = Separate(gate="w1", up="w3", down="w2")
 
 
@@ -20,8 +20,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=8),
-        alike_windows(config, window),
-        lambda layer: mixture(
+        uniform_windows(config, window),
+        lambda layer: softmax_moe(
             config,
             f"model.layers.{layer}.block_sparse_moe",
             _DEFAULTS,

@@ -28,7 +28,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
-    qk_norm = QkNormForm(of_all_heads=True)
+    qk_norm = QkNormForm(across_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(

@@ -25,7 +25,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config, windows, max_positions, full_theta=500_000.0, sliding_theta=500_000.0
     )
     norm = NormForm.from_json(config, 1e-5)
-    qk_norm = QkNormForm(of_all_heads=True)
+    qk_norm = QkNormForm(across_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(

@@ -7,16 +7,16 @@ from pagedrun.paged.models.modules.attention import (
     AttentionSpec,
     Heads,
     QkNormForm,
-    alike_windows,
     attention,
+    uniform_windows,
 )
 from pagedrun.paged.models.modules.mlp import check_activation
-from pagedrun.paged.models.modules.moe import MixtureDefaults, mixture
+from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.expert_layouts import Separate
 
-_DEFAULTS = MixtureDefaults(64, 8, inner=2048, inner_name="intermediate_size")
+_DEFAULTS = MoeDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -26,11 +26,11 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             "clip_qkv", "null: clipping of queries, keys and values is not supported"
         )
     bias = config.boolean("attention_bias", False)
-    windows, normalise = alike_windows(config, None), config.boolean("norm_topk_prob", False)
+    windows, normalise = uniform_windows(config, None), config.boolean("norm_topk_prob", False)
     heads = Heads.from_json(config)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
-    qk_norm = QkNormForm(of_all_heads=True)
+    qk_norm = QkNormForm(across_heads=True)
 
     def mixer(layer: int) -> AttentionSpec:
         return attention(
@@ -42,7 +42,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         max_positions,
         norm,
         mixer,
-        lambda layer: mixture(
+        lambda layer: softmax_moe(
             config,
             f"model.layers.{layer}.mlp",
             _DEFAULTS,

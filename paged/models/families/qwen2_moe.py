@@ -3,10 +3,10 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import Heads, every_other_layer_windows
-from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
+from pagedrun.paged.models.modules.attention import Heads, alternating_windows
+from pagedrun.paged.models.modules.moe import MoeDefaults, qwen_moe
 
-_DEFAULTS = MixtureDefaults(num_experts=60, num_chosen=4, inner=1408)
+_DEFAULTS = MoeDefaults(num_experts=60, num_chosen=4, inner=1408)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -15,8 +15,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=16),
-        every_other_layer_windows(config),
-        qwen_mixtures(config, _DEFAULTS, shared_inner=shared_inner),
+        alternating_windows(config),
+        qwen_moe(config, _DEFAULTS, shared_inner=shared_inner),
         bias=config.boolean("qkv_bias", True),
         out_bias=False,
     )

@@ -3,7 +3,7 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import Heads, upper_layer_windows
+from pagedrun.paged.models.modules.attention import Heads, upper_windows
 from pagedrun.paged.models.modules.mlp import gated_mlps
 
 
@@ -13,7 +13,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=32, head_dim=128),
-        upper_layer_windows(config),
+        upper_windows(config),
         gated_mlps(config),
         bias=attention_bias,
         qk_norm=True,

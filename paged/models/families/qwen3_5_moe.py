@@ -4,17 +4,17 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads
-from pagedrun.paged.models.modules.moe import MixtureDefaults, gated_mixtures
-from pagedrun.paged.models.modules.recurrence import delta_net_decoder, separate_inputs
+from pagedrun.paged.models.modules.moe import MoeDefaults, shared_expert_moe
+from pagedrun.paged.models.modules.recurrence import delta_net_decoder, split_projections
 
-_DEFAULTS = MixtureDefaults(num_experts=256, num_chosen=8, inner=512)
+_DEFAULTS = MoeDefaults(num_experts=256, num_chosen=8, inner=512)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=2, head_dim=256)
     shared_inner = config.integer("shared_expert_intermediate_size", 1, 2**22, 512)
-    ffns = gated_mixtures(config, _DEFAULTS, shared_inner, normalise=True)
-    return delta_net_decoder(config, max_positions, heads, ffns, separate_inputs)
+    ffns = shared_expert_moe(config, _DEFAULTS, shared_inner, normalise=True)
+    return delta_net_decoder(config, max_positions, heads, ffns, split_projections)
 
 
 QWEN3_5_MOE = Family(_describe, 32_768)

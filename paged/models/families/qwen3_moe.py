@@ -3,10 +3,10 @@
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import Heads, alike_windows, sliding_window
-from pagedrun.paged.models.modules.moe import MixtureDefaults, qwen_mixtures
+from pagedrun.paged.models.modules.attention import Heads, sliding_window, uniform_windows
+from pagedrun.paged.models.modules.moe import MoeDefaults, qwen_moe
 
-_DEFAULTS = MixtureDefaults(num_experts=128, num_chosen=8, inner=768)
+_DEFAULTS = MoeDefaults(num_experts=128, num_chosen=8, inner=768)
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -16,8 +16,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         config,
         max_positions,
         Heads.from_json(config, num_kv_heads=4),
-        alike_windows(config, window),
-        qwen_mixtures(config, _DEFAULTS),
+        uniform_windows(config, window),
+        qwen_moe(config, _DEFAULTS),
         bias=attention_bias,
         qk_norm=True,
     )

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
-    InterleavedParts,
-    NeighbourPairs,
+    GroupedParts,
+    InterleavedRotary,
     Parameter,
     Part,
     Role,
 )
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
-from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryTemper, RopeConfig
+from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, RopeConfig
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
@@ -43,7 +43,8 @@ class AttentionSpec:
     p - w < k <= p, itself included. `rope` None: heads are not rotated.
 
     `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
-    `norms_after_rotation`; or of all heads together, before. `temper` multiplies rotated queries.
+    `norms_after_rotation`; or of all heads together, before. `query_scaling` multiplies
+    rotated queries.
     `sinks`, [num_heads] float32, are learned scores that join the softmax of each head and have no
     value.
 
@@ -65,7 +66,7 @@ class AttentionSpec:
     k_norm: NormSpec | None = None
     norms_after_rotation: bool = False
     softcap: float | None = None
-    temper: QueryTemper | None = None
+    query_scaling: QueryScaling | None = None
     sinks: Parameter | None = None
     value_norm_eps: float | None = None
     keys_are_values: bool = False
@@ -113,7 +114,7 @@ class QkNormForm:
 
     query: str = "q_norm"
     key: str = "k_norm"
-    of_all_heads: bool = False
+    across_heads: bool = False
     after_rotation: bool = False
 
 
@@ -172,8 +173,8 @@ def attention(
     qk_norm: QkNormForm | None = None,
     scale: float | None = None,
     softcap: float | None = None,
-    turns_neighbours: bool = False,
-    temper: QueryTemper | None = None,
+    interleaved_rotary: bool = False,
+    query_scaling: QueryScaling | None = None,
     has_sinks: bool = False,
     keys_are_values: bool = False,
     normalizes_values: bool = False,
@@ -186,9 +187,9 @@ def attention(
     `bias`: of queries, keys and values, and of the output unless `out_bias` says otherwise.
     `is_fused`: one tensor `qkv_proj` instead of three. `has_gate`: `q_proj` gives the query and
     then the gate of each head. `out_name`: name of `o_proj`. `scale` None: head_dim^-0.5.
-    `turns_neighbours`: the checkpoint rotates elements 2i and 2i + 1 as a pair.
+    `interleaved_rotary`: the checkpoint rotates elements 2i and 2i + 1 as a pair.
     `keys_are_values`: there is no `v_proj`. `normalizes_values`: values pass a norm of each head
-    without a weight. `window`, `rope`, `softcap`, `temper` and `source` are those of
+    without a weight. `window`, `rope`, `softcap`, `query_scaling` and `source` are those of
     `AttentionSpec`. Raises `ModelError` for a rotation of an odd number of elements.
     """
     dim, method = heads.head_dim, linear_method(config)
@@ -199,10 +200,10 @@ def attention(
     if rotary_dim % 2 or not rotary_dim:
         wanted = f"a factor that rotates an even number of a head's {dim} elements"
         raise config.error("partial_rotary_factor", wanted)
-    pairs = NeighbourPairs(dim, rotary_dim) if turns_neighbours and rope else None
+    pairs = InterleavedRotary(dim, rotary_dim) if interleaved_rotary and rope else None
     query = Projection(f"{prefix}.q_proj", num_query, pairs)
     if has_gate:
-        order = InterleavedParts((dim, dim), order=(1, 0))
+        order = GroupedParts((dim, dim), order=(1, 0))
         query = Projection(f"{prefix}.q_proj", 2 * num_query, order)
     parts = [query]
     if is_fused:
@@ -213,7 +214,7 @@ def attention(
             parts.append(Projection(f"{prefix}.v_proj", num_key))
     q_norm = k_norm = None
     if qk_norm is not None:
-        sizes = (num_query, num_key) if qk_norm.of_all_heads else (dim, dim)
+        sizes = (num_query, num_key) if qk_norm.across_heads else (dim, dim)
         q_norm = norm.named(f"{prefix}.{qk_norm.query}", sizes[0])
         if source is None:
             k_norm = norm.named(f"{prefix}.{qk_norm.key}", sizes[1])
@@ -232,7 +233,7 @@ def attention(
         k_norm=k_norm,
         norms_after_rotation=qk_norm is not None and qk_norm.after_rotation,
         softcap=softcap,
-        temper=temper,
+        query_scaling=query_scaling,
         sinks=sinks if has_sinks else None,
         value_norm_eps=norm.eps if normalizes_values else None,
         keys_are_values=keys_are_values,
@@ -285,7 +286,7 @@ def periodic_windows(config: JsonObject, window: int | None, period: int) -> tup
     return tuple(window if layer % period else None for layer in range(1, num_layers + 1))
 
 
-def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+def upper_windows(config: JsonObject) -> tuple[int | None, ...]:
     """Return each layer's window where layers from `max_window_layers` on have one, if any."""
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
     first_layer = 0
@@ -294,18 +295,18 @@ def upper_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
     return layer_windows(config, window, first_layer)
 
 
-def alike_windows(config: JsonObject, window: int | None) -> tuple[int | None, ...]:
+def uniform_windows(config: JsonObject, window: int | None) -> tuple[int | None, ...]:
     """Return the same window for each layer, whatever `layer_types` says."""
     return (window,) * config.integer("num_hidden_layers", 1, 4096)
 
 
-def every_other_layer_windows(config: JsonObject) -> tuple[int | None, ...]:
+def alternating_windows(config: JsonObject) -> tuple[int | None, ...]:
     """Return windows of layers 0, 2, ... below `max_window_layers`, where there is no list."""
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
     if config.get("layer_types") is not None:
         return layer_windows(config, window)
     last = config.integer("max_window_layers", 0, 2**20, _DEFAULT_MAX_WINDOW_LAYERS)
-    windows = alike_windows(config, window)
+    windows = uniform_windows(config, window)
     return tuple(
         each if layer % 2 == 0 and layer < last else None for layer, each in enumerate(windows)
     )

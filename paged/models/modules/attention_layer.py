@@ -32,7 +32,9 @@ class SelfAttention:
         sinks = None if spec.sinks is None else source.tensor(spec.sinks)
         self._softmax = Softmax(spec.scale, spec.softcap, sinks)
         self._cos_sin = tables.table(spec.rope, spec.head_dim)
-        self._temper = None if spec.temper is None else tables.factors(spec.temper)
+        self._query_scaling = (
+            None if spec.query_scaling is None else tables.factors(spec.query_scaling)
+        )
         self._qkv = spec.qkv.load(source)
         self.out = spec.out.load(source)
         self._norms = tuple(Norm(norm, source) for norm in (spec.q_norm, spec.k_norm) if norm)
@@ -79,9 +81,9 @@ class SelfAttention:
         q = self._kernels.rotary_store(
             qkv, self._cos_sin, positions, slots, layer, self._head_norms
         )
-        if self._temper is None:
+        if self._query_scaling is None:
             return q
-        return (q * self._temper[positions][:, None, None]).to(q.dtype)
+        return (q * self._query_scaling[positions][:, None, None]).to(q.dtype)
 
     def _with_normalized_values(self, qkv: Tensor, eps: float) -> Tensor:
         """Return queries, keys and normalised values side by side; may write to `qkv`."""

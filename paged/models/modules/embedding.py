@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pagedrun.kernels.quantized_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     Part,
@@ -34,7 +34,7 @@ class EmbeddingSpec(Part):
         """The table, [vocab_size, hidden_size]."""
         return Parameter(f"{self.name}.weight", (self.vocab_size, self.hidden_size), Role.MATRIX)
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the table, which GGUF files may have in blocks."""
         tensor = stored.get(self.weight.name)
         if tensor is None or tensor.dtype not in PACKED_TYPES:

@@ -30,8 +30,8 @@ class Embedding:
             blocks = source.read(self._name)
             if source.packs(self._split(blocks[:1])):
                 for rows in torch.split(blocks, _ROWS_AT_ONCE):
-                    source.require_moderate(self._name, self._split(rows.to(source.device)))
-                self._table = source.kept_as_stored(blocks)
+                    source.require_finite(self._name, self._split(rows.to(source.device)))
+                self._table = source.mapped_as_stored(blocks)
                 return
             self._kind = None
         self._table = source.tensor(spec.weight)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     Part,
@@ -36,7 +36,7 @@ class LinearMethod(Protocol):
     """
 
     def parameters(
-        self, linear: "LinearSpec", stored: StoredTensors = NOTHING_STORED
+        self, linear: "LinearSpec", stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors that a checkpoint must have for a linear layer.
 
@@ -93,15 +93,16 @@ class Projection:
 class LinearSpec(Part):
     """Projections of the same input, computed as one product: their outputs lie side by side.
 
-    `method` is how their weights are held. `has_bias` holds for all of them. `is_delicate`: small
-    differences of its results have large effects, so weights are not rounded that are stored plain.
+    `method` is the format of the weights, `has_bias` holds for all of them. `keep_precision`:
+    weights that are stored unquantized stay so, since small differences of the results have large
+    effects.
     """
 
     parts: tuple[Projection, ...]
     in_features: int
     has_bias: bool
     method: LinearMethod
-    is_delicate: bool = False
+    keep_precision: bool = False
 
     @property
     def out_features(self) -> int:
@@ -113,7 +114,7 @@ class LinearSpec(Part):
         """How many numbers its matrices and biases have, however they are held."""
         return self.out_features * (self.in_features + self.has_bias)
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the tensors of all parts."""
         return self.method.parameters(self, stored)
 
@@ -164,7 +165,7 @@ class ExpertLayout(Protocol):
     """One way of holding experts in a checkpoint. A value, as a `LinearMethod` is."""
 
     def parameters(
-        self, experts: "ExpertsSpec", stored: StoredTensors = NOTHING_STORED
+        self, experts: "ExpertsSpec", stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors that a checkpoint with the tensors `stored` has for them."""
         ...
@@ -203,7 +204,7 @@ class ExpertsSpec(Part):
 
         return replace(self, layouts=(max(self.layouts, key=share),))
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the tensors of all experts."""
         return self.layouts[0].parameters(self, stored)
 

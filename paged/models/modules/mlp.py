@@ -12,7 +12,7 @@ from pagedrun.paged.models.quant.registry import linear_method
 if TYPE_CHECKING:
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
     from pagedrun.paged.models.modules.mlp_layer import Mlp
-    from pagedrun.paged.models.modules.moe_layer import Mixture
+    from pagedrun.paged.models.modules.moe_layer import Moe
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -74,7 +74,7 @@ class FfnSpec(Protocol):
         """Return the part in the layout of a checkpoint that has the tensors `stored`."""
         ...
 
-    def load(self, source: "WeightSource") -> "Mlp | Mixture":
+    def load(self, source: "WeightSource") -> "Mlp | Moe":
         """Return the layer with its weights."""
         ...
 

@@ -3,7 +3,7 @@
 A router scores the experts of a layer and chooses some for each token: by softmax (Qwen,
 Mixtral), or by sigmoids with a correction bias, within groups of experts (DeepSeek-V3's way:
 dots1, GLM-4.5). Shared experts are MLPs that all tokens pass. Gemma 4 has an MoE layer beside a
-dense MLP (`SideMixtureSpec`). `moe_layer` computes them.
+dense MLP (`ParallelMoeSpec`). `moe_layer` computes them.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     Parameter,
     Part,
     Role,
@@ -35,7 +35,7 @@ from pagedrun.paged.values.json_value import JSONValue
 
 if TYPE_CHECKING:
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.modules.moe_layer import Mixture
+    from pagedrun.paged.models.modules.moe_layer import Moe
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RouterSpec(Part):
         """Number of values of the matrix, its bias and the correction, whatever their format."""
         return self.linear.num_weights + sum(each.num_weights for each in self._corrections)
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the matrix, its bias if any, and the correction."""
         return *self.linear.parameters(stored), *self._corrections
 
@@ -85,7 +85,7 @@ class RouterSpec(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureSpec:
+class MoeSpec:
     """Each token passes the experts that `router` chooses; their results are added with weights.
 
     All tokens also pass the `shared` expert, if there is one, whose result is multiplied by the
@@ -126,27 +126,27 @@ class MixtureSpec:
         shared = 0 if self.shared is None else self.shared.width + self.experts.hidden_size
         return self.experts.num_experts + self.num_chosen * of_expert + shared
 
-    def stored_as(self, stored: StoredTensors) -> "MixtureSpec":
+    def stored_as(self, stored: StoredTensors) -> "MoeSpec":
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         return replace(self, experts=self.experts.stored_as(stored))
 
-    def load(self, source: "WeightSource") -> "Mixture":
+    def load(self, source: "WeightSource") -> "Moe":
         """Return the layer with its weights."""
         # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.moe_layer import Mixture
+        from pagedrun.paged.models.modules.moe_layer import Moe
 
-        return Mixture(self, source)
+        return Moe(self, source)
 
 
 @dataclass(frozen=True, slots=True)
-class SideMixtureSpec:
-    """`dense_norm(what the dense part gives) + out_norm(mixture(norm(residual)))`.
+class ParallelMoeSpec:
+    """`dense_norm(what the dense part gives) + out_norm(softmax_moe(norm(residual)))`.
 
     The router reads the residual stream too, normalised with `router_scale` times `router_factor`
     in the place of a weight, and `expert_scales` multiply the weights of the experts it chooses.
     """
 
-    mixture: MixtureSpec
+    moe: MoeSpec
     router_scale: Parameter
     router_factor: float
     expert_scales: Parameter
@@ -158,16 +158,16 @@ class SideMixtureSpec:
     def parts(self) -> tuple[Part, ...]:
         """What has parameters."""
         scales = (self.router_scale, self.expert_scales)
-        return *self.mixture.parts, *scales, self.norm, self.out_norm, self.dense_norm
+        return *self.moe.parts, *scales, self.norm, self.out_norm, self.dense_norm
 
     @property
     def width(self) -> int:
         """Numbers that a token takes at the widest point."""
-        return self.mixture.width + 3 * self.norm.size
+        return self.moe.width + 3 * self.norm.size
 
-    def stored_as(self, stored: StoredTensors) -> "SideMixtureSpec":
+    def stored_as(self, stored: StoredTensors) -> "ParallelMoeSpec":
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
-        return replace(self, mixture=self.mixture.stored_as(stored))
+        return replace(self, moe=self.moe.stored_as(stored))
 
 
 # Experts of all layers: far above what is published, and few enough to list their tensors.
@@ -175,7 +175,7 @@ _MAX_EXPERTS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureForm:
+class MoeForm:
     """`num_experts` of `inner` width, of which tokens make their `choice`.
 
     `router`, `correction` and `experts` say how the names of their tensors go on behind that of
@@ -193,7 +193,7 @@ class MixtureForm:
     num_axes: int = 1
     in_float32: bool = False
 
-    def mixture(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MixtureSpec:
+    def spec(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MoeSpec:
         """Return a mixture whose tensors have names that begin with `name`.
 
         `shared` is an expert that all tokens pass.
@@ -204,9 +204,9 @@ class MixtureForm:
             shape = (*(1,) * (self.num_axes - 1), self.num_experts)
             correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS, in_float32=True)
         router = Projection(f"{name}.{self.router}", self.num_experts)
-        return MixtureSpec(
+        return MoeSpec(
             RouterSpec(
-                LinearSpec((router,), hidden, False, method, is_delicate=True),
+                LinearSpec((router,), hidden, False, method, keep_precision=True),
                 self.choice,
                 correction,
                 self.in_float32,
@@ -225,7 +225,7 @@ class MixtureForm:
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureDefaults:
+class MoeDefaults:
     """What a family assumes where config.json is silent.
 
     `inner_name` is the field for an expert's inner width, whose default is `inner`.
@@ -237,32 +237,32 @@ class MixtureDefaults:
     inner_name: str = "moe_intermediate_size"
 
 
-def mixture(
+def softmax_moe(
     config: JsonObject,
     name: str,
-    defaults: MixtureDefaults,
+    defaults: MoeDefaults,
     *,
     normalise: bool,
     projections: Separate,
-) -> MixtureSpec:
+) -> MoeSpec:
     """Return a mixture whose weights are a softmax, without a shared expert.
 
     `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
     expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
     """
-    num_experts = number_of_experts(config, defaults.num_experts)
+    num_experts = read_num_experts(config, defaults.num_experts)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen)
-    form = MixtureForm(
+    form = MoeForm(
         num_experts,
         config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
         ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
         layouts=(projections, Stacked(), StackedApart()),
     )
-    return form.mixture(config, name)
+    return form.spec(config, name)
 
 
-def qwen_mixtures(
-    config: JsonObject, defaults: MixtureDefaults, *, shared_inner: int | None = None
+def qwen_moe(
+    config: JsonObject, defaults: MoeDefaults, *, shared_inner: int | None = None
 ) -> FfnOfLayer:
     """Return the feed-forward part of each layer: some are dense, the others mixtures.
 
@@ -271,7 +271,7 @@ def qwen_mixtures(
     normalise = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
     dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
-    ffn = gated_mixtures(config, defaults, shared_inner, normalise=normalise)
+    ffn = shared_expert_moe(config, defaults, shared_inner, normalise=normalise)
 
     def is_dense(layer: int) -> bool:
         return layer in dense_layers or (layer + 1) % every != 0
@@ -279,28 +279,28 @@ def qwen_mixtures(
     return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
 
 
-def gated_mixtures(
-    config: JsonObject, defaults: MixtureDefaults, shared_inner: int | None, *, normalise: bool
+def shared_expert_moe(
+    config: JsonObject, defaults: MoeDefaults, shared_inner: int | None, *, normalise: bool
 ) -> FfnOfLayer:
-    """Return the feed-forward part of each layer where all are mixtures; see `qwen_mixtures`."""
+    """Return the feed-forward part of each layer where all are mixtures; see `qwen_moe`."""
     hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
 
-    def ffn(layer: int) -> MixtureSpec:
+    def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
-        plain = mixture(config, name, defaults, normalise=normalise, projections=Separate())
+        plain = softmax_moe(config, name, defaults, normalise=normalise, projections=Separate())
         if shared_inner is None:
             return plain
         gate = Projection(f"{name}.shared_expert_gate", 1)
         return replace(
             plain,
             shared=gated_mlp(f"{name}.shared_expert", hidden, shared_inner, method),
-            shared_gate=LinearSpec((gate,), hidden, False, method, is_delicate=True),
+            shared_gate=LinearSpec((gate,), hidden, False, method, keep_precision=True),
         )
 
     return ffn
 
 
-def number_of_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
+def read_num_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
     """Read a field that has two names: in the hub's files, and in what transformers 5 saves.
 
     `name` is the first of them; `default` None: it must be given.
@@ -324,7 +324,7 @@ def _mlp_only_layers(config: JsonObject) -> Collection[int]:
 _MEANT = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 
 
-def sigmoid_mixtures(
+def sigmoid_moe(
     config: JsonObject, defaults: Mapping[str, JSONValue], num_experts: int | None = None
 ) -> FfnOfLayer:
     """Return the feed-forward part of each layer: the first `first_k_dense_replace` are dense.
@@ -337,8 +337,8 @@ def sigmoid_mixtures(
     for name, value in _MEANT.items():
         if config.string(name) not in (None, value):
             raise config.error(name, f'"{value}" for a model of this type')
-    num_experts = number_of_experts(config, num_experts, "n_routed_experts")
-    form = MixtureForm(
+    num_experts = read_num_experts(config, num_experts, "n_routed_experts")
+    form = MoeForm(
         num_experts,
         config.integer("moe_intermediate_size", 1, 2**22),
         _choice(config, num_experts),
@@ -355,7 +355,7 @@ def sigmoid_mixtures(
             return dense(layer)
         name = f"model.layers.{layer}.mlp"
         shared = gated_mlp(f"{name}.shared_experts", hidden, shared_inner, method)
-        return form.mixture(config, name, shared)
+        return form.spec(config, name, shared)
 
     return ffn
 

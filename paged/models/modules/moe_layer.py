@@ -10,19 +10,17 @@ from torch import Tensor
 from pagedrun.kernels.op_values import ExpertRows, Routing
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.modules.mlp_layer import Mlp, activation
-from pagedrun.paged.models.modules.moe import MixtureSpec, RouterSpec, SideMixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
 
 
-class Mixture:
+class Moe:
     """A token's result depends on the experts that it chooses, not on who else chooses them.
 
     `scales`, [num_experts] float32, multiply the weights of the experts that are chosen.
     """
 
-    def __init__(
-        self, spec: MixtureSpec, source: WeightSource, scales: Tensor | None = None
-    ) -> None:
+    def __init__(self, spec: MoeSpec, source: WeightSource, scales: Tensor | None = None) -> None:
         self._spec = spec
         self._scales = scales
         self._kernels = source.kernels
@@ -87,12 +85,12 @@ class Router:
         return self._kernels.route(logits, self._choice, self._correction)
 
 
-class SideMixture:
+class ParallelMoe:
     """Adds what experts make of the residual stream to what the dense part made of it."""
 
-    def __init__(self, spec: SideMixtureSpec, source: WeightSource) -> None:
+    def __init__(self, spec: ParallelMoeSpec, source: WeightSource) -> None:
         scales = source.tensor(spec.expert_scales)
-        self._mixture = Mixture(spec.mixture, source, scales)
+        self._moe = Moe(spec.moe, source, scales)
         # In float32: the product has more digits than a weight.
         scale = source.tensor(spec.router_scale)
         self._router_scale = scale * spec.router_factor
@@ -107,7 +105,7 @@ class SideMixture:
     def num_bytes(self) -> int:
         """Bytes of the weights as they are held."""
         norms = (self._norm, self._out_norm, self._dense_norm)
-        parts = self._mixture.num_bytes + self._router_scale.nbytes
+        parts = self._moe.num_bytes + self._router_scale.nbytes
         return parts + sum(norm.num_bytes for norm in norms)
 
     def __call__(self, dense: Tensor, residual: Tensor) -> Tensor:
@@ -117,5 +115,5 @@ class SideMixture:
         float32, what it was given before its norm.
         """
         routed = self._kernels.rms_norm(residual, self._router_scale, self._eps, self._dtype)
-        mixed = self._mixture(self._norm.alone(residual), routed)
+        mixed = self._moe(self._norm.alone(residual), routed)
         return self._dense_norm.alone(dense) + self._out_norm.alone(mixed)

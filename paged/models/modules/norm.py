@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     Parameter,
     Part,
     Role,
@@ -31,7 +31,7 @@ class NormSpec(Part):
             f"{self.name}.weight", (self.size,), Role.NORM, in_float32=bool(self.offset)
         )
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the weight."""
         return (self.weight,)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.cache.cache_spec import KVPlace, StateArray, StatePlace, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import GUESSING_TENSORS
+from pagedrun.paged.models.checkpoint.tensor_names import MTP_TENSORS
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
-    InterleavedParts,
+    NO_TENSORS,
+    GroupedParts,
     Parameter,
     Part,
     Role,
@@ -56,7 +56,7 @@ class ConvSpec(Part):
             return None
         return Parameter(f"{self.name}.bias", (self.num_channels,), Role.BIAS)
 
-    def parameters(self, stored: StoredTensors = NOTHING_STORED) -> tuple[Parameter, ...]:
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return weight and bias."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
@@ -150,7 +150,7 @@ class DeltaNetSpec:
         return DeltaNet(self, place, source)
 
 
-def layers_that_attend(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
+def attention_flags(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
     """Return which layers attend: those of which `layer_types` says so, and not `recurrent`.
 
     `default` stands for `layer_types` where config.json is silent. Raises `ModelError` for a list
@@ -214,7 +214,7 @@ class DeltaNetSizes:
 InputsOf = Callable[[DeltaNetSizes, str], tuple[Projection, ...]]
 
 
-def separate_inputs(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
+def split_projections(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
     """Return a tensor for queries, keys and values, one for gates, and one for each number."""
     return (
         Projection(f"{prefix}.in_proj_qkv", 2 * sizes.num_keys + sizes.num_values),
@@ -224,18 +224,18 @@ def separate_inputs(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]
     )
 
 
-def grouped_inputs(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
+def grouped_projections(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
     """Return the same in two tensors, in each of which a key head's share lies together."""
     repeats = sizes.num_heads // sizes.num_key_heads
     values = repeats * sizes.value_dim
-    qkvz = InterleavedParts((sizes.key_dim, sizes.key_dim, values, values), order=(0, 1, 2, 3))
+    qkvz = GroupedParts((sizes.key_dim, sizes.key_dim, values, values), order=(0, 1, 2, 3))
     num_qkvz = 2 * sizes.num_keys + 2 * sizes.num_values
     return (
         Projection(f"{prefix}.in_proj_qkvz", num_qkvz, qkvz),
         Projection(
             f"{prefix}.in_proj_ba",
             2 * sizes.num_heads,
-            InterleavedParts((repeats, repeats), order=(0, 1)),
+            GroupedParts((repeats, repeats), order=(0, 1)),
         ),
     )
 
@@ -261,7 +261,7 @@ def delta_net_decoder(
     interval = config.integer("full_attention_interval", 1, 4096, 4)
     places = range(1, config.integer("num_hidden_layers", 1, 4096) + 1)
     default = ["linear_attention" if place % interval else "full_attention" for place in places]
-    attends = layers_that_attend(config, "linear_attention", default)
+    attends = attention_flags(config, "linear_attention", default)
     bias = config.boolean("attention_bias", False)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.25)
     qk_norm = QkNormForm()
@@ -273,7 +273,7 @@ def delta_net_decoder(
             config, layer, heads, norm, rope, bias=bias, qk_norm=qk_norm, has_gate=True
         )
 
-    return decoder(config, max_positions, norm, mixer, ffn, tensors=GUESSING_TENSORS)
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=MTP_TENSORS)
 
 
 def _delta_net(
@@ -287,7 +287,7 @@ def _delta_net(
         sizes.num_heads,
         sizes.key_dim,
         sizes.value_dim,
-        inputs=LinearSpec(inputs(sizes, prefix), hidden, False, method, is_delicate=True),
+        inputs=LinearSpec(inputs(sizes, prefix), hidden, False, method, keep_precision=True),
         conv=ConvSpec(f"{prefix}.conv1d", 2 * sizes.num_keys + sizes.num_values, sizes.conv_size),
         a_log=Parameter(f"{prefix}.A_log", (sizes.num_heads,), Role.BIAS, in_float32=True),
         dt_bias=Parameter(f"{prefix}.dt_bias", (sizes.num_heads,), Role.BIAS, in_float32=True),

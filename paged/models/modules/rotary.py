@@ -2,7 +2,7 @@
 
 Both styles of config.json are read, the old one (`rope_theta`, `rope_scaling`) and that of
 transformers 5 (`rope_parameters`), for all layers alike or by kind of layer (full attention,
-sliding window). `rotary_tables` has the formulas. `QueryTemper` scales queries by position.
+sliding window). `rotary_tables` has the formulas. `QueryScaling` scales queries by position.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ class RopeConfig:
     yarn; `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
     `periods` belongs to longrope: what each pair's period is multiplied by, for contexts up to
     `original_max_positions`. `partial_rotary_factor` is the rotated share of a head's dimensions.
-    `turning_share` belongs to proportional: of all pairs of a head only the first share turns, with
-    the frequencies that they would have if all did.
+    `rotated_pairs_share` belongs to proportional: share of a head's pairs that are rotated, the
+    first ones, with the frequencies of a rotation of all pairs.
     """
 
     theta: float
@@ -54,7 +54,7 @@ class RopeConfig:
     truncate: bool = True
     periods: tuple[float, ...] = ()
     partial_rotary_factor: float = 1.0
-    turning_share: float = 1.0
+    rotated_pairs_share: float = 1.0
 
     @classmethod
     def from_json(
@@ -102,7 +102,7 @@ class RopeConfig:
         if kind == "proportional":
             share = scaling.number("partial_rotary_factor", 0.0, 1.0, 1.0)
             factor = scaling.number("factor", 1.0, MAX_FACTOR, 1.0)
-            return cls(theta=theta, kind=kind, factor=factor, turning_share=share)
+            return cls(theta=theta, kind=kind, factor=factor, rotated_pairs_share=share)
         original = original or _original_max_positions(scaling)
         if kind == "llama3":
             return _llama3(scaling, theta, original)
@@ -210,7 +210,7 @@ def ropes_by_kind(
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTemper:
+class QueryScaling:
     """Multiplies the query at position p by 1 + beta * ln(1 + floor(p / length)).
 
     So attention stays sharp over contexts longer than `length` tokens: Nakanishi 2025,

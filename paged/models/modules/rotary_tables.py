@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.paged.models.modules.rotary import QueryTemper, RopeConfig
+from pagedrun.paged.models.modules.rotary import QueryScaling, RopeConfig
 
 
 class RotaryTables:
@@ -40,10 +40,12 @@ class RotaryTables:
             self._tables[key] = self._made(rope, head_dim).to(self._device)
         return self._tables[key]
 
-    def factors(self, temper: QueryTemper) -> Tensor:
+    def factors(self, query_scaling: QueryScaling) -> Tensor:
         """Return what multiplies the query at each position, [num_positions] float32."""
-        times = torch.arange(self._num_positions).numpy() // temper.length
-        return torch.from_numpy(1 + temper.beta * np.log(1.0 + times)).float().to(self._device)
+        times = torch.arange(self._num_positions).numpy() // query_scaling.length
+        return (
+            torch.from_numpy(1 + query_scaling.beta * np.log(1.0 + times)).float().to(self._device)
+        )
 
     def _made(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
         if rope is None:
@@ -97,7 +99,7 @@ def _frequencies(rope: RopeConfig, dim: int, original_max_positions: int) -> tor
         return 1.0 / (torch.tensor(rope.periods) * periods)
     frequencies = 1.0 / periods
     if rope.kind == "proportional":
-        frequencies[int(rope.turning_share * dim // 2) :] = 0.0  # cosines of 1, sines of 0
+        frequencies[int(rope.rotated_pairs_share * dim // 2) :] = 0.0  # cosines of 1, sines of 0
     if rope.kind in ("linear", "proportional"):
         return frequencies / rope.factor
     if rope.kind == "llama3":

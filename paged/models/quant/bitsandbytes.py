@@ -81,7 +81,9 @@ class TableBlocks:
         pairs = source.read(weight).flatten()
         pairs = pad((pairs << 4) | (pairs >> 4), (0, len(factors) * size // 2 - len(pairs)))
         table = source.read(f"{weight}.quant_map")
-        found = source.looked_up(part.name, pairs.view(len(factors), -1), table, factors[:, None])
+        found = source.dequantize_table(
+            part.name, pairs.view(len(factors), -1), table, factors[:, None]
+        )
         return found.flatten()[:num_weights].view(shape)
 
     def _factors(self, weight: str, state: JsonObject, source: "WeightSource") -> "Tensor":

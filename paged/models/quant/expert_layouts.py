@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     Role,
@@ -41,7 +41,7 @@ class Separate:
     down: str = "down_proj"
 
     def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors of three matrices for each expert."""
         linears = (
@@ -140,7 +140,7 @@ class Stacked:
     down: str = "down_proj"
 
     def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors of the two."""
         return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
@@ -174,7 +174,7 @@ class StackedApart:
     """
 
     def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors of the three."""
         return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
@@ -211,7 +211,7 @@ class Interleaved:
     """
 
     def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the two tensors and their biases."""
         return *self._matrices(experts), *interleaved_biases(experts)
@@ -250,7 +250,7 @@ class Mxfp4:
     """
 
     def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NOTHING_STORED
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return codes and scales of the two, and their biases."""
         gate_up, down = self._matrices(experts)
@@ -319,7 +319,9 @@ def _packed(
 def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
     """Yield each expert's matrix. A product of a code and a power of two is exact in bfloat16."""
     for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
-        yield source.looked_up(blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents))
+        yield source.dequantize_table(
+            blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents)
+        )
 
 
 def interleaved_biases(experts: ExpertsSpec) -> tuple[Parameter, Parameter]:

@@ -67,7 +67,7 @@ class FourBitFloats:
         if self.whole is None:
             scales = powers_of_two(scales)
         codes = source.read(f"{part.name}.{self.codes}")
-        return source.looked_up(part.name, codes, e2m1(), scales)
+        return source.dequantize_table(part.name, codes, e2m1(), scales)
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
         """Return floats of four bits, with a byte for each group or a float32."""

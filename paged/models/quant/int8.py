@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     StoredTensors,
@@ -40,7 +40,7 @@ class Int8:
     """
 
     def parameters(
-        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+        self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return each part's matrix, and its bias."""
         return _DENSE.parameters(linear)
@@ -84,7 +84,7 @@ class Int8Activations:
     has_plain_head: bool
 
     def parameters(
-        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+        self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors of each part's matrix, and its bias."""
         return _UNPACKED.parameters(linear, stored)

@@ -39,7 +39,7 @@ def int8_at_load(network: DecoderSpec, origin: object) -> DecoderSpec:
 
 
 def _in_int8(linear: LinearSpec) -> LinearSpec:
-    if linear.is_delicate or linear.in_features > MAX_IN_FEATURES:
+    if linear.keep_precision or linear.in_features > MAX_IN_FEATURES:
         return linear
     return replace(linear, method=Int8())
 

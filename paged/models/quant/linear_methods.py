@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
 from pagedrun.paged.models.checkpoint.tensors import (
-    NOTHING_STORED,
+    NO_TENSORS,
     HeldCodes,
     Parameter,
     Role,
@@ -69,7 +69,7 @@ class Dense:
     """
 
     def parameters(
-        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+        self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return each part's matrix, and its bias."""
         return *self.weights(linear), *self.biases(linear)
@@ -127,7 +127,7 @@ class Unpacked:
     formats: tuple[WeightFormat, ...]
 
     def parameters(
-        self, linear: LinearSpec, stored: StoredTensors = NOTHING_STORED
+        self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors of each part's matrix, in its format, and its bias."""
         found = list(_DENSE.biases(linear))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StateArray, StateSpec
-from pagedrun.paged.models.checkpoint.tensors import NOTHING_HELD, HeldCodes
+from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
 from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 
@@ -86,7 +86,7 @@ class TransformersSpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return self.num_weights * dtype_bytes
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of all weights in memory: they are packed in place of the library's."""
         return self.num_bytes(dtype_bytes)
 
@@ -156,7 +156,7 @@ class PlainSpec:
         """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
         return self.num_weights * dtype_bytes
 
-    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NOTHING_HELD) -> int:
+    def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of all weights in memory: they stay as the library holds them."""
         return self.num_bytes(dtype_bytes)
 

@@ -18,7 +18,7 @@ from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_ch
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import LinearSpec
-from pagedrun.paged.models.modules.moe import MixtureSpec
+from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.models.quant.int8 import Int8, Int8Activations
 from pagedrun.paged.models.quant.linear_methods import Dense, Unpacked
 from pagedrun.paged.models.runnable_config import model_identity
@@ -105,7 +105,7 @@ def test_what_is_delicate_stays_as_it_is(make_model: MakeModel) -> None:
     network = ModelConfig.from_folder(folder).held_as("int8", folder).network
     for layer in network.layers:
         mixture = layer.ffn  # type: ignore[attr-defined]
-        assert isinstance(mixture, MixtureSpec)
+        assert isinstance(mixture, MoeSpec)
         assert mixture.router.linear.method == Dense()
         assert mixture.shared_gate is not None
         assert mixture.shared_gate.method == Dense()
