@@ -1,4 +1,4 @@
-"""`pagedrun ask`: one question, its answer streamed to stdout."""
+"""`pagedrun ask`: one question, with its answer streamed to stdout."""
 
 import sys
 import time
@@ -24,9 +24,9 @@ stderr.
 Examples:
 
   pagedrun ask "Why is the sky blue?" --model Qwen/Qwen3-0.6B
-  pagedrun ask "Summarise this." --file notes.md --model ./model
+  pagedrun ask "Summarize this." --file notes.md --model ./model
   git diff | pagedrun ask "Write a commit message." --model ./model
-  pagedrun ask "Name three colours." --model ./model --json --quiet
+  pagedrun ask "Name three colors." --model ./model --json --quiet
 
 Exit status: 0 answered, 1 engine failure, 2 refused, 3 the engine could not answer it, \
 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP.
@@ -37,7 +37,7 @@ ROW_FLAGS = ("prompt_template", "prompt_field")
 
 def _ask(context: typer.Context, given: TypedValues) -> None:
     """Ask a model one question."""
-    # Here, because `--help` must not wait for it.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
     from pagedrun.paged.job.inputs.reader import STDIN
 
@@ -53,10 +53,10 @@ ask = ASK.command(_ask)
 
 
 def _run(settings: "Settings", guard: SignalGuard | None) -> int:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.kernels.environment.threads import prepare_environment
 
-    prepare_environment()  # before numba, by the next lines, and torch are imported
+    prepare_environment()  # before numba and torch are imported
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.options.reading import question_text
     from pagedrun.cli.report.answer_screen import AnswerWriter, answer_line, show_loading

@@ -1,4 +1,4 @@
-"""`pagedrun demo`: the bundled prompts, answered by the bundled model."""
+"""`pagedrun demo`: run of the bundled prompts with the bundled model."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ FLAGS = Flags([replace(_OUTPUT, flag=replace(_OUTPUT.flag, default=OUTPUT))]) + 
 
 def _demo(context: typer.Context, given: TypedValues) -> None:
     """Answer the bundled prompts with the bundled model."""
-    # Here, because `--help` must not wait for it.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
     from pagedrun.paged.models.hub import DEMO
     from pagedrun.recipes.demo import demo_prompts_path

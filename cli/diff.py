@@ -1,4 +1,4 @@
-"""`pagedrun diff`: from two outputs to which rows differ, drawn on stderr or as JSON on stdout."""
+"""`pagedrun diff`: comparison of two outputs, on stderr or as JSON on stdout."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ DEFAULT_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffOptions:
-    """What is compared, and how much of it is shown."""
+    """Options of `diff`."""
 
     before: Annotated[
         Path, Flag("Output of one run.", metavar="A", name="output_a", is_argument=True)
@@ -65,7 +65,7 @@ diff = FLAGS.command(_diff)
 
 
 def _run(given: TypedValues) -> int:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.report.diff_report import draw_comparison
     from pagedrun.cli.terminal.console import stderr_console
@@ -77,7 +77,7 @@ def _run(given: TypedValues) -> int:
     if not display.quiet:
         draw_comparison(found, stderr_console())
     if display.json_report:
-        # ASCII: an answer may hold what turns a terminal around.
+        # ASCII: an answer may contain control characters.
         json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
     return exits.OK if found["same"] else DIFFERENT

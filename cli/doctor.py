@@ -1,4 +1,4 @@
-"""`pagedrun doctor`: what this machine is and has, and what mends what is broken."""
+"""`pagedrun doctor`: facts about this machine, and fixes of its problems."""
 
 import json
 import sys
@@ -33,9 +33,9 @@ Exit status: 0 no problems, 1 problems, each shown with its fix.
 
 
 def _doctor(context: typer.Context, given: TypedValues) -> None:
-    """Say what this machine is and has."""
+    """Check this machine."""
     with exits.boundary():
-        # Imported here, because `--help` must not wait for them.
+        # Lazy: `--help` must start fast.
         from pagedrun.cli.options.generate_flags import Display
         from pagedrun.cli.options.reading import read
         from pagedrun.cli.options.settings import config_settings, default_facts

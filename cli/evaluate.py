@@ -32,7 +32,7 @@ Args = Annotated[
 def evaluate(context: typer.Context, args: Args = None) -> None:
     """Evaluate a model on the tasks of lm-evaluation-harness."""
     with exits.boundary(context.obj):
-        # Imported here, because `--help` must not wait for them.
+        # Lazy: `--help` must start fast.
         from pagedrun.kernels.environment.threads import prepare_environment
 
         prepare_environment()

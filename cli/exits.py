@@ -1,4 +1,4 @@
-"""How a command ends: one table from what went wrong to exit status and sentence."""
+"""Exit statuses and error messages of commands."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ ROWS_FAILED = 3
 STOPPED_EARLY = 4
 INTERRUPTED = 130
 
-# Most specific first. A `RowError` that gets here was raised for a flag, not for a row.
+# Most specific first. A `RowError` here was raised for a flag, not for a row.
 _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, REFUSED),
     (RowError, REFUSED),
@@ -45,10 +45,10 @@ DEBUG_VARIABLE = "PAGEDRUN_DEBUG"
 
 @contextmanager
 def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
-    """Turn any error into one sentence on stderr and its exit status.
+    """Convert any error into one sentence on stderr and an exit status.
 
-    `guard` knows whether a signal came. A library in whose middle it was raised may have made
-    another error of it; it is what ended the command all the same.
+    An interruption recorded by `guard` takes precedence, since a library may have replaced it by
+    another error.
     """
     try:
         yield
@@ -70,7 +70,7 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
 
 
 def _say(sentence: str) -> None:
-    if isinstance(sys.stderr, JsonLines):  # which knows by its prefix that it is an error
+    if isinstance(sys.stderr, JsonLines):  # recognizes errors by their prefix
         sentence = f"Error: {sentence.removeprefix('Error: ')}"
     tell(stderr_console(), sentence)
 
@@ -83,7 +83,7 @@ def status_of(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str | None:
-    """Return the message for the user; None where the reader of a pipe has simply gone away."""
+    """Return the message for the user; None after the reader of a pipe has closed it."""
     if isinstance(error, BrokenPipeError) or isinstance(error.__cause__, BrokenPipeError):
         return None
     if isinstance(error, PagedrunError):
@@ -106,6 +106,6 @@ def describe(error: BaseException) -> str | None:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """Return what the job added on its way up: how far it came."""
+    """Return the notes that the job has added to the error."""
     notes = getattr(error, "__notes__", [])
     return [safe(spelled(note, as_flag)) for note in notes]

@@ -1,4 +1,4 @@
-"""`pagedrun generate`: from flags to a job, and from its result to an exit status."""
+"""`pagedrun generate`: run of a job described by flags."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, 4 s
 
 def _generate(context: typer.Context, given: TypedValues) -> None:
     """Answer every row of INPUT, and report the use of memory."""
-    # Here, because `--help` must not wait for it.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
 
     guard = context.obj
@@ -63,17 +63,17 @@ generate = GENERATE.command(_generate)
 
 
 class GenerateCommand(PanelCommand):
-    """The command of Typer's that `generate` is."""
+    """Typer command of `generate`."""
 
     daily = DAILY
 
 
 def run(settings: "Settings", guard: SignalGuard | None) -> int:
-    """Run the job that the settings describe, show how it ended, and return the exit status."""
-    # Imported here, because `--help` must not wait for them.
+    """Run the job of the settings, show its result, and return the exit status."""
+    # Lazy: `--help` must start fast.
     from pagedrun.kernels.environment.threads import prepare_environment
 
-    prepare_environment()  # before numba, by the next lines, and torch are imported
+    prepare_environment()  # before numba and torch are imported
     from pagedrun.cli.options.job_flags import job_config, warn_of_model
     from pagedrun.cli.page.page_file import check_job_page, write_job_page
     from pagedrun.cli.progress.progress import show_progress
@@ -87,7 +87,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.paged.job.planned.timed_run import note_run
 
     display, page = settings.read(Display), settings.read(RunOptions).html
-    if display.progress is ProgressMode.JSON:  # which the user's configuration file may say too
+    if display.progress is ProgressMode.JSON:  # also set by the configuration file
         use_json_lines()
     console = stderr_console()
     config = job_config(settings)
@@ -97,7 +97,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
         warn_of_model(settings, config, listener)
-        if config.replicas.replicas is None:  # whose processors are others
+        if config.replicas.replicas is None:  # replicas may have other processors
             warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
         note_run(config.engine, result.report)
@@ -124,7 +124,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
 
 def _print_json(report: "JobReport") -> None:
     try:
-        # ASCII: a path in it may hold what turns a terminal around.
+        # ASCII: a path may contain control characters.
         json.dump(report, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Help pages of `-h` and `--help`, and the groups of commands that print them.
 
-A help page is made of panels of flags; `-h` shows the daily ones, `--help` all of them, and
-`--help PANEL` one panel. `CommandGroup` answers the names of commands of other programs with the
-command to use here. Loaded at start-up: this module imports Typer and Rich, and nothing heavy.
+A help page consists of panels of flags; `-h` shows the daily flags, `--help` all flags, and
+`--help PANEL` one panel. `CommandGroup` answers names of other programs' commands with the
+equivalent command. Loaded at start-up: this module imports Typer and Rich, and nothing heavy.
 """
 
 import textwrap
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PanelGroup(TyperGroup):
-    """Typer's group of commands; its help has a line for each of them."""
+    """Group of commands, with a line for each command in its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print text, options and commands."""
@@ -30,21 +30,21 @@ class PanelGroup(TyperGroup):
 
 
 class CommandLine(typer.Typer):
-    """A `typer.Typer` whose commands are `PanelCommand`s unless they say otherwise."""
+    """`typer.Typer` with `PanelCommand` as the default class of commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": PanelGroup, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Register a command, as `typer.Typer.command` does."""
+        """Register a command; see `typer.Typer.command`."""
         return super().command(name, **{"cls": PanelCommand, **settings})
 
 
 class CommandGroup(PanelGroup):
-    """A group of commands, which fails with a sentence for a command that others have."""
+    """Group of commands that answers names of other programs' commands with a hint."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that `args` begin with. Raises Typer's error where there is none."""
+        """Find the command at the beginning of `args`; raises Typer's error for an unknown one."""
         told = None if args[0] in self.commands else explain(args[0])
         if told is not None:
             ctx.fail(told)
@@ -57,9 +57,9 @@ ARGUMENTS, OPTIONS = "Arguments", "Options"
 
 
 class HelpPage:
-    """The help of a command of Typer's in its context; both are Click's, or Typer's copy of it.
+    """Help of a command in its context, without its help flags.
 
-    Its own help flags are left out: whoever draws a page says what they do.
+    Command and context are Click's, or Typer's copies.
     """
 
     def __init__(self, command: Any, context: Any) -> None:
@@ -74,12 +74,12 @@ class HelpPage:
 
     @property
     def panels(self) -> tuple[str, ...]:
-        """The words that name the panels of flags: the first of each title, in small letters."""
+        """Names of the panels of flags: the first word of each title, in lower case."""
         titles = (title for title in self._panels if title != ARGUMENTS)
         return tuple(title.split()[0].lower() for title in titles)
 
     def find(self, word: str) -> str | None:
-        """Return the title of the panel that `word` names: the beginning of one of its words."""
+        """Return the first title with a word that begins with `word`."""
         wanted = word.lower()
         titles = (title for title in self._panels if title != ARGUMENTS)
         return next((t for t in titles if _begins_word(wanted, t)), None)
@@ -97,14 +97,14 @@ class HelpPage:
         self._draw_panel(title, self._panels[title])
 
     def draw_daily(self, names: Iterable[str]) -> None:
-        """Print usage, the first sentence, and the flags of these names, each in its first one."""
+        """Print usage and the named flags, with the first sentence of each help."""
         self._draw_usage()
         self._draw_text((self._command.help or "").partition("\n\n")[0])
         by_name = {each.name: each for params in self._panels.values() for each in params}
         self._draw_panel("Daily flags", [by_name[name] for name in names], is_brief=True)
 
     def draw_commands(self, commands: Iterable[tuple[str, str]]) -> None:
-        """Print commands, each with the first sentence of its help."""
+        """Print commands with the first sentence of their help."""
         rows = [(name, _first_sentence(help_text)) for name, help_text in commands]
         self._draw_rows("Commands", rows)
 
@@ -129,7 +129,7 @@ class HelpPage:
             self._console.print()
 
     def _lines(self, paragraph: str) -> Iterator[str]:
-        """Yield the lines of a paragraph; examples, which are indented, keep theirs."""
+        """Yield the lines of a paragraph, wrapped unless it is an indented example."""
         if paragraph.startswith("  "):
             yield from paragraph.split("\n")
         else:
@@ -169,7 +169,7 @@ def _begins_word(begin: str, title: str) -> bool:
 
 
 def _argument(param: Any) -> str:
-    """Return an argument as the usage shows it: in brackets where it may be left out."""
+    """Return an argument as shown in the usage, an optional one in brackets."""
     name = param.metavar or param.name.upper()
     if name.startswith("["):
         return str(name)
@@ -178,8 +178,7 @@ def _argument(param: Any) -> str:
 
 
 def _flag(param: Any, is_brief: bool) -> str:
-    """Return a flag as it is typed; the form that turns a switch off is below a long one, and left
-    out in brief."""
+    """Return the spelling of a flag; `is_brief` omits the negative form of a switch."""
     shown = ", ".join(sorted(param.opts, key=len))
     if param.is_flag:
         off = ", ".join(param.secondary_opts)
@@ -191,7 +190,7 @@ def _flag(param: Any, is_brief: bool) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """Return a text up to the first full stop that a blank or the end follows."""
+    """Return a text up to the first full stop before a blank or the end."""
     first = " ".join(text.split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".") + "." if first else ""
 
@@ -200,20 +199,20 @@ _ASKED = "pagedrun.help"
 
 
 class PanelCommand(TyperCommand):
-    """A command of Typer's: `--help` shows all flags, `--help PANEL` those of one panel.
+    """Command with `--help` for all flags and `--help PANEL` for one panel.
 
-    `daily` names the flags that `-h` shows; without any it is `--help`.
+    `daily` names the flags of `-h`; without them `-h` is `--help`.
     """
 
     daily: tuple[str, ...] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as usual; how help was asked for, if it was, is kept for `format_help`."""
+        """Parse the arguments, and keep them for `format_help`."""
         ctx.meta[_ASKED] = list(args)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help that was asked for. Raises Click's error for a panel that is not there."""
+        """Print the requested help; raises Click's error for an unknown panel."""
         page, asked = HelpPage(self, ctx), ctx.meta.get(_ASKED, [])
         word = _word_behind("--help", asked)
         if word is not None:
@@ -236,7 +235,7 @@ def _listed(page: HelpPage) -> str:
 
 
 def _word_behind(flag: str, args: list[str]) -> str | None:
-    """Return the word that follows a flag, None where another flag or nothing does."""
+    """Return the word after a flag, None if it is a flag or missing."""
     place = args.index(flag) + 1 if flag in args else len(args)
     word = args[place] if place < len(args) else "-"
     return None if word.startswith("-") else word
@@ -284,6 +283,6 @@ COMMANDS = {
 
 
 def explain(name: str) -> str | None:
-    """Return a sentence about a command that does not exist, None where there is none."""
+    """Return the hint for an unknown command, None without one."""
     told = COMMANDS.get(name)
     return None if told is None else f"there is no command {name}: {told}"

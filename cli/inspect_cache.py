@@ -39,7 +39,7 @@ _WHAT, _TEXT, _STORE = "What to show", "Texts", "Prefix store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions:
-    """What is looked at, and what of it is shown."""
+    """Options of `inspect-cache`."""
 
     target: Annotated[
         Path,
@@ -133,7 +133,7 @@ def _inspect_cache(context: typer.Context, given: TypedValues) -> None:
 
 
 def _run(given: TypedValues) -> None:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.reading import read
     from pagedrun.paged.values.errors import UsageError
 
@@ -190,7 +190,7 @@ def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> 
     if not display.quiet:
         draw_inspection(found, stderr_console())
     if display.json_report:
-        # ASCII: a path in it may hold what turns a terminal around.
+        # ASCII: a path may contain control characters.
         json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
     if page is not None:

@@ -1,4 +1,4 @@
-"""The `pagedrun` command: its subcommands, its version, and the last place where errors end."""
+"""The `pagedrun` command: subcommands, version, and errors of the command line."""
 
 import sys
 from typing import Annotated
@@ -35,9 +35,9 @@ from pagedrun.cli.warmup import warmup
 from pagedrun.paged.job.signals import SignalGuard
 from pagedrun.paged.values.foreign_flags import explain
 
-# By the beginning of the code of a refusal.
+# By the beginning of pydantic's error type.
 _NO_SUCH = {"int": "not a whole number", "float": "not a number", "bool": "neither true nor false"}
-MAX_SHOWN = 80  # characters of a value that is refused
+MAX_SHOWN = 80  # characters of a refused value
 
 app = CommandLine(
     name="pagedrun",
@@ -84,7 +84,8 @@ def main() -> None:
 
 
 def run(guard: SignalGuard | None = None) -> int:
-    """Run the command line and return its exit status; commands find `guard` in their context."""
+    """Run the command line and return its exit status; `guard` is put into the commands'
+    context."""
     with json_stderr(sys.argv[1:]):
         try:
             status = app(prog_name="pagedrun", standalone_mode=False, obj=guard)
@@ -94,9 +95,9 @@ def run(guard: SignalGuard | None = None) -> int:
 
 
 def _refuse(error: Exception) -> int:
-    """Tell what is wrong with the command line itself and return the exit status.
+    """Print an error of the command line and return the exit status.
 
-    Typer's own errors are known by what they can do, since it keeps their types to itself.
+    Typer does not export its error types, so they are recognized by their methods.
     """
     format_message = getattr(error, "format_message", None)
     if format_message is None:
@@ -104,8 +105,8 @@ def _refuse(error: Exception) -> int:
     _in_own_words(error)
     message = _explained(error) or format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
-        return exits.REFUSED  # the help is on the screen already
-    # Where its types come from pydantic, Typer repeats that library's prefix.
+        return exits.REFUSED  # the help was printed
+    # Typer repeats pydantic's prefix.
     console = stderr_console()
     tell(console, f"Error: {message.replace(': Value error, ', ': ')}")
     context = getattr(error, "ctx", None)
@@ -115,10 +116,10 @@ def _refuse(error: Exception) -> int:
 
 
 def _in_own_words(error: Exception) -> None:
-    """Say why a value is refused, where that would be said in the words of Typer's own library."""
+    """Replace pydantic's message about a refused value."""
     find = getattr(error.__cause__, "errors", None)
     found = find() if callable(find) else []
-    if not found or found[0].get("type") == "value_error":  # raised by a parser of ours
+    if not found or found[0].get("type") == "value_error":  # raised by pagedrun
         return
     first = found[0]
     typed, bounds = str(first.get("input"))[:MAX_SHOWN], first.get("ctx", {})
@@ -131,7 +132,7 @@ def _in_own_words(error: Exception) -> None:
 
 
 def _explained(error: Exception) -> str | None:
-    """Return what there is to say to users of other programs, None where there is nothing."""
+    """Return the hint for a flag of another program, None without one."""
     context = getattr(error, "ctx", None)
     flag = getattr(error, "option_name", None)
     if context is None or flag is None:

@@ -1,4 +1,4 @@
-"""`pagedrun plan`: from flags to a forecast, drawn on stderr or as JSON on stdout."""
+"""`pagedrun plan`: forecast of a run, on stderr or as JSON on stdout."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ Exit status: 0 planned, 1 failure, 2 refused.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What is simulated and shown of a plan."""
+    """Options of `plan`."""
 
     simulate_rows: Annotated[
         int | None,
@@ -94,8 +94,8 @@ FLAGS = (
 
 
 def _plan(context: typer.Context, given: TypedValues) -> None:
-    """Say what a run of INPUT would compute, hold and share."""
-    # Here, because `--help` must not wait for it.
+    """Forecast a run of INPUT."""
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
@@ -108,7 +108,7 @@ plan = FLAGS.command(_plan)
 
 
 def _run(settings: "Settings") -> None:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.job_flags import job_config, show_command
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.plan_report import draw_forecast
@@ -139,6 +139,6 @@ def _run(settings: "Settings") -> None:
         if config.input != STDIN:
             note(console, f"See a prompt as the model reads it: {show_command(settings)}")
     if display.json_report:
-        # ASCII: a path in it may hold what turns a terminal around.
+        # ASCII: a path may contain control characters.
         json.dump(forecast, sys.stdout, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""`pagedrun recipes`: what recipes there are, what is in one, and a copy to edit."""
+"""`pagedrun recipes`: list, show and copy bundled recipes."""
 
 import json
 import sys
@@ -57,7 +57,7 @@ Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitOptions:
-    """Which recipe is copied, and where to."""
+    """Options of `recipes init`."""
 
     name: Annotated[
         str,
@@ -72,7 +72,7 @@ class InitOptions:
 
 @app.command(name="list", help=LIST_HELP)
 def list_recipes(json_result: Json = False) -> None:
-    """Say what the bundled recipes do."""
+    """List the bundled recipes."""
     with exits.boundary():
         from pagedrun.cli.report.recipe_text import draw_recipes, facts
         from pagedrun.recipes.recipe import bundled_names

@@ -1,4 +1,4 @@
-"""`pagedrun show`: the prompt of one row as the model will read it, on stdout."""
+"""`pagedrun show`: prompt of one row as read by the model, on stdout."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ invalid: its error is shown.
 
 def _show(context: typer.Context, given: TypedValues) -> None:
     """Show the prompt of one row as the model will read it."""
-    # Here, because `--help` must not wait for it.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
@@ -48,7 +48,7 @@ show = SHOW.command(_show)
 
 
 def _run(settings: "Settings") -> int:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.shown_prompt import draw_figures, draw_prompt
@@ -75,7 +75,7 @@ def _run(settings: "Settings") -> int:
         found = show_row(config, listener, index=index, id=row_id)
     row = found.row
     if options.json_row:
-        # ASCII: a prompt may hold what turns a terminal around.
+        # ASCII: a prompt may contain control characters.
         json.dump(row, sys.stdout, default=json_fields, ensure_ascii=True, allow_nan=False)
         sys.stdout.write("\n")
     elif found.error is None:

@@ -40,7 +40,7 @@ FLAGS = GENERATE.only(
 
 def _warmup(context: typer.Context, given: TypedValues) -> None:
     """Compile the kernels that runs of a model use."""
-    # Here, because `--help` must not wait for it.
+    # Lazy: `--help` must start fast.
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary(context.obj):
@@ -53,7 +53,7 @@ warmup = FLAGS.command(_warmup)
 
 
 def _run(settings: "Settings") -> None:
-    # Imported here, because `--help` must not wait for them.
+    # Lazy: `--help` must start fast.
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()  # before numba and torch are imported

@@ -1,4 +1,4 @@
-"""Flags: those of a command, made from the fields of configurations, as Typer reads them."""
+"""Flags of a command, made from fields of configurations as Typer parameters."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 
 TypedValues = Mapping[str, object]
-"""What the user typed, by the names of the options; what was not typed is not in it."""
+"""Values typed by the user, by option name; options that were not typed are absent."""
 
 _TYPED: dict[Form, type] = {
     Form.SIZE: int,
@@ -26,19 +26,19 @@ _TYPED: dict[Form, type] = {
     Form.MODEL: str,
 }
 PARSERS: dict[Form, Callable[[str], float]] = {Form.SIZE: parse_size, Form.SPAN: parse_span}
-"""What reads a value as it is typed, if that is not a number; raises `typer.BadParameter`."""
+"""Parsers of typed values; they raise `typer.BadParameter`."""
 _PANELS: list[str] = [*Panel]
 
 
 class Flags:
-    """The flags of a command, in the order of its help."""
+    """Flags of a command, in the order of its help."""
 
     def __init__(self, fields: Iterable[FlagField]) -> None:
         self._fields = {each.name: each for each in fields}
 
     @classmethod
     def of(cls, *configs: type) -> "Flags":
-        """Return a flag for each field of these dataclasses that has one."""
+        """Return the flags of the fields of these dataclasses."""
         return cls(each for config in configs for each in flag_fields(config))
 
     def __iter__(self) -> Iterator[FlagField]:
@@ -48,11 +48,11 @@ class Flags:
         return Flags([*self, *other])
 
     def only(self, *names: str) -> "Flags":
-        """Return those of these names, in this order."""
+        """Return the flags of these names, in this order."""
         return Flags(self._fields[name] for name in names)
 
     def by_panel(self, *leading: str) -> "Flags":
-        """Return them in the order of `Panel`; those named lead theirs, the rest stay in order."""
+        """Return the flags sorted by `Panel`, the `leading` ones first in their panels."""
 
         def place(each: FlagField) -> tuple[int, int]:
             panel = -1 if each.flag.panel is None else _PANELS.index(each.flag.panel)
@@ -61,7 +61,7 @@ class Flags:
         return Flags(sorted(self, key=place))
 
     def command(self, body: Callable[[typer.Context, TypedValues], None]) -> Callable[..., None]:
-        """Return a command of Typer's with these flags; `body` gets those that were typed."""
+        """Return a Typer command with these flags; `body` receives the typed values."""
 
         def run(context: typer.Context, **typed: Any) -> None:
             given = {name: value for name, value in typed.items() if value not in (None, [], ())}
@@ -79,7 +79,7 @@ class Flags:
 
 
 def plain_type(field: FlagField) -> Any:
-    """Return the type of a value as it is typed: that of the field, without its None."""
+    """Return the type of a typed value: the type of the field without None."""
     if field.flag.form in _TYPED:
         return _TYPED[field.flag.form]
     kind = field.kind
@@ -89,7 +89,7 @@ def plain_type(field: FlagField) -> Any:
 
 
 def choices_of(field: FlagField) -> tuple[str, ...]:
-    """Return the words that a flag takes, none if it takes more than a few."""
+    """Return the allowed words of a flag, empty if it takes other values."""
     kind = plain_type(field)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return tuple(kind)
@@ -122,7 +122,7 @@ def _parameter(field: FlagField) -> inspect.Parameter:
 
 
 def _declared(field: FlagField) -> tuple[str, ...]:
-    """Return how a flag is typed: a switch also has a form that turns it off."""
+    """Return the spelling of a flag, with the negative form of a switch."""
     if field.flag.declared:
         return field.flag.declared
     flag = as_flag(field.name)
@@ -130,7 +130,7 @@ def _declared(field: FlagField) -> tuple[str, ...]:
 
 
 def _typed(field: FlagField) -> Any:
-    """Return the type that Typer reads: words become an enumeration, which it offers."""
+    """Return the type for Typer; words become an enumeration."""
     kind, words = plain_type(field), choices_of(field)
     if kind is not str or not words:
         return kind
@@ -146,7 +146,7 @@ def _help(field: FlagField) -> str:
 
 
 def _shown(field: FlagField) -> str | None:
-    """Return the default as the help shows it; None for a switch that is off, and for none."""
+    """Return the default as shown in the help, None without one."""
     match field.default:
         case None | False:
             return None

@@ -1,8 +1,8 @@
 """Flags of `generate`, `ask` and `show`.
 
-Each field of a configuration that has a `Flag` is one. Those named in `GENERATE` lead their
-panels in the help; a new one need not be named. Other commands take flags of `generate` by
-name. Loaded at start-up.
+Every field of a configuration with a `Flag` is a flag. Fields named in `GENERATE` lead their panels
+in the help; naming a new field is optional. Other commands take flags of `generate` by name. Loaded
+at start-up.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 class GenerationDefaults(StrEnum):
-    """Whose sampling settings apply where neither flag nor recipe has one."""
+    """Source of sampling settings without a flag or recipe value."""
 
     AUTO = "auto"
     VLLM = "vllm"
 
 
 class ReportView(StrEnum):
-    """How much of the report is on the screen at the end."""
+    """Extent of the report on the screen."""
 
     SHORT = "short"
     FULL = "full"
 
 
 class ProgressMode(StrEnum):
-    """How progress is shown on stderr."""
+    """Form of the progress on stderr."""
 
     AUTO = "auto"
     RICH = "rich"
@@ -44,7 +44,7 @@ class ProgressMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """`recipe` names the file of settings, `revision` that of a hub model. `html` is a page."""
+    """Options of a run outside the job configuration."""
 
     recipe: Annotated[
         str | None,
@@ -78,7 +78,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """What a command shows while it works and when it ends."""
+    """Options of the output on the terminal."""
 
     progress: Annotated[
         ProgressMode, Flag("Form of the progress display on stderr.", Panel.DISPLAY)
@@ -113,7 +113,7 @@ GENERATE = Flags.of(
     *("kv_cache_dtype", "gpu_memory_utilization"),
 )
 
-# What `generate -h` shows.
+# Flags of `generate -h`.
 DAILY = (
     *("output", "model", "recipe", "limit", "resume", "overwrite"),
     *("system", "prompt_template", "prompt_field"),
@@ -124,7 +124,7 @@ DAILY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOptions:
-    """What is asked, and how the answer is shown."""
+    """Options of `ask`."""
 
     text: Annotated[
         str,
@@ -164,7 +164,7 @@ ASK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """Which row is shown, and how."""
+    """Options of `show`."""
 
     row: Annotated[
         str | None,

@@ -1,6 +1,6 @@
 """Conversion of settings to a `JobConfig`, and to the `show` command of the same prompts.
 
-A setting that is not given keeps its default. Imported when a command runs.
+Settings without a value keep their default. Imported when a command runs.
 """
 
 import shlex
@@ -25,9 +25,9 @@ _MAX_NAMED = 5  # models
 
 
 def job_config(settings: Settings) -> JobConfig:
-    """Return the job that flags, recipe and the user's defaults describe.
+    """Return the job configuration of flags, recipe and the user's defaults.
 
-    Raises `UsageError` for a value that cannot be used, and for flags that exclude each other.
+    Raises `UsageError` for an invalid value, and for mutually exclusive flags.
     """
     given = settings.given
     inputs = inputs_of(given)
@@ -40,7 +40,7 @@ def job_config(settings: Settings) -> JobConfig:
     if given.get("resume") and given.get("overwrite"):
         raise UsageError(f"{option('resume')} and {option('overwrite')} exclude each other")
     retries = given.get("retry_errors") and settings.origins["retry_errors"] == "flag"
-    if retries and not given.get("resume"):  # a recipe says it for whenever there is a resume
+    if retries and not given.get("resume"):  # in a recipe it applies to resumed runs only
         raise UsageError(f"{option('retry_errors')} goes with {option('resume')}")
     if "prompt_template" in given and "prompt_field" in given:
         raise UsageError(
@@ -67,14 +67,14 @@ def job_config(settings: Settings) -> JobConfig:
 
 
 def model_sampling(settings: Settings, model: Path) -> GenerationConfig:
-    """Return what the model's authors advise, if that is asked for."""
+    """Return the model's generation config, empty unless `--generation-config auto`."""
     if settings.read(RunOptions).generation_config is not GenerationDefaults.AUTO:
         return GenerationConfig()
     return GenerationConfig.from_folder(model)
 
 
 def warn_of_model(settings: Settings, config: JobConfig, listener: JobListener) -> None:
-    """Tell what the model's generation_config.json asks for and does not get."""
+    """Warn of settings in generation_config.json that are not applied."""
     names = model_sampling(settings, config.engine.model).not_taken
     if names:
         listener.on_warning(f"generation_config.json: not applied: {', '.join(names)}")
@@ -82,7 +82,7 @@ def warn_of_model(settings: Settings, config: JobConfig, listener: JobListener) 
 
 def _limit(settings: Settings) -> int | None:
     asked = settings.given.get("limit")
-    return min(asked, sys.maxsize) if isinstance(asked, int) else None  # more than any file has
+    return min(asked, sys.maxsize) if isinstance(asked, int) else None  # above the rows of any file
 
 
 def _recipe_file(settings: Settings) -> RecipeFile | None:
@@ -103,17 +103,16 @@ def _model_folder(settings: Settings) -> Path:
 
 
 def _is_copy(path: Path, original: Path) -> bool:
-    """Return whether a file has the bytes of another one; no pipe is read, nor a file that is
-    longer."""
+    """Return whether a regular file has the bytes of `original`."""
     try:
         is_like = path.is_file() and path.stat().st_size == original.stat().st_size
         return is_like and path.read_bytes() == original.read_bytes()
     except OSError:
-        return False  # whoever reads the rows says what is wrong
+        return False  # the reader of the rows reports it
 
 
 def _which_model() -> str:
-    """Return what to say to somebody who has rows and names no model."""
+    """Return the message about a missing model."""
     cached = cached_models()
     names = ", ".join(cached[:_MAX_NAMED]) + (", …" if len(cached) > _MAX_NAMED else "")
     here = f" In the hub's cache are {names}." if cached else ""
@@ -131,7 +130,7 @@ def _tokenizer_folder(settings: Settings) -> Path | None:
 
 
 def _replicas(settings: Settings) -> ReplicaConfig:
-    """Return what is said of replicas; a recipe may say it for whenever there are some."""
+    """Return the replica settings; flags that need `--replicas` are refused without it."""
     config = settings.read(ReplicaConfig)
     config.refuse_alone({name for name, of in settings.origins.items() if of == "flag"})
     return config
@@ -142,7 +141,7 @@ def _sampling(settings: Settings, by_model: GenerationConfig) -> SamplingParams:
 
 
 def show_command(settings: Settings) -> str:
-    """Return it as a shell takes it, with those flags that were typed and decide the prompt."""
+    """Return the `show` command line, with the typed flags that affect the prompt."""
     typed = settings.given["input_name"]
     inputs = typed if isinstance(typed, list) else [typed]
     words = ["pagedrun", "show", *(str(each) for each in inputs), "--row", "0"]

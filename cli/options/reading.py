@@ -1,4 +1,4 @@
-"""Reads typed values, files named by flags, and the text of a question."""
+"""Readers of typed values, files named by flags, and the text of a question."""
 
 import io
 import select
@@ -16,13 +16,13 @@ from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.flags import FlagField, Form, flag_fields
 
 T = TypeVar("T")
-MAX_NAME_CHARS = 1024  # of a path; a longer text is no name
+MAX_NAME_CHARS = 1024  # of a path
 
 
 def read(config: type[T], given: TypedValues, **known: object) -> T:
-    """Return a configuration of what was typed and what is known; the rest keeps its default.
+    """Return a configuration of typed and known values, defaults otherwise.
 
-    Raises `UsageError` for a value that cannot be used.
+    Raises `UsageError` for an invalid value.
     """
     return config(**{**values_of(config, given, set(known)), **known})
 
@@ -30,7 +30,7 @@ def read(config: type[T], given: TypedValues, **known: object) -> T:
 def values_of(
     config: type, given: TypedValues, but: set[str] | frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Return the values typed for a configuration, by its fields, those in `but` left out."""
+    """Return the typed values of a configuration by field, without the fields in `but`."""
     return {
         each.field: _value(each, given[each.name])
         for each in flag_fields(config)
@@ -39,10 +39,10 @@ def values_of(
 
 
 def text_or_file(value: str | None, name: str) -> str | None:
-    """Return `value`, or what is in the file that `@path` names, without its last newline.
+    """Return `value`, or for `@path` the contents of that file without its last newline.
 
-    Raises `UsageError`, of the option `name`, if the file cannot be read, and for the name of a
-    file without the `@`.
+    Raises `UsageError`, naming the option `name`, for an unreadable file, and for the name of a
+    file without `@`.
     """
     if value is None or not value.startswith("@"):
         if value is not None and _is_file(value):
@@ -55,7 +55,7 @@ def text_or_file(value: str | None, name: str) -> str | None:
 
 
 def _is_file(text: str) -> bool:
-    """Whether a text is the name of a file that is there."""
+    """Return whether a text is the path of an existing file."""
     try:
         return len(text) <= MAX_NAME_CHARS and Path(text).is_file()
     except (OSError, ValueError):
@@ -63,9 +63,9 @@ def _is_file(text: str) -> bool:
 
 
 def file_text(path: str, named: str) -> str:
-    """Return what is in a text file, without its last newline.
+    """Return the contents of a text file without its last newline.
 
-    Raises `UsageError`, in which `named` says what was given, if it cannot be read.
+    Raises `UsageError`, beginning with `named`, for an unreadable file.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -96,7 +96,7 @@ def _value(field: FlagField, typed: Any) -> Any:
     kind = plain_type(field)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(typed)
-    if isinstance(typed, StrEnum):  # of the words that the field takes as text
+    if isinstance(typed, StrEnum):  # an allowed word of a text field
         return typed.value
     return tuple(typed) if isinstance(typed, list) else typed
 
@@ -119,10 +119,10 @@ PATIENCE_SECONDS = 2.0
 
 
 def question_text(typed: str, files: Iterable[str], wait: Callable[[], None]) -> str:
-    """Return the parts that there are, a blank line between them.
+    """Return files, standard input and typed text, separated by blank lines.
 
-    Standard input is one unless it is a terminal; `wait` is called if nothing comes from it for
-    long. Raises `UsageError` for a part that is no text, and if there is none at all.
+    Standard input is not read from a terminal; `wait` is called after `PATIENCE_SECONDS` without
+    input. Raises `UsageError` for a part that is not text, and for an empty question.
     """
     parts = [file_text(path, f"{option('file')} {path}") for path in files]
     parts += [_standard_input(wait), typed]
@@ -143,7 +143,7 @@ def _standard_input(wait: Callable[[], None]) -> str:
         if not select.select([stream], [], [], PATIENCE_SECONDS)[0]:
             wait()
     except (io.UnsupportedOperation, ValueError):
-        pass  # it is no file: whatever it has is there
+        pass  # not a file descriptor: no waiting
     try:
         return stream.buffer.read().decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:

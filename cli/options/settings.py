@@ -1,7 +1,7 @@
 """Settings of a run, from flags, recipe and the user's defaults, each with its origin.
 
-A flag takes precedence over the recipe, the recipe over the environment (`PAGEDRUN_MODEL`), and
-that over the configuration file. Imported when a command runs, not at start-up.
+Precedence: flag, recipe, environment (`PAGEDRUN_MODEL`), configuration file. Imported when a
+command runs, not at start-up.
 """
 
 import os
@@ -30,14 +30,15 @@ from pagedrun.recipes.recipe import ConfigFile, Kind, Recipe, Setting, config_pa
 
 ENVIRONMENT = "environment"
 CONFIG_FILE = "config file"
-# The settings that variables of the environment set.
+# Settings with an environment variable.
 VARIABLES = {"model": "PAGEDRUN_MODEL"}
 
 
 @dataclass(frozen=True, slots=True)
 class SettingSource:
-    """Settings from one place: `origin` is what manifests call it, `place` how messages name a
-    setting of it.
+    """Settings of one source.
+
+    `origin` is its name in manifests; `place` returns the name of a setting for messages.
     """
 
     origin: str
@@ -46,7 +47,7 @@ class SettingSource:
 
 
 class DefaultFacts(TypedDict):
-    """What `doctor` says of them: the file's path, whether it is there, and what is set."""
+    """Defaults as shown by `doctor`; `there` tells whether the file exists."""
 
     path: str | None
     there: bool
@@ -56,16 +57,16 @@ class DefaultFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The configuration file, None without one, and the variables that are set, by their names."""
+    """Configuration file, None without one, and environment variables, by name."""
 
     file: ConfigFile | None
     environment: Mapping[str, str]
 
     @classmethod
     def now(cls, settings: Mapping[str, Setting]) -> "Defaults":
-        """Read them; `settings` are those that the file may hold.
+        """Read the current defaults; `settings` are the settings allowed in the file.
 
-        Raises `UsageError` with file, line and key for what it may not hold.
+        Raises `UsageError` with file, line and key for any other.
         """
         path, found = config_path(), _environment()
         if path is None or not os.path.lexists(path):
@@ -74,7 +75,7 @@ class Defaults:
 
     @classmethod
     def of_run(cls, saved: UserDefaults, settings: Mapping[str, Setting]) -> "Defaults":
-        """Return those that a run had; raises as `now` does."""
+        """Return the defaults saved in the manifest of a run; raises as `now`."""
         if saved.config_path is None:
             return cls(None, saved.environment)
         file = ConfigFile.of_text(Path(saved.config_path), saved.config_text, settings)
@@ -82,13 +83,13 @@ class Defaults:
 
     @property
     def saved(self) -> UserDefaults:
-        """What a manifest keeps of them."""
+        """Defaults for the manifest."""
         if self.file is None:
             return UserDefaults(environment=self.environment)
         return UserDefaults(str(self.file.path), self.file.text, self.environment)
 
     def layers(self) -> list[SettingSource]:
-        """Return their settings, what counts for less first."""
+        """Return the sources in ascending precedence."""
         values = {
             name: self.environment[variable]
             for name, variable in VARIABLES.items()
@@ -104,7 +105,7 @@ NO_DEFAULTS = Defaults(None, {})
 
 
 def default_facts(settings: Mapping[str, Setting]) -> tuple[DefaultFacts, str | None]:
-    """Return what `doctor` says of the defaults, and what is broken about them."""
+    """Return the defaults for `doctor`, and an error message or None."""
     path = config_path()
     found: DefaultFacts = {
         "path": None if path is None else str(path),
@@ -126,7 +127,7 @@ def _environment() -> dict[str, str]:
 
 T = TypeVar("T")
 _ONE_SCREEN = "as it depends on the machine and the user; pass it as a flag"
-# Flags that no recipe sets, and why.
+# Flags not allowed in recipes, with the reason.
 NOT_IN_RECIPES = {
     "input_name": "as it is the command's argument; set `sample` to an example input",
     "output": "as it names a file of a single run; pass it as a flag",
@@ -138,8 +139,8 @@ NOT_IN_RECIPES = {
     "quiet": _ONE_SCREEN,
 }
 _ONE_RUN = "as it is about one run; pass it as a flag"
-# Flags that no configuration file sets, and why. Others than those of recipes are what would change
-# files, or leave rows out, without a word on the command line.
+# Flags not allowed in configuration files, with the reason: also those that would silently change
+# files or omit rows.
 NOT_IN_CONFIG_FILE = {
     **dict.fromkeys(NOT_IN_RECIPES, _ONE_RUN),
     **dict.fromkeys(
@@ -164,8 +165,7 @@ _KIND_OF_TYPE: dict[object, Kind] = {
     Path: Kind.PATH,
     list[str]: Kind.TEXTS,
 }
-# The first takes the place of what a source that counts for less says of the others: as a flag, of
-# what the recipe says.
+# A key replaces values of the listed settings that come from sources of lower precedence.
 _OVERRIDES = {
     "prompt_field": ("prompt_template",),
     "prompt_template": ("prompt_field",),
@@ -176,17 +176,17 @@ _OVERRIDES = {
     "layers": ("model", "revision"),
     **{name: tuple(each for each in STRUCTURES if each != name) for name in STRUCTURES},
 }
-# What belongs to a value of the first goes with it.
+# Settings replaced together with the key.
 _DEPENDENT = {"model": ("revision", "tokenizer")}
 
 
 def recipe_settings() -> dict[str, Setting]:
-    """Return what a recipe may set: the flags of `generate`."""
+    """Return the settings of recipes: the flags of `generate`."""
     return {each.name: _setting(each) for each in GENERATE}
 
 
 def config_settings() -> dict[str, Setting]:
-    """Return what a configuration file may set."""
+    """Return the settings of configuration files."""
     return {
         each.name: replace(_setting(each), refusal=NOT_IN_CONFIG_FILE.get(each.name))
         for each in GENERATE
@@ -194,11 +194,9 @@ def config_settings() -> dict[str, Setting]:
 
 
 class Settings:
-    """What was typed, as flags and in the recipe, and the user's defaults.
+    """Values of flags, recipe and the user's defaults, merged by precedence.
 
-    A flag wins over the recipe, the recipe over the environment, and that over the configuration
-    file. `read` makes configurations of it. `origins` says where each value is from, by the names
-    of the options.
+    `given` has the values and `origins` their sources, both by option name.
     """
 
     def __init__(
@@ -208,7 +206,8 @@ class Settings:
         defaults: Defaults = NO_DEFAULTS,
         known: Collection[str] | None = None,
     ) -> None:
-        """known: what the command takes of the defaults; None for all."""
+        """Merge the sources; `known` limits the defaults to settings of the command, None to
+        none."""
         self.recipe = recipe
         self.defaults = defaults
         self._places: dict[str, Callable[[str], str]] = {}
@@ -222,10 +221,9 @@ class Settings:
 
     @classmethod
     def of(cls, flags: TypedValues, known: Collection[str] | None = None) -> "Settings":
-        """Read the recipe that the flags name, if any, and the user's defaults.
+        """Read the recipe named by the flags, if any, and the user's defaults.
 
-        A run that is resumed keeps the defaults that it had. Raises `UsageError` for what cannot be
-        used.
+        A resumed run keeps its own defaults. Raises `UsageError` for invalid settings.
         """
         name = read(RunOptions, flags).recipe
         recipe = None
@@ -238,7 +236,7 @@ class Settings:
         return cls(flags, recipe, defaults, known)
 
     def _put(self, source: SettingSource, known: Collection[str] | None = None) -> None:
-        """Let the settings of a source take the place of what counts for less."""
+        """Merge a source over those of lower precedence."""
         values = {
             name: value for name, value in source.values.items() if known is None or name in known
         }
@@ -255,19 +253,19 @@ class Settings:
         self._places[source.origin] = source.place
 
     def _saved_defaults(self) -> UserDefaults | None:
-        """Return the defaults of the run that these settings resume, None if they resume none."""
+        """Return the defaults of the resumed run, None without `--resume`."""
         if not self.given.get("resume"):
             return None
         output = output_of(self.given)
         return None if output == STDOUT else read_defaults(Path(output + MANIFEST_SUFFIX))
 
     def read(self, config: type[T], **known: object) -> T:
-        """Return a configuration of what was typed and what is known; see `reading.read`."""
+        """Return a configuration of these settings; see `reading.read`."""
         return read(config, self.given, **known)
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Let an error that names an option name the file's line, if it was set there."""
+        """Replace option names in errors by file and line, if a file has set them."""
         try:
             yield
         except UsageError as error:
@@ -276,7 +274,7 @@ class Settings:
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Let an error that names a value begin with where it is from, if that is no flag."""
+        """Prefix errors about the value of `name` with its source, unless that is a flag."""
         try:
             yield
         except UsageError as error:
@@ -304,7 +302,7 @@ def _setting(field: FlagField) -> Setting:
 
 
 def _parsed(parse: Callable[[str], float], text: str) -> float:
-    """Return what the flags' own parser makes of a text; it raises Typer's errors."""
+    """Call the parser of a flag; Typer's error becomes `ValueError`."""
     try:
         return parse(text)
     except typer.BadParameter as error:
@@ -315,12 +313,12 @@ OUTPUT_SUFFIX = ".out.jsonl"
 
 
 def default_output(inputs: Sequence[str]) -> str:
-    """Return where answers go if the user does not say: the inputs' stem, in this folder."""
+    """Return the default output: the inputs' stem, in the current folder."""
     return f"{inputs_stem(inputs)}{OUTPUT_SUFFIX}"
 
 
 def inputs_of(given: TypedValues) -> tuple[str, ...]:
-    """Return the inputs, patterns and folders of files expanded."""
+    """Return the inputs, with patterns and folders expanded."""
     format = InputFormat(str(given.get("input_format", InputFormat.AUTO)))
     return expand(_typed_inputs(given), Reading(format=format), SIDE_SUFFIXES)
 
@@ -331,7 +329,7 @@ def _typed_inputs(given: TypedValues) -> list[str]:
 
 
 def output_of(given: TypedValues) -> str:
-    """Return where answers go; `UsageError` for an ending that no format has."""
+    """Return the output path; `UsageError` for an unknown suffix."""
     typed = _typed_inputs(given)
     is_folder = len(typed) == 1 and Path(typed[0]).is_dir()
     output = str(given.get("output") or default_output(typed if is_folder else inputs_of(given)))

@@ -1,6 +1,6 @@
-"""Block tables of chosen rows, and the map of a pool's blocks at one moment.
+"""Block tables of rows, and the block map of a pool at one moment.
 
-States of blocks are shown by letters as well as by colours.
+States of blocks are shown by letters as well as by colors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ MAX_LINES = 32
 MIN_CELLS, MAX_CELLS = 16, 256
 FREE = "."
 STYLES = {"S": "bold magenta", "P": "green", "C": "yellow", FREE: "dim"}
-# Where a character is for as many blocks of one kind as of another, the first one wins.
+# On ties in a character for several blocks, the first state wins.
 NAMES: dict[str, Literal["shared", "private", "cached", "free"]] = {
     "S": "shared",
     "P": "private",
@@ -37,11 +37,11 @@ NAMES: dict[str, Literal["shared", "private", "cached", "free"]] = {
 
 
 def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:
-    """Return the lines of the picture, and how many blocks one character of it shows.
+    """Return the lines of the block map, and the number of blocks per character.
 
-    `blocks` has one letter of `NAMES` for each block. Lines are at most `width` wide and at most
-    `MAX_LINES`. Where a character shows several blocks it is a capital if all are in that
-    state; a small letter tells what most of those are that store something.
+    blocks: one letter of `NAMES` for each block. There are at most `MAX_LINES` lines of `width`
+    columns. A character for several blocks is a capital if all are in that state; a small letter is
+    the most common state of those that are not free.
     """
     label = len(f"{len(blocks):,}") + 4
     cells = MIN_CELLS
@@ -79,7 +79,7 @@ def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:
     sizes = np.minimum(starts + per_cell, len(blocks)) - starts
     letters = np.frombuffer("".join(NAMES).encode(), np.uint8)
     counts = np.stack([np.add.reduceat(blocks == each, starts, dtype=np.int64) for each in letters])
-    most = np.argmax(counts[:-1], axis=0)  # of what is not free; the first of equals
+    most = np.argmax(counts[:-1], axis=0)  # without free; the first on ties
     of_most = counts[most, np.arange(num_cells)]
     characters = np.where(of_most == sizes, letters[most], letters[most] | 0x20)  # 0x20: small
     characters = np.where(of_most == 0, np.uint8(ord(FREE)), characters)
@@ -87,7 +87,7 @@ def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:
 
 
 def _groups(rows: list[str]) -> list[tuple[int, int]]:
-    """Return which rows share a line: place and number. Several do if there is nothing in them."""
+    """Return index and number of the map rows of each line; consecutive free rows share one."""
     groups: list[tuple[int, int]] = []
     for is_free, members in groupby(range(len(rows)), lambda place: not rows[place].strip(FREE)):
         places = list(members)
@@ -96,7 +96,7 @@ def _groups(rows: list[str]) -> list[tuple[int, int]]:
 
 
 def _runs(row: str) -> Iterator[str]:
-    """Yield the row in stretches of one character."""
+    """Yield the runs of equal characters in a row."""
     start = 0
     for place in range(1, len(row) + 1):
         if place == len(row) or row[place] != row[start]:
@@ -110,7 +110,7 @@ _LETTERS: dict[str, str] = {name: letter for letter, name in NAMES.items()}
 
 
 def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> Iterator[str]:
-    """Yield what there is to say of a row beside its tables, one sentence each."""
+    """Yield the sentences about a row above its block tables."""
     number, named = row["row"], f"row {row['row']}"
     if (asked := row.get("id")) is not None:
         named += f" ({safe(asked, 60)})"
@@ -148,14 +148,14 @@ def row_lines(row: InspectedRow, moment: PoolMoment | None, row_stride: int) -> 
 
 
 def sample_word(row: InspectedRow) -> str:
-    """Return what the row's block tables are of."""
+    """Return the noun for the sequences of a row."""
     return "sample" if row["beams"] is None else "beam"
 
 
 def table_sentence(table: ShownTable, block_size: int, sample: str = "sample") -> str:
-    """Return how much a block table holds, and how the slot of its last token is found.
+    """Return the sentence about the size of a block table and the slot of its last token.
 
-    sample: what it is of, see `sample_word`.
+    sample: see `sample_word`.
     """
     last = table["last_token"]
     blocks = f"{len(table['blocks']):,} {'block' if len(table['blocks']) == 1 else 'blocks'}"
@@ -169,7 +169,8 @@ def table_sentence(table: ShownTable, block_size: int, sample: str = "sample") -
 
 
 def group_sentence(table: GroupTable, sample: str = "sample") -> str:
-    """Return which blocks a table of a further group of layers has, of what is `sample`."""
+    """Return the sentence about the block table of a further KV group; sample: see
+    `sample_word`."""
     held, name = table["blocks"], group_name(table["num_layers"], table["window"])
     told = f"{name}, {sample} {table['sample']}: "
     if not held:
@@ -179,7 +180,7 @@ def group_sentence(table: GroupTable, sample: str = "sample") -> str:
 
 
 def block_origins(blocks: Sequence[TableBlock]) -> list[str]:
-    """Return how each block came to its holder."""
+    """Return the origin of each block: copied, found or filled."""
     return [
         "copied" if block["copied"] else "found" if block["found"] else "filled" for block in blocks
     ]
@@ -188,9 +189,9 @@ def block_origins(blocks: Sequence[TableBlock]) -> list[str]:
 def table_lines(
     blocks: Sequence[HeldBlock], block_size: int, width: int, origins: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the lines of one block table, in as many columns as `width` has room for.
+    """Yield the lines of a block table, in as many columns as fit into `width`.
 
-    origins: how each block came to its holder, where that is known.
+    origins: see `block_origins`; empty if unknown.
     """
     shown = blocks[:MAX_BLOCKS]
     entries = _entries(shown, block_size, origins or [""] * len(shown))
@@ -211,13 +212,13 @@ def table_lines(
 
 
 def _entries(blocks: Sequence[HeldBlock], block_size: int, origins: Sequence[str]) -> list[Text]:
-    """Return one piece for each block, all equally long."""
+    """Return the text of each block, all of equal length."""
     logical = max((len(f"{block['logical']:,}") for block in blocks), default=0)
     physical = max((len(f"{block['physical']:,}") for block in blocks), default=0)
     refs = max((len(f"{block['ref_count']:,}") for block in blocks), default=0)
     full = len(str(block_size))
     entries = []
-    for block, origin in zip(blocks, origins, strict=False):  # which may be of more blocks
+    for block, origin in zip(blocks, origins, strict=False):  # of all blocks, shown or not
         letter = _LETTERS[block["state"]]
         text = Text(f"{block['logical']:>{logical},} → {block['physical']:>{physical},}  ")
         text.append(f"{letter} ×{block['ref_count']:<{refs},}", STYLES[letter])

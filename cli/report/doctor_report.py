@@ -41,7 +41,7 @@ def _processor(facts: ProcessorFacts) -> list[Line]:
         ("speed", facts["speed"]),
         ("bytes", facts["bytes"]),
         ("--quantization int8", facts["int8"]),
-        ("quantised models", facts["quantized"]),
+        ("quantized models", facts["quantized"]),
     ]
 
 

@@ -1,6 +1,6 @@
-"""Screen at the end of a run: first the answers, then the report, last the paths of the files.
+"""Screen at the end of a run: answers, report and paths of files.
 
-The short view of the report fits on one screen; `--report-view full` draws all of it.
+The short view of the report fits on one screen; `--report-view full` prints all of it.
 """
 
 import textwrap
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def end_event(result: "JobResult", output: str) -> str:
-    """Return the last line of `--progress json`: the summary, and the figures behind it."""
+    """Return the last event of `--progress json`: the summary with its figures."""
     report = result.report
     paths = {"report": result.report_path, "journal": result.journal_path}
     return json_line(
@@ -46,7 +46,7 @@ def end_event(result: "JobResult", output: str) -> str:
 
 
 def draw_end(result: "JobResult", output: str, view: ReportView, console: Console) -> None:
-    """Print the first answers, the report in the view that was asked for, and its summary."""
+    """Print the first answers, the report in this view, and the summary."""
     if result.first_answers:
         draw_heading(console, "First answers")
         draw_answers(result.first_answers, console, console.width)
@@ -62,7 +62,7 @@ _MAX_CODES = 3  # of errors
 
 
 def draw_short_report(report: JobReport, console: Console) -> None:
-    """Print what a user looks for first in the report, each figure on one line."""
+    """Print the short view of the report, each figure on one line."""
     width = note_width(console)
     for title, figures in _sections(report):
         short = (
@@ -103,7 +103,7 @@ def _rows(report: JobReport) -> Iterator[Figure]:
 
 
 def _memory(report: JobReport) -> Iterator[Figure]:
-    """Yield the figures, what may be left out last."""
+    """Yield the figures in descending importance."""
     memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
     yield Figure("weights", show_size(memory["weights"]))
     used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"

@@ -46,10 +46,8 @@ TEXT_WIDTH = 100
 
 
 class ShownInspection(Inspection):
-    """The inspection of a run with the paths of its files, and what cannot be shown of it.
-
-    `replicas` are the report's, of a run with several, None of others.
-    """
+    """Inspection of a run with the paths of its files, notes about missing parts, and the figures
+    of replicas, None for a single engine."""
 
     files: dict[str, str | None]
     notes: list[str]
@@ -57,7 +55,7 @@ class ShownInspection(Inspection):
 
 
 def draw_inspection(found: ShownInspection, console: Console) -> None:
-    """Print what `inspect_run` found, with the command's `notes`, on `console`."""
+    """Print an inspection."""
     bar = "#" if console.options.ascii_only else "█"
     num_bars = note_width(console, TEXT_WIDTH)
     bars = 0 if console.options.ascii_only else num_bars
@@ -90,7 +88,7 @@ def _draw(console: Console, title: str, figures: Sequence[Figure]) -> None:
 def _draw_map(console: Console, found: Inspection) -> None:
     moment, block_map, held = found["moment"], found["block_map"], found["rows_held"]
     if moment is None or block_map is None or held is None:
-        return  # there is no snapshot, or no sample in it
+        return  # no snapshot, or no sample in it
     width = _width(console, MAX_WIDTH)
     title = f"Block map, step {moment['step']:,} of {found['pool']['num_steps']:,}"
     draw_heading(console, title, TEXT_WIDTH)
@@ -192,9 +190,9 @@ def _width(console: Console, most: int) -> int:
 
 
 def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
-    """Return what the pool is, and what of it was taken at the moment shown and at the peak.
+    """Return size of the pool, and its use at the moment shown and at the peak.
 
-    Its use over time takes `num_bars` characters, which may be none.
+    num_bars: characters of the chart of its use over time, 0 for none.
     """
     pool, shown, peak = found["pool"], found["moment"], found["peak"]
     if not pool["num_blocks"]:
@@ -224,7 +222,7 @@ def pool_figures(found: Inspection, num_bars: int) -> list[Figure]:
 
 
 def _groups(groups: Sequence[InspectedGroup], shown: PoolMoment | None) -> list[Figure]:
-    """Return a line for the pool of each group, and one for what was in it at the moment shown."""
+    """Return the size of each group's pool, and its use at the moment shown."""
     figures = []
     for group, of_pool in zip(groups, group_figures(groups), strict=True):
         figures.append(of_pool)
@@ -253,7 +251,7 @@ def _moment(title: str, counts: PoolMoment, num_blocks: int) -> list[Figure]:
 
 
 def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figure]:
-    """Return hits, misses and what came of them; what nobody counted is left out."""
+    """Return hits, misses and further counts, without unknown ones."""
     lines = (
         ("hits", counted["hits"], "whole blocks of prompts found in the cache"),
         ("misses", counted["misses"], "whole blocks of prompts that were not"),
@@ -288,7 +286,7 @@ def cache_figures(counted: RunCounts, beams: InspectedBeams | None) -> list[Figu
 
 
 def lifetime_figures(lifetimes: Lifetimes, num_bars: int, bar: str) -> list[Figure]:
-    """Return how long blocks were kept from filling to last release, with a bar for each class."""
+    """Return the distribution of times from filling to last release of blocks."""
     if not lifetimes["num_lives"]:
         return []
     figures = [
@@ -317,7 +315,7 @@ def run_notes(
     has_rows: bool,
     of_replica: bool = False,
 ) -> list[str]:
-    """Return one sentence for each. of_replica: whether the snapshot is that of one of several."""
+    """Return sentences about missing parts; `of_replica`: the snapshot is that of one replica."""
     notes = []
     if snapshot is None and report is not None and report.replicas:
         notes.append(

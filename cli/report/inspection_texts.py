@@ -17,7 +17,7 @@ NAMES = ("system", "prompt_template", "chat_template")
 
 
 def add_texts(found: ShownInspection, files: RunFiles, given: TypedValues) -> None:
-    """Put a `text` to the prefixes and rows in `found`; a note if the input cannot give it."""
+    """Add a `text` to the prefixes and rows in `found`, or a note if the input is unavailable."""
     prefixes = [] if found["prefixes"] is None else found["prefixes"]["top"]
     rows = {each["row"] for each in (*prefixes, *found["rows"])}
     try:
@@ -34,8 +34,7 @@ def add_texts(found: ShownInspection, files: RunFiles, given: TypedValues) -> No
 
 
 def _given_texts(manifest: Path, given: TypedValues) -> GivenTexts:
-    """Return the texts that the run was given, from the flags, else from the run's recipe and
-    configuration file."""
+    """Return the texts of the run from flags, else from its recipe and configuration file."""
     values = {**_saved_texts(manifest), **given}
     texts = {name: values.get(name) for name in NAMES}
     return GivenTexts(
@@ -47,8 +46,7 @@ def _given_texts(manifest: Path, given: TypedValues) -> GivenTexts:
 
 
 def _saved_texts(manifest: Path) -> dict[str, object]:
-    """Return what the run took from its recipe, if that is still what it was, and from its
-    configuration file."""
+    """Return the texts of the run from its recipe, if unchanged, and its configuration file."""
     try:
         saved = read_manifest(manifest)
         places: dict[str, Mapping[str, object]] = {}

@@ -1,6 +1,5 @@
-"""Screen of `plan`: the forecast of a run, and the tree of shared prefixes.
-
-`inspect-cache` draws its tree with the same lines.
+"""Screen of `plan`: forecast of a run, and the tree of shared prefixes, also used by
+`inspect-cache`.
 """
 
 import textwrap
@@ -241,7 +240,7 @@ def _draw_block_sizes(console: Console, compared: BlockSizeComparison, current: 
 
 
 def _cost(compared: BlockSizeComparison, current: int) -> str:
-    """Say what the best block size gives against the one in force, or costs against the least."""
+    """Return the gain of the best block size over the current one."""
     by_size = {each["block_size"]: each for each in compared["sizes"]}
     best, now = by_size[compared["best"]], by_size[current]
     if best is not now:
@@ -269,7 +268,7 @@ def _change(
     name: Literal["computed_tokens", "peak_bytes"],
     down: str,
 ) -> str:
-    """Return how much more or less of something one has; `down` is the word for less of it."""
+    """Return the relative change of a figure; `down` is the wording of a decrease."""
     change = one[name] / other[name] - 1 if other[name] else 0.0
     return f"{abs(change):.1%} {'more ' + down.partition(' ')[2] if change > 0 else down}"
 
@@ -296,7 +295,7 @@ def _wrapped(console: Console, sentence: str) -> None:
 
 
 def replica_lines(replicas: ReplicaFigures) -> list[Figure]:
-    """Return label, value and note of each figure."""
+    """Return the figures of a plan with replicas."""
     again, most = replicas["split_prefix_tokens"], replicas["computed_at_most"]
     efficiency = f"{replicas['expected_efficiency']:.1%}"
     return [
@@ -313,13 +312,10 @@ TEXT_CHARS = 60
 
 
 def draw_prefixes(console: Console, prefixes: Sequence[SharedPrefix | HeldPrefix]) -> None:
-    """Print the prefixes below each other's `parent`, which is a place in `prefixes` or None.
-
-    Each has `tokens`, `rows` and `tokens_saved`; it may have `bytes_saved` and a `text`.
-    """
+    """Print the tree of prefixes, whose `parent` is an index in `prefixes` or None."""
     tree = Tree(Text("  largest savings"), guide_style="dim")
     nodes: dict[int | None, Tree] = {None: tree}
-    # A prefix may come before the shorter one that it continues.
+    # A prefix may precede its parent.
     left = dict(enumerate(prefixes))
     while left:
         for place, prefix in list(left.items()):

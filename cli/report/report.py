@@ -1,6 +1,6 @@
-"""Memory report on stderr: the full view, the advice and the summary, and the form of all screens.
+"""Full view, advice and summary of the memory report; layout of sections for all screens.
 
-Off a terminal the same words come without rules and without blanks at line ends.
+Without a terminal the text has no rules and no blanks at line ends.
 """
 
 import textwrap
@@ -27,10 +27,7 @@ MIN_NOTE_WIDTH = 16
 
 
 def draw_report(report: "JobReport", console: Console) -> None:
-    """Print the report (the object in `OUT.report.json`) on `console`.
-
-    Off a terminal the same words come without rules and without blanks at line ends.
-    """
+    """Print all sections of the report (the object in `OUT.report.json`)."""
     for title, figures in sections(report, note_width(console)):
         draw_section(console, title, figures)
     if report.get("replicas"):
@@ -39,7 +36,7 @@ def draw_report(report: "JobReport", console: Console) -> None:
 
 
 def draw_advice(report: "JobReport", console: Console) -> None:
-    """Print what the report advises, nothing where it does not."""
+    """Print the advice of the report, if any."""
     width = min(console.width, WIDTH)
     if report["advice"]:
         draw_heading(console, "Advice")
@@ -49,7 +46,7 @@ def draw_advice(report: "JobReport", console: Console) -> None:
 
 
 def summary(result: "JobResult", output: str) -> list[str]:
-    """Return the last lines: what became of the rows, what they took, and where to look."""
+    """Return the last lines: counts of rows, time and tokens, and paths of files."""
     rows = result.report["rows"]
     where = "standard output" if output == "-" else output
     told = f"{counted(rows['total'], 'row')}: {show_endings(rows)} → {where}"
@@ -62,7 +59,7 @@ def summary(result: "JobResult", output: str) -> list[str]:
 
 
 def show_endings(rows: "RowCounts") -> str:
-    """Return how all rows of the output ended, and how many of them an earlier run has done: 97 ok,
+    """Return the counts of ok and failed rows, and of those done by an earlier run, such as 97 ok,
     3 failed, or 98 ok, 88 of them before; 2 failed, 2 of them before."""
     failed_before = rows.get("skipped_failed", 0)
     ok_before = rows["skipped"] - failed_before
@@ -77,7 +74,7 @@ def _before(count: int) -> str:
 
 
 def show_totals(report: "JobReport") -> str:
-    """Return what the command took in all, and the tokens of this run."""
+    """Return the time of the command and the tokens of this run."""
     tokens, wall_s = report["tokens"], report["time"].get("wall_s", report["time"]["run_s"])
     told = f"{show_seconds(wall_s, precise=True)} in all"
     if not tokens["prompt"]:
@@ -87,7 +84,7 @@ def show_totals(report: "JobReport") -> str:
 
 
 def failures(result: "JobResult", output: str) -> str:
-    """Return the one line about failed rows for somebody who wants to see errors only."""
+    """Return the line about failed rows for `--quiet`."""
     total, codes = result.report["rows"]["total"], result.report["errors"]
     why = ", ".join(f"{code} {number:,}" for code, number in codes.items())
     where = "the output" if output == "-" else output
@@ -96,7 +93,7 @@ def failures(result: "JobResult", output: str) -> str:
 
 
 def _taken(rows: "RowCounts") -> str:
-    """Return how many rows were answered by an earlier run, wholly or in part."""
+    """Return the counts of rows copied, continued and computed under `--from`."""
     return (
         f"{rows.get('copied', 0):,} copied, {rows.get('continued', 0):,} continued, "
         f"{rows.get('computed', 0):,} computed"

@@ -1,4 +1,4 @@
-"""The prompt of `pagedrun show`: its text on stdout, and what there is to say of it on stderr."""
+"""Screen of `show`: text of a prompt on stdout, and its figures on stderr."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 MAX_WIDTH = 110
 MAX_NAMED = 3  # prefixes, kinds of special tokens
 VALUE_CHARS = 400  # of a parameter, a grammar for example
-ALWAYS = ("max_tokens", "temperature", "seed")  # the other parameters only where they say something
+ALWAYS = ("max_tokens", "temperature", "seed")  # other parameters only if not default
 
 
 def draw_prompt(row: "ShownRow", console: Console, *, ids: bool) -> None:
-    """Print the text of a prompt, with `ids` also its token ids; marked on a terminal, byte for
-    byte elsewhere."""
+    """Print the text of a prompt, with `ids` also its token ids.
+
+    On a terminal special and shared parts are styled; elsewhere the text is written unchanged.
+    """
     if console.is_terminal:
         text = Text()
         for part in row.parts:
@@ -39,7 +41,7 @@ def draw_prompt(row: "ShownRow", console: Console, *, ids: bool) -> None:
 
 
 def draw_figures(row: "ShownRow", console: Console) -> None:
-    """Print what there is to say of a prompt besides its text."""
+    """Print the figures and sampling parameters of a prompt."""
     sections = {
         f"Prompt of row {row.index}, id {row.id}, {row.unit} {row.line}": _tokens(row),
         "Scored after it": (
@@ -67,7 +69,7 @@ def _tokens(row: "ShownRow") -> Iterator[Figure]:
 
 
 def _shared(row: "ShownRow") -> tuple[str, str]:
-    """Return how much of the prompt others begin with too, and how many these are."""
+    """Return the length of the longest shared prefix, and the counts of rows that share it."""
     if not row.shared:
         return "0", f"tokens; of {row.rows:,} rows" if row.rows > 1 else "no other rows"
     *shorter, longest = row.shared[::-1][:MAX_NAMED][::-1]

@@ -1,9 +1,8 @@
 """The terminal: messages on stderr, data on stdout.
 
-Text from users, files and models may hold escape sequences that clear the screen, set the
-clipboard or change the direction of text, and square brackets that Rich would read as markup.
-Data files keep such text exactly; a terminal gets it through `safe` only. `LossyStream` accepts
-messages whose reader may be gone.
+Text from users, files and models may contain escape sequences that clear the screen, set the
+clipboard or change the direction of text, and square brackets that Rich would read as markup. Data
+files keep such text unchanged; terminals receive it through `safe` only.
 """
 
 import os
@@ -19,36 +18,32 @@ from pagedrun.paged.values.errors import as_flag, spelled
 
 MAX_SHOWN = 2000
 
-MAX_ERROR_CHARS = 4 * MAX_SHOWN  # characters of an error with all that was added to it
+MAX_ERROR_CHARS = 4 * MAX_SHOWN  # of an error with its notes
 
 
 def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Console:
-    """Return a console that takes text literally: no markup, no emoji codes, no highlighting.
+    """Return a console on stderr without markup, emoji codes and highlighting.
 
-    Width and colour follow COLUMNS, NO_COLOR, TERM and whether stderr is a terminal. What cannot be
-    written is dropped.
+    Width and color follow COLUMNS, NO_COLOR, TERM and the terminal. Write errors are ignored.
     """
     file = cast(TextIO, LossyStream(stream or sys.stderr))
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
 def stdout_console() -> Console:
-    """Return a console for data that is text, which is taken literally."""
+    """Return a console on stdout without markup, emoji codes and highlighting."""
     return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
 
 
 def note(console: Console, message: str, style: str = "") -> None:
-    """Print one line of prose that may hold somebody else's text; it is never wrapped.
-
-    Options that it names are shown as flags.
-    """
+    """Print a message on one line, escaped by `safe`, with marked options as flags."""
     console.print(Text(safe(spelled(message, as_flag)), style=style), soft_wrap=True)
 
 
 def tell(console: Console, message: str, style: str = "") -> None:
-    """Print an error or a warning as `note` does, on a terminal in lines that break at words.
+    """Print an error or a warning as `note` does, on a terminal wrapped at words.
 
-    A word wider than the terminal, such as a path, stays whole.
+    A word wider than the terminal, such as a path, is not broken.
     """
     text = safe(spelled(message, as_flag), MAX_ERROR_CHARS)
     for line in _lines(text, console.width) if console.is_terminal else [text]:
@@ -56,7 +51,7 @@ def tell(console: Console, message: str, style: str = "") -> None:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """Return `text` in lines of whole words, each as many as `width` columns hold."""
+    """Return `text` wrapped at words to `width` columns."""
     first, *rest = text.split(" ")
     lines = [first]
     for word in rest:
@@ -68,13 +63,13 @@ def _lines(text: str, width: int) -> list[str]:
     return lines
 
 
-# Cc: control characters. Cf: format characters, among them the ones that reverse the direction of
-# text. Cs: halves of surrogate pairs. Zl, Zp: line ends that are no newline.
+# Cc: control characters. Cf: format characters, such as those that reverse the direction of text.
+# Cs: halves of surrogate pairs. Zl, Zp: line and paragraph separators.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def safe(text: str, limit: int = MAX_SHOWN) -> str:
-    """Return `text` with everything invisible written as an escape, cut to `limit` characters."""
+    """Return `text` with invisible characters escaped, cut to `limit` characters."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(
         _escape(char) if unicodedata.category(char) in _HIDDEN_CATEGORIES else char for char in cut
@@ -82,7 +77,7 @@ def safe(text: str, limit: int = MAX_SHOWN) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Return `text` whole, with everything invisible but line ends and tabs as an escape."""
+    """Return all of `text` with invisible characters escaped, except newlines and tabs."""
     return "".join(
         _escape(char)
         if unicodedata.category(char) in _HIDDEN_CATEGORIES and char not in "\n\t"
@@ -99,25 +94,25 @@ def _escape(char: str) -> str:
 
 
 class LossyStream:
-    """A text stream that drops what it cannot write; otherwise it is the stream below.
+    """Text stream that ignores write errors of the stream below it.
 
-    A job must not die of a full log or of a terminal that was closed. After the first failure the
-    descriptor leads nowhere, so that what is still in the buffer fails nobody at exit.
+    A full log or a closed terminal must not end a job. After the first error the descriptor is
+    redirected to the null device, so that flushing the buffer at exit does not fail.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write `text` if that is possible."""
+        """Write `text`, if possible."""
         try:
             self._stream.write(text)
-        except (OSError, ValueError):  # ValueError: it is closed
+        except (OSError, ValueError):  # ValueError: closed
             discard(self._stream)
         return len(text)
 
     def flush(self) -> None:
-        """Flush if that is possible."""
+        """Flush, if possible."""
         try:
             self._stream.flush()
         except (OSError, ValueError):
@@ -128,7 +123,7 @@ class LossyStream:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is, and will be, written to `stream` go nowhere."""
+    """Redirect the descriptor of `stream` to the null device."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

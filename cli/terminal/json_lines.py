@@ -1,4 +1,4 @@
-"""Stderr of a command with `--progress json`: every line is a JSON object with a key `event`."""
+"""JSON lines on stderr for `--progress json`: objects with a key `event`."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _PREFIXES = {"Warning: ": "warning", "Error: ": "error"}
 
 
 def wants_json_lines(words: Sequence[str]) -> bool:
-    """Return whether a command line asks for `--progress json`, however wrong the rest of it is."""
+    """Return whether a command line, valid or not, has `--progress json`."""
     wanted = False
     for place, word in enumerate(words):
         if word == "--":
@@ -27,22 +27,22 @@ def wants_json_lines(words: Sequence[str]) -> bool:
 
 
 def json_line(event: str, **values: Any) -> str:
-    """Return an event as a line, in ASCII: no control character of a message reaches a terminal."""
+    """Return an event as a line of ASCII JSON, in which control characters are escaped."""
     return json.dumps({"event": event, **values}, ensure_ascii=True) + "\n"
 
 
 class JsonLines:
-    """A text stream below which every line is an event; what is one already is left as it is.
+    """Text stream that converts lines to events; lines that are events pass unchanged.
 
-    Lines of prose become `note`, `warning` or `error`. Any thread may write.
+    Lines of prose become `note`, `warning` or `error` events. Any thread may write.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._begun = threading.local()  # lines, whose parts come from one thread each
+        self._begun = threading.local()  # incomplete lines, one per thread
 
     def write(self, text: str) -> int:
-        """Write the lines that `text` completes."""
+        """Write the lines completed by `text`."""
         begun = getattr(self._begun, "text", "") + text.replace("\r", "\n")
         *lines, self._begun.text = begun.split("\n")
         if told := "".join(_event(line) for line in lines):
@@ -50,11 +50,11 @@ class JsonLines:
         return len(text)
 
     def isatty(self) -> bool:
-        """Return False: nothing is drawn and nothing has a color."""
+        """Return False, which disables colors and live displays."""
         return False
 
     def finish(self) -> None:
-        """Write the line that this thread has begun."""
+        """Write the incomplete line of this thread."""
         if getattr(self._begun, "text", ""):
             self.write("\n")
         self._stream.flush()
@@ -64,15 +64,15 @@ class JsonLines:
 
 
 def use_json_lines() -> None:
-    """Make a JSON object of every line on stderr from now on."""
+    """Convert all further lines on stderr to JSON objects."""
     if not isinstance(sys.stderr, JsonLines):
         sys.stderr = cast(TextIO, JsonLines(sys.stderr))
 
 
 @contextmanager
 def json_stderr(words: Sequence[str]) -> Iterator[None]:
-    """Make JSON objects of the lines on stderr if the command line `words` asks for that, and give
-    stderr back as it was when the block ends, whoever made them JSON."""
+    """Convert lines on stderr if the command line `words` has `--progress json`, and restore stderr
+    at the end, whether it was converted here or by `use_json_lines`."""
     stream = sys.stderr
     if wants_json_lines(words):
         use_json_lines()
@@ -86,7 +86,7 @@ def json_stderr(words: Sequence[str]) -> Iterator[None]:
 
 
 def _event(line: str) -> str:
-    """Return a line as an event, "" for an empty one."""
+    """Return a line as an event, an empty line as ""."""
     prose = _ESCAPES.sub("", line).rstrip()
     if prose.startswith('{"event": '):
         return f"{prose}\n"

@@ -52,7 +52,7 @@ def parse_span(text: str) -> float:
 def show_span(low: float, high: float) -> str:
     """Return an interval such as 4 s to 9 s, 3 min to 5 min or 1 h 10 min to 1 h 40 min.
 
-    Rounded to what people plan by, and outwards, so that it still holds what it held.
+    Both ends are rounded outwards, by up to ten percent, a minute for minutes.
     """
     first = int(low // _rounding(low)) * _rounding(low)
     last = -int(-high // _rounding(high)) * _rounding(high)
@@ -67,7 +67,7 @@ def show_guess(seconds: float) -> str:
 
 
 def _rounding(seconds: float) -> int:
-    """Return what a span of so many seconds is rounded to, in seconds."""
+    """Return the unit for rounding a duration, in seconds."""
     bounds = ((20, 1), (60, 5), (600, 60), (3600, 300), (36_000, 600))
     return next((step for bound, step in bounds if seconds <= bound), 3600)
 
@@ -81,7 +81,7 @@ def _in_words(seconds: int) -> str:
 
 
 def show_rate(per_s: float) -> str:
-    """Return rows a second with two digits at least, and none behind the point from 100 on."""
+    """Return a rate with at least two digits, without decimals from 100 on."""
     if per_s >= 100:
         return f"{per_s:,.0f}"
     return f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2g}"
