@@ -150,11 +150,11 @@ _NOT_DECIDING = frozenset(
         "strict",
     }
 )
-# Arithmetic of a manifest without a backend library.
+# Arithmetic has `computed_by` only if Transformers computed the model.
 _BY_PAGEDRUN = {"computed_by": "pagedrun"}
 # Values equivalent to another one.
 _ALIKE = {
-    ("quantization", "none"): "auto",  # chosen by "auto"
+    ("quantization", "none"): "auto",  # equal in every run that "auto" accepts
     ("input_format", "auto"): None,  # default of older manifests
 }
 

@@ -1,4 +1,4 @@
-"""Rows of a JSON array, cut out of the byte stream without holding or parsing the whole of it."""
+"""Rows of a JSON array, parsed one element at a time without holding the whole array."""
 
 import hashlib
 import re
@@ -28,7 +28,7 @@ from pagedrun.paged.values.errors import RowError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What is between two commas of the array; `data` is None if it is too long to hold."""
+    """Element of the array; `data` is None if it is too long to hold."""
 
     number: int  # from 1
     byte_offset: int  # of its first byte that is not blank
@@ -36,10 +36,10 @@ class Element:
 
 
 class ArraySource(ByteSource):
-    """The rows of a JSON array, read piece by piece; implements `RowSource`.
+    """Rows of a JSON array, read piece by piece; implements `RowSource`.
 
-    `name` is used in messages. An element that is no row is yielded
-    with its error; raises `UsageError` where the array itself cannot be followed.
+    `name` is used in messages. An invalid element is yielded with its error; raises `UsageError`
+    where the array itself is invalid.
     """
 
     def __init__(
@@ -79,32 +79,32 @@ class ArraySource(ByteSource):
         return with_columns(row, read)
 
 
-# UTF-8 has these bytes for these characters alone, so that no text need be decoded to find them.
+# In UTF-8 these bytes are always these characters, so they are found without decoding.
 _STRUCTURE = re.compile(rb'["\[\]{},]')
 _IN_STRING = re.compile(rb'["\\]')
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 
 
 class ArrayElements:
-    """Iterates over the elements of the array that `stream` is.
+    """Iterates over the elements of the array in `stream`.
 
-    Brackets are counted, not matched, and strings skipped: whether an element is JSON is found
-    out when it is parsed. Raises `UsageError` if the stream is no array, or one that is not
-    closed, has an empty place or goes on after its end.
+    Brackets are counted, not matched, and strings skipped: an element is validated when it is
+    parsed. Raises `UsageError` if the stream is no array, or one that is not closed, has an empty
+    element or text after its end.
     """
 
     def __init__(self, stream: CountedStream, name: str, max_bytes: int) -> None:
         self._stream = stream
         self._name = name
         self._max_bytes = max_bytes
-        self._offset = 0  # of the next byte that is read
+        self._offset = 0  # of the next byte to read
         self._number = 0
         self._depth = 0  # of brackets; 1 is inside the array
         self._in_string = False
         self._is_escaped = False
         self._held: list[bytes] | None = []  # of this element; None once it is too long
         self._num_held = 0
-        self._begin: int | None = None  # where this element begins, None before it does
+        self._begin: int | None = None  # start of this element, None before its first byte
 
     def __iter__(self) -> Iterator[Element]:
         chunk = self._opened()
@@ -122,7 +122,7 @@ class ArrayElements:
                 chunk = self._read()
 
     def _opened(self) -> bytes:
-        """Read up to the bracket that opens the array, and return what was read after it."""
+        """Read up to the opening bracket of the array, and return the bytes after it."""
         chunk = self._read(at_least=FIRST_BYTES)
         refuse_foreign(self._name, chunk)
         if chunk.startswith(BOM):
@@ -141,7 +141,7 @@ class ArrayElements:
         return first[1:] or self._read()
 
     def _cut(self, chunk: bytes) -> Generator[Element, None, bytes]:
-        """Yield the elements that end in `chunk`; return what follows the array."""
+        """Yield the elements that end in `chunk`; return the bytes after the array."""
         base = self._offset - len(chunk)
         place = kept = 0
         while place < len(chunk):
@@ -178,7 +178,7 @@ class ArrayElements:
         if self._begin is None:
             match = _NOT_BLANK.search(data)
             if match is None:
-                return  # blanks before an element are not held, however many
+                return  # blanks before an element are not held
             self._begin = offset + match.start()
             data = data[match.start() :]
         if self._held is None:
@@ -215,7 +215,7 @@ class ArrayElements:
             chunk = self._read()
 
     def _read(self, at_least: int = 1) -> bytes:
-        """Return the next bytes; fewer than `at_least` of them only at the end."""
+        """Return the next bytes; fewer than `at_least` only at the end."""
         data = self._stream.read(CHUNK_BYTES)
         while 0 < len(data) < at_least and (more := self._stream.read(CHUNK_BYTES)):
             data += more

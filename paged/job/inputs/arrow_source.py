@@ -1,7 +1,7 @@
 """Rows of Arrow tables: Parquet files and Hugging Face datasets.
 
-Values are converted to JSON. Bytes of such files are packed by column, so the digest of a row is
-that of its columns as a line of JSON.
+Values are converted to JSON. These files store bytes by column, so the digest of a row is that of
+its columns as a line of JSON.
 """
 
 import base64
@@ -32,7 +32,7 @@ from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 
 MAGIC = b"PAR1"  # first and last
-MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before a limit can be set on anything else
+MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before any limit applies
 
 
 class TableSource:
@@ -63,10 +63,10 @@ class TableSource:
 
 
 class ParquetSource(TableSource):
-    """The rows of the Parquet file `file`, a few at a time; implements `RowSource`.
+    """Rows of the Parquet file `file`, a few at a time; implements `RowSource`.
 
-    Raises `UsageError` if the file is no Parquet or is damaged, names
-    a column twice, or pyarrow is missing.
+    Raises `UsageError` if the file is no Parquet or is damaged, names a column twice, or pyarrow is
+    missing.
     """
 
     def __init__(self, file: BinaryIO, name: str, max_row_bytes: int) -> None:
@@ -74,7 +74,7 @@ class ParquetSource(TableSource):
         super().__init__(self._batches(), name, max_row_bytes)
 
     def digest(self, *, whole: bool) -> InputDigest:
-        """Return size and SHA-256 of the file, all of it: its rows have no bytes to count."""
+        """Return size and SHA-256 of the whole file: its rows have no bytes to count."""
         place = self._file.tell()
         self._file.seek(0)
         counted = CountedStream(self._file)
@@ -83,7 +83,7 @@ class ParquetSource(TableSource):
         return InputDigest(counted.num_bytes, counted.sha256, whole=True)
 
     def drain(self) -> bool:
-        """Leave what is left: the digest is that of the file in any case."""
+        """Return true: the digest is always that of the whole file."""
         return True
 
     def _batches(self) -> Iterator[Any]:
@@ -97,7 +97,7 @@ class ParquetSource(TableSource):
         self._check_ends()
         num_rows = 0
         try:
-            # Not a context manager: that would close the file, which is not this reader's.
+            # Not a context manager: that would close the file, which the caller owns.
             opened = parquet.ParquetFile(self._file, pre_buffer=False)
             names = opened.schema_arrow.names
             repeated = sorted({name for name in names if names.count(name) > 1})
@@ -114,7 +114,7 @@ class ParquetSource(TableSource):
             ) from error
 
     def _check_ends(self) -> None:
-        """Refuse what is no Parquet, or announces more metadata than can be meant."""
+        """Refuse files without Parquet's markers, or with too much metadata."""
         size = self._file.seek(0, 2)
         self._file.seek(max(0, size - 8))
         end = self._file.read()
@@ -127,15 +127,15 @@ class ParquetSource(TableSource):
             raise UsageError(f"{self._name}: the footer is longer than {MAX_FOOTER_BYTES} bytes")
 
 
-SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in what save_to_disk wrote
+SAVED_FILES = ("state.json", "dataset_dict.json")  # one of them is in folders of save_to_disk
 _OLDEST = 4  # older releases run Python code that a dataset brings along
 
 
 class DatasetSource(TableSource):
-    """The rows of one split, a few at a time; implements `RowSource`.
+    """Rows of one split, a few at a time; implements `RowSource`.
 
-    Columns come as they are stored: images and sounds are not decoded. `can_drain` says that
-    what is left can be read without a download.
+    Columns have their stored form: images and sounds are not decoded. `can_drain`: the remaining
+    rows can be read without a download.
     """
 
     def __init__(self, dataset: Any, name: str, max_row_bytes: int, *, can_drain: bool) -> None:
@@ -145,11 +145,11 @@ class DatasetSource(TableSource):
 
     @classmethod
     def from_folder(cls, folder: str, max_row_bytes: int) -> "DatasetSource":
-        """Open what `save_to_disk` wrote; `UsageError` if it holds several splits."""
+        """Open a folder of `save_to_disk`; `UsageError` if it holds several splits."""
         datasets = _library(folder)
         try:
             found = datasets.load_from_disk(folder)
-        except Exception as error:  # the library raises what its files make it raise
+        except Exception as error:  # the library raises various errors
             raise UsageError(f"{folder}: cannot be read ({reason_of(error)})") from error
         if not isinstance(found, datasets.Dataset):
             names = list(found)
@@ -163,15 +163,15 @@ class DatasetSource(TableSource):
 
     @classmethod
     def from_hub(cls, text: str, max_row_bytes: int) -> "DatasetSource":
-        """Open the dataset that `text` names, streaming; the cache is enough without a network.
+        """Open the dataset named by `text`, streaming; the cache suffices without a network.
 
-        Raises `UsageError` if it cannot be had, or if the split is not one of those there are.
+        Raises `UsageError` if it is unavailable or has no such split.
         """
         asked = HubName.parse(text)
         datasets = _library(text)
         try:
             splits = datasets.load_dataset(asked.name, asked.config, streaming=True)
-        except Exception as error:  # the library raises what the network makes it raise
+        except Exception as error:  # the library raises various errors
             raise UsageError(f"{text}: cannot be opened ({reason_of(error)})") from error
         names = list(splits)
         split = asked.split or (names[0] if len(names) == 1 else None)
@@ -181,12 +181,12 @@ class DatasetSource(TableSource):
         return cls(splits[split], text, max_row_bytes, can_drain=False)
 
     def digest(self, *, whole: bool) -> InputDigest:
-        """Return the digest of the rows so far, and the library's fingerprint of all of them."""
+        """Return the digest of the rows so far, and the library's fingerprint of the dataset."""
         fingerprint = getattr(self._dataset, "_fingerprint", None)
         return InputDigest(self._rows.num_bytes, self._rows.sha256, whole, fingerprint)
 
     def drain(self) -> bool:
-        """Read the rows that are left, if they are on this machine."""
+        """Read the remaining rows, if they are on this machine."""
         if self._can_drain:
             for _ in self._iterator:
                 pass
@@ -205,7 +205,7 @@ class DatasetSource(TableSource):
 
 
 def _library(name: str) -> Any:
-    """Return the module `datasets`, which takes a second to import and is not needed otherwise."""
+    """Import and return the module `datasets`, which takes a second."""
     try:
         import datasets
     except ImportError as error:
@@ -229,7 +229,7 @@ _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A dataset by `name`, its configuration and its split; None is the only one there is."""
+    """Dataset by `name`, configuration and split; None for the only one."""
 
     name: str
     config: str | None = None
@@ -237,7 +237,7 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> "HubName":
-        """Return what `text` names; `UsageError` if it is not of the form."""
+        """Parse `text`; `UsageError` for another form."""
         rest, colon, split = text.removeprefix(HUB_PREFIX).partition(":")
         name, at, config = rest.partition("@")
         if not name or (at and not config) or (colon and not split):
@@ -255,20 +255,20 @@ class HubName:
 
     @property
     def stem(self) -> str:
-        """What the answers are named after: the last part of each name, joined by dashes."""
+        """Default name of outputs: the last part of each name, joined by dashes."""
         parts = (self.name, self.config, self.split)
         words = [part.rstrip("/").rpartition("/")[2] for part in parts if part]
         return "-".join(word for word in words if word) or "dataset"
 
 
-BATCH_ROWS = 128  # what is in memory as Python objects at once
+BATCH_ROWS = 128  # held as Python objects at once
 
 
 class ArrowRows:
     """Iterates over the rows of `tables`; counts and hashes them as JSON.
 
-    Their bytes in the file are packed in columns and say nothing about a row: a row's digest, and
-    `num_bytes` and `sha256` of all so far, are of its columns as one line of JSON.
+    Their bytes in the file are stored by column: a row's digest, and `num_bytes` and `sha256` of
+    all so far, are those of its columns as one line of JSON.
     """
 
     def __init__(self, tables: Iterable[Any], max_row_bytes: int) -> None:
@@ -280,7 +280,7 @@ class ArrowRows:
 
     @property
     def sha256(self) -> str:
-        """Return the hexadecimal digest of the rows so far, each with a newline."""
+        """Hexadecimal digest of the rows so far, each with a newline."""
         return self._sha256.hexdigest()
 
     def __iter__(self) -> Iterator[Row]:
@@ -322,7 +322,9 @@ class ArrowRows:
 
 
 def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
-    """Yield the rows of a table; Arrow does not check its text, and one bad one fails its row."""
+    """Yield the rows of a table; Arrow does not validate text, and invalid text fails only
+    its row.
+    """
     try:
         yield from table.to_pylist()
         return
@@ -339,18 +341,17 @@ def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
             yield record
 
 
-# Objects that say how a row is answered. A table has a key for all rows that one of them has, null
-# in the others, where it would mean something: a schema with `"const": null` allows null alone.
+# Objects with answer settings. A table fills each key that any row has with null in the other rows,
+# where null would have a meaning: a schema with `"const": null` allows only null.
 _OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "body"})
 
 
 def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:
-    """Return a record's columns, each as a value that JSON can hold.
+    """Return a record's columns as JSON values.
 
     Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
-    base64, and NaN, which means a missing value in these files, null. In objects that say how the
-    row is answered, a key with null counts as not there. Raises `RowError` for infinities and for
-    values that nest too deep.
+    base64, and NaN, a missing value in these files, null. Null keys of objects with answer settings
+    are dropped. Raises `RowError` for infinities and for values that nest too deep.
     """
     columns = {name: _json_value(value, name, 1) for name, value in record.items()}
     return {

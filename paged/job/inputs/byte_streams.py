@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class CountedStream:
-    """Reads from `stream`; what is read is counted and hashed."""
+    """Stream that counts and hashes the bytes read from it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -24,7 +24,7 @@ class CountedStream:
 
     @property
     def sha256(self) -> str:
-        """Return the hexadecimal digest of the bytes read so far."""
+        """Hexadecimal digest of the bytes read so far."""
         return self._sha256.hexdigest()
 
     def read(self, limit: int) -> bytes:
@@ -36,7 +36,7 @@ class CountedStream:
         return self._count(self._stream.readline(limit))
 
     def peek(self) -> bytes:
-        """Return what comes next, without reading on; nothing if the stream cannot tell."""
+        """Return the next bytes without consuming them; nothing if the stream cannot."""
         peek = getattr(self._stream, "peek", None)
         return b"" if peek is None else cast(bytes, peek(CHUNK_BYTES))
 
@@ -52,22 +52,22 @@ class CountedStream:
 
 
 PACKINGS = {".gz": "gzip", ".zst": "zstandard"}
-# What a decoder is given at once. Four bytes can unpack to 128 KiB of zstandard, so that this
-# many become 32 MiB at most.
+# Input of one decoder call. Four bytes can decompress to 128 KiB of zstandard, so that this many
+# become 32 MiB at most.
 PIECE_BYTES = 1024
 MAX_WINDOW_BYTES = 2**27  # of zstandard, the limit of its own command line program
-# A file that unpacks to more than this many times its size is taken for a bomb. Prompts that
-# share their text pack well: one percent of this is common, gzip cannot do much more than 1,000.
+# A larger ratio of decompressed to compressed bytes is refused as a bomb. Prompts with shared text
+# compress well: 100 is common, and gzip cannot do much more than 1,000.
 MAX_RATIO = 1000
-FREE_BYTES = 2**26  # small files may unpack to this whatever their size
+FREE_BYTES = 2**26  # small files may decompress to this much at any ratio
 MAX_UNPACKED_BYTES = 2**40
 
 
 class UnpackedStream(io.RawIOBase):
-    """What `packed` holds, read front to back; several members in a row are one text.
+    """Decompressed contents of `packed`, read front to back; several members are concatenated.
 
-    Raises `UsageError` if it is damaged, cut off, or unpacks to more than `max_bytes` or beyond
-    the limits above.
+    Raises `UsageError` if the data is damaged, truncated, or decompresses to more than `max_bytes`
+    or beyond the limits above.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class UnpackedStream(io.RawIOBase):
         self._max_bytes = max_bytes
         self._new_decoder, self._damage = _decoder(name, suffix)
         self._decoder: Any = None
-        self._pieces = b""  # packed bytes that wait
+        self._pieces = b""  # compressed bytes not yet decoded
         self._ready = memoryview(b"")
         self._num_packed = 0
         self._num_unpacked = 0
 
     def readable(self) -> bool:
-        """Return true: reading is all it can do."""
+        """Return true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as the next piece goes; 0 at the end."""
+        """Fill `buffer` from the next piece; 0 at the end."""
         while not self._ready:
             if not self._pieces:
                 self._pieces = self._packed.read(PIECE_BYTES)
@@ -105,7 +105,7 @@ class UnpackedStream(io.RawIOBase):
     def _unpack(self) -> None:
         if self._decoder is None:
             if self._packing == "gzip" and self._num_packed:
-                self._pieces = self._pieces.lstrip(b"\0")  # tapes and tar fill up with zeros
+                self._pieces = self._pieces.lstrip(b"\0")  # tapes and tar pad with zeros
                 if not self._pieces:
                     return
             self._decoder = self._new_decoder()
@@ -143,7 +143,7 @@ class UnpackedStream(io.RawIOBase):
 
 
 def _decoder(name: str, suffix: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """Return what makes a decoder of one member, and what that raises for damaged data."""
+    """Return a factory of decoders for one member, and their exception for damaged data."""
     if suffix == ".gz":
         return lambda: zlib.decompressobj(wbits=31), zlib.error
     try:
@@ -160,28 +160,28 @@ TICK_MILLISECONDS = 100
 
 
 class ReadingStoppedError(Exception):
-    """The input is not read on, because the job is over."""
+    """Reading was cancelled, because the job is over."""
 
 
 class ReadingStop:
-    """Readers call `check` for every row; `set` lets the next call raise."""
+    """Cancellation of readers: they call `check` for every row; `set` makes the next call raise."""
 
     def __init__(self) -> None:
         self._event = Event()
 
     def set(self) -> None:
-        """Let every reader stop."""
+        """Cancel every reader."""
         self._event.set()
 
     def check(self) -> None:
-        """Raise `ReadingStoppedError` if nothing is to be read on."""
+        """Raise `ReadingStoppedError` after cancellation."""
         if self._event.is_set():
             raise ReadingStoppedError
 
     def stream(self, file: BinaryIO) -> BinaryIO:
-        """Return a stream of the same bytes that stops too where it waits for more to come.
+        """Return a stream of the same bytes that is also cancelled while it waits for input.
 
-        `file` is a pipe or a device, of which nothing was read yet.
+        `file` is a pipe or a device, not read so far.
         """
         try:
             descriptor = file.fileno()
@@ -191,7 +191,7 @@ class ReadingStop:
 
 
 class _PolledStream(io.RawIOBase):
-    """Reads from a file descriptor that stays another's to close."""
+    """Reads from a file descriptor owned by the caller."""
 
     def __init__(self, descriptor: int, stop: ReadingStop) -> None:
         self._descriptor = descriptor
@@ -200,11 +200,11 @@ class _PolledStream(io.RawIOBase):
         self._poll.register(descriptor, select.POLLIN)
 
     def readable(self) -> bool:
-        """Return true: reading is all it can do."""
+        """Return true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with what has come; 0 at the end."""
+        """Fill `buffer` with the available bytes; 0 at the end."""
         self._stop.check()
         while not self._poll.poll(TICK_MILLISECONDS):
             self._stop.check()
@@ -213,7 +213,7 @@ class _PolledStream(io.RawIOBase):
         return len(data)
 
 
-SCHEMES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # and the package each needs
+SCHEMES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # with the package that each needs
 
 
 def is_remote(name: str) -> bool:
@@ -223,19 +223,19 @@ def is_remote(name: str) -> bool:
 
 
 def open_remote(name: str) -> BinaryIO:
-    """Open the file at an address, to be read at any place.
+    """Open the file at an address, seekable.
 
-    Raises `UsageError` if it cannot be opened, or the package for it is not installed.
+    Raises `UsageError` if it cannot be opened, or its package is not installed.
     """
     system, path = _system(name)
     try:
         return cast(BinaryIO, system.open(path, "rb"))
-    except Exception as error:  # whatever the store and the network raise
+    except Exception as error:  # store and network raise various errors
         raise UsageError(f"{name}: cannot be opened ({reason_of(error)})") from error
 
 
 def matching(pattern: str) -> list[str]:
-    """Return the addresses that a pattern matches, in order; raises as `open_remote` does."""
+    """Return the sorted addresses matched by a pattern; raises as `open_remote` does."""
     system, path = _system(pattern)
     try:
         found = sorted(system.glob(path))

@@ -25,10 +25,10 @@ from pagedrun.paged.values.sampling_params import sampling_keys
 
 MAX_COLUMNS = 10_000
 COMMA = ","
-DELIMITERS = (COMMA, ";", "\t", "|")  # those that are found by looking
+DELIMITERS = (COMMA, ";", "\t", "|")  # candidates of detection
 _SAMPLE_RECORDS = 50
 _LEAST_SHARE = 0.5  # of records with as many cells as the header
-# A cell is text. These columns mean more than text, and their cells are read as JSON.
+# Cells are text. These columns are not, and their cells are parsed as JSON.
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _SWITCHES = {"true": True, "false": False}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
@@ -38,15 +38,15 @@ _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
 
 
 class CsvSource(ByteSource):
-    """The rows of a CSV file as Python's own reader, pandas and spreadsheets write it.
+    """Rows of a CSV file, as written by Python's csv, pandas and spreadsheets.
 
-    Double quotes around a cell and doubled inside it, newlines inside quotes; blank lines are
-    skipped. `delimiter` separates cells; None to find it in the first records. Columns at the
-    left that the header gives no name, as pandas writes an index, are left out. Cells are text;
-    those of sampling columns, `messages` and `prompt_token_ids` are read as JSON, true or false
-    under `raw` is a switch, and an empty one there or in an id column counts as absent.
+    Cells may be in double quotes, doubled inside, with newlines; blank lines are skipped.
+    `delimiter` separates cells; None to detect it in the first records. Leading columns without a
+    name, such as the index of pandas, are dropped. Cells are text; those of sampling columns,
+    `messages` and `prompt_token_ids` are parsed as JSON, true or false under `raw` is a boolean,
+    and an empty one there or in an id column counts as absent.
 
-    Raises `UsageError` for a header that cannot name columns, and for a record that has no end.
+    Raises `UsageError` for a header that cannot name columns, and for a record without an end.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CsvSource(ByteSource):
         self._has_values = False
         self._max_record_bytes = max_record_bytes
         self._line = 0  # the last one read
-        self._record_line = 0  # the one that this record begins on
+        self._record_line = 0  # first line of this record
         self._record_offset = 0
         self._record: list[bytes] = []
 
@@ -86,8 +86,8 @@ class CsvSource(ByteSource):
             raise refuse_empty(self._name)
 
     def _records(self) -> Iterator[list[str] | RowError]:
-        """Yield the cells of each record that has any, or what is wrong with it."""
-        # The module's limit is the process's, and too small; it must not be met before ours is.
+        """Yield the cells of each record that is not empty, or its error."""
+        # The module's limit is global and too small; our own limit must apply first.
         csv.field_size_limit(max(csv.field_size_limit(), self._max_record_bytes + 64))
         reader = csv.reader(self._lines(), strict=True, delimiter=self._found_delimiter())
         while True:
@@ -108,7 +108,7 @@ class CsvSource(ByteSource):
                 yield cells
 
     def _found_delimiter(self) -> str:
-        """Return what separates cells, found by looking if it is not given."""
+        """Return the delimiter, detected if it is not given."""
         if self._delimiter is not None:
             return self._delimiter
         found = find_delimiter(self._stream.peek())
@@ -145,7 +145,7 @@ class CsvSource(ByteSource):
             yield data.decode("utf-8", "surrogateescape")
 
     def _check_header(self, names: Sequence[str]) -> int:
-        """Refuse names that cannot be columns; return how many at the left are empty."""
+        """Refuse names that cannot be columns; return the number of unnamed leading ones."""
         where = f"{self._name}, line {self._record_line}"
         if len(names) > MAX_COLUMNS:
             raise UsageError(f"{where}: the header names more than {MAX_COLUMNS} columns")
@@ -186,14 +186,14 @@ class CsvSource(ByteSource):
 
 
 def find_delimiter(sample: bytes) -> str:
-    """Return what separates the cells of a CSV file that begins with `sample`.
+    """Return the delimiter of a CSV file that begins with `sample`.
 
-    Of the usual characters it is one that the header has, and by which most records have as many
-    cells as the header; the comma of two that are alike, and where there is none.
+    Of the usual characters the best one occurs in the header and splits most records into as many
+    cells as the header; comma in a tie and without any.
     """
     text = sample.removeprefix(BOM).decode("utf-8", "replace")
     if not sample.endswith(b"\n") and "\n" in text:
-        text = text[: text.rindex("\n") + 1]  # the last line may go on
+        text = text[: text.rindex("\n") + 1]  # the last line may be cut
     best, most = COMMA, (_LEAST_SHARE, False, 0)
     for delimiter in DELIMITERS:
         share, num_cells = _fit(text, delimiter)
@@ -204,7 +204,7 @@ def find_delimiter(sample: bytes) -> str:
 
 
 def _fit(text: str, delimiter: str) -> tuple[float, int]:
-    """Return which share of the first records has as many cells as the header, and how many."""
+    """Return the share of first records with as many cells as the header, and that number."""
     records = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     try:
         header = next(records, [])
@@ -232,7 +232,7 @@ def _columns(header: Sequence[str], cells: list[str] | RowError, num_unnamed: in
 def _value(name: str, cell: str) -> JSONValue:
     if name in ID_COLUMNS or name in _TEXT_COLUMNS:
         return cell or None
-    if name == RAW:  # many a table has a column of texts by this name, for --prompt-field
+    if name == RAW:  # many tables have a text column of this name, for --prompt-field
         return _SWITCHES.get(cell.strip().lower(), cell or None)
     if name not in _JSON_COLUMNS:
         return cell

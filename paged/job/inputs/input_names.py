@@ -18,19 +18,18 @@ from pagedrun.paged.job.inputs.reader import (
 )
 from pagedrun.paged.values.errors import UsageError
 
-MAX_SHOWN = 60  # characters of what is no name
+MAX_SHOWN = 60  # characters that no ordinary name has
 
 
 def expand(
     names: Sequence[str], reading: Reading = BY_NAME, side_suffixes: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Return the inputs that are named, each pattern such as `data/*.jsonl` and each folder of
-    files expanded in order of the names. Outputs in a folder are no input: files with one of
-    `side_suffixes`, and those that such a file is beside.
+    """Return the named inputs, with patterns such as `data/*.jsonl` and folders expanded in name
+    order.
 
-    Raises `UsageError` for a pattern that nothing matches, a folder of files of several kinds, an
-    input that is named twice, standard input beside others, and a question in place of a file's
-    name.
+    Outputs in a folder are skipped: files with one of `side_suffixes`, and their main files. Raises
+    `UsageError` for a pattern without a match, a folder with files of several kinds, an input named
+    twice, standard input beside others, and a question in place of a file's name.
     """
     for name in names:
         if _is_question(name):
@@ -54,9 +53,9 @@ def expand(
 
 
 def _is_question(name: str) -> bool:
-    """Whether a name is that of no file and reads like text: words, or a question mark at its end.
+    """Whether a name without a file reads like text: words, or a question mark at its end.
 
-    What begins like a path or ends like a file of rows is one that was mistyped.
+    Names that begin like a path or end like a file of rows are typing mistakes instead.
     """
     has_words = len(name.split()) > 1
     if not has_words and (os.sep in name or not name.endswith("?")):
@@ -71,17 +70,17 @@ def _expanded(name: str) -> list[str]:
         return [name]
     names = matching(name) if is_remote(name) else sorted(glob.glob(name, recursive=True))
     if not names and not is_remote(name) and ":" in name:
-        return [name]  # a dataset on the hub, whose own reader says what is wrong
+        return [name]  # a dataset on the hub, whose own reader reports errors
     if not names:
         raise UsageError(f"{name}: no file matches this pattern; check the path")
     return names
 
 
 def _files_of(name: str, reading: Reading, side_suffixes: tuple[str, ...]) -> list[str]:
-    """Return the files of a folder, in order of their names; of anything else its name.
+    """Return the files of a folder in name order; for anything else its name.
 
-    Hidden ones are left out, also those that begin with `_`, as Spark's; so are outputs: one must
-    not be an input of the same command when it is resumed.
+    Hidden files and those that begin with `_`, such as Spark's, are skipped; so are outputs: they
+    must not become inputs of the same command when it is resumed.
     """
     if not os.path.isdir(name) or is_saved_dataset(name):
         return [name]

@@ -1,8 +1,8 @@
 """Strict parser of JSON rows, whose values can be written back as JSON in UTF-8.
 
-Python's own reader accepts NaN, keeps the last of two equal keys, lets lone surrogates through and
-turns 1e999 into infinity. Each of these would give a wrong answer, or fail hours later when the
-output is written.
+Python's own parser accepts NaN, keeps the last of two equal keys, accepts lone surrogates and turns
+1e999 into infinity. Each of these would give a wrong answer, or fail hours later when the output is
+written.
 """
 
 import json
@@ -19,11 +19,11 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 
 def parse_object(text: str) -> dict[str, JSONValue]:
-    """Return the object that `text` holds.
+    """Return the JSON object in `text`.
 
-    Raises `RowError`: `invalid_json_line` for anything that is not one
-    JSON object, `duplicate_key`, `invalid_unicode` for half of a surrogate pair, `invalid_param`
-    for a sampling field that is no finite number.
+    Raises `RowError`: `invalid_json_line` for anything but one JSON object, `duplicate_key`,
+    `invalid_unicode` for half of a surrogate pair, `invalid_param` for a sampling field without a
+    finite number.
     """
     value = parse_value(text)
     if not isinstance(value, dict):
@@ -32,7 +32,7 @@ def parse_object(text: str) -> dict[str, JSONValue]:
 
 
 def parse_value(text: str) -> JSONValue:
-    """Return the JSON value that `text` holds; raises as `parse_object` does."""
+    """Return the JSON value in `text`; raises as `parse_object` does."""
     reader = _StrictReader()
     try:
         value: JSONValue = json.loads(
@@ -42,7 +42,7 @@ def parse_value(text: str) -> JSONValue:
             parse_constant=reader.number,
         )
     except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")  # some of Python's messages end so
+        what = error.msg.removesuffix(" at")  # the end of some of Python's messages
         raise _invalid(f"not valid JSON: {what} at column {error.colno}") from error
     except RecursionError as error:
         raise _invalid(f"nested deeper than {MAX_DEPTH} levels") from error
@@ -58,7 +58,7 @@ def parse_value(text: str) -> JSONValue:
 
 
 class _StrictReader:
-    """The hooks of one parse, and what they noticed."""
+    """Hooks of one parse, and the errors they found."""
 
     def __init__(self) -> None:
         self.saw_non_finite = False
@@ -92,7 +92,7 @@ class _StrictReader:
 
 
 def shown_key(key: str) -> str:
-    """Return `key` fit for a sentence: short, on one line, and valid as UTF-8."""
+    """Return `key` for a message: short, on one line, and valid UTF-8."""
     cut = key if len(key) <= MAX_SHOWN_KEY else key[: MAX_SHOWN_KEY - 1] + "…"
     text = cut.encode("utf-8", "replace").decode("utf-8")
     return "".join(

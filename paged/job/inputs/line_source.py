@@ -24,21 +24,21 @@ from pagedrun.paged.values.errors import RowError, UsageError
 
 
 def prompt_line(text: str) -> Columns:
-    """Return the columns of a line that is a prompt."""
+    """Return the columns of a plain prompt."""
     return {"prompt": text}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A physical line without its end; `data` is None if it was longer than the limit."""
+    """Physical line without its end; `data` is None if it was longer than the limit."""
 
     number: int  # from 1
-    byte_offset: int  # of the line's first byte, a leading byte order mark not counted in
+    byte_offset: int  # of the line's first byte, after a byte order mark
     data: bytes | None
 
     @property
     def is_blank(self) -> bool:
-        """Whether the line holds nothing but what JSON calls white space."""
+        """Whether the line holds only JSON white space."""
         return self.data is not None and not self.data.strip(JSON_BLANKS)
 
 
@@ -74,10 +74,10 @@ class ByteSource:
 
 
 class LineSource(ByteSource):
-    """The rows of a stream of lines, blank ones skipped; implements `RowSource`.
+    """Rows of a stream of lines, blank ones skipped; implements `RowSource`.
 
-    `name` is used in messages; `parse` makes columns of a line.
-    Raises `UsageError` where the stream as a whole is not UTF-8 text, or holds no row at all.
+    `name` is used in messages; `parse` returns the columns of a line. Raises `UsageError` if the
+    stream as a whole is not UTF-8 text or holds no row.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ JSON_BLANKS = b" \t\r\n"
 
 
 class LineReader(CountedStream):
-    """The lines of `stream`, with the size and SHA-256 of the bytes read so far.
+    """Lines of `stream`, with size and SHA-256 of the bytes read so far.
 
     A line longer than `max_line_bytes` is skipped in constant memory. One carriage return before
     the newline and one byte order mark at the start are dropped.
@@ -153,7 +153,7 @@ class LineReader(CountedStream):
         number = 0
         while True:
             offset = self.num_bytes
-            # Room for a byte order mark and "\r\n", so that the limit counts the text alone.
+            # Room for a byte order mark and "\r\n", so that the limit counts only the text.
             data = self.readline(self._max_line_bytes + len(BOM) + 2)
             if not data:
                 return
@@ -181,7 +181,7 @@ def _without_end(data: bytes) -> bytes:
 FIRST_BYTES = 8
 _UTF16 = "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE or UTF-16BE, -t UTF-8)"
 _UTF32 = "UTF-32 text; convert it to UTF-8 first (iconv -f UTF-32 -t UTF-8)"
-_FOREIGN = {  # first bytes of files that are often given by mistake
+_FOREIGN = {  # first bytes of files often given by mistake
     b"\x1f\x8b": "compressed with gzip; let its name end in .gz, or unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstandard; let its name end in .zst, or unpack it first",
     b"PK\x03\x04": "a zip archive; unpack it first",
@@ -194,14 +194,14 @@ _FOREIGN = {  # first bytes of files that are often given by mistake
 
 
 def refuse_foreign(name: str, first_bytes: bytes) -> None:
-    """Raise `UsageError` if the text input `name` begins as something else does."""
+    """Raise `UsageError` if the text input `name` begins like another format."""
     for magic, what in _FOREIGN.items():
         if first_bytes.startswith(magic):
             raise UsageError(f"{name} is {what}")
     start = first_bytes[:FIRST_BYTES]
     for every_second, others in ((start[1::2], start[::2]), (start[::2], start[1::2])):
-        # No mark at the start: ASCII in UTF-16 is every second byte zero, and a line's end as
-        # well. One zero among letters may be text.
+        # Without a byte order mark: in UTF-16, every second byte of ASCII and of a line's end is
+        # zero. One zero among letters may be text.
         has_seen_enough = len(every_second) > 1 or start == b"\0"
         if has_seen_enough and not any(every_second) and all(others):
             raise UsageError(f"{name} is {_UTF16}")

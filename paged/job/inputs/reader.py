@@ -1,4 +1,4 @@
-"""Opens inputs: selects the row source by name and by the `Reading` options."""
+"""Opening of inputs: selects the row source by name and by the `Reading` options."""
 
 import hashlib
 import io
@@ -47,11 +47,11 @@ from pagedrun.paged.values.rules import Rule
 STDIN = "-"
 TEXT_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
-PIECE_BYTES = 1 << 16  # of a file, read at once; the delimiter of a CSV is found in the first one
+PIECE_BYTES = 1 << 16  # of a file, read at once; a CSV delimiter is detected in the first one
 
 
 class InputFormat(StrEnum):
-    """A format of input files; `auto` is the one that the ending of a name says."""
+    """Format of input files; `auto` selects it by the file's ending."""
 
     AUTO = "auto"
     JSONL = "jsonl"
@@ -69,15 +69,16 @@ DEFAULT_MAX_LINE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How input files are read: records of at most `max_line_bytes`, in `format`, with cells
-    separated by `delimiter`; None is found by looking at the file."""
+    """Options of input files: records of at most `max_line_bytes`, `format`, and the CSV
+    `delimiter`, None to detect it.
+    """
 
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     format: InputFormat = InputFormat.AUTO
     delimiter: str | None = None
 
     def format_of(self, name: str) -> InputFormat | None:
-        """Return the format of the file `name`, None if its ending is that of no format."""
+        """Return the format of the file `name`, None for an unknown ending."""
         if self.format is not InputFormat.AUTO:
             return self.format
         path = Path(name)
@@ -86,7 +87,7 @@ class Reading:
         return known.get(ending)
 
     def delimiter_of(self, format: InputFormat) -> str | None:
-        """Return what separates the cells of a file of this format, None to look at the file."""
+        """Return the delimiter of cells in this format, None to detect it."""
         if self.delimiter is None:
             return TAB if format is InputFormat.TSV else None
         return _NAMED_DELIMITERS.get(self.delimiter, self.delimiter)
@@ -101,10 +102,10 @@ def open_rows(
 ) -> Iterator[RowSource]:
     """Open the input `name` and yield its rows; `-` is standard input.
 
-    Pipes and devices have no meaningful name and are taken as JSONL, unless `reading` says
-    otherwise. `stop` ends the waiting for a pipe.
+    Pipes and devices have no meaningful name and are taken as JSONL, unless `reading` names another
+    format. `stop` cancels waiting for a pipe.
 
-    Raises `UsageError` if there is no such input, it cannot be read, or no reader is for it.
+    Raises `UsageError` if there is no such input, it cannot be read, or its format is unknown.
     """
     stop = stop or ReadingStop()
     if is_remote(name):
@@ -142,7 +143,7 @@ def open_inputs(
 ) -> Iterator[RowSource]:
     """Open one input or several, and yield the rows of all; see `open_rows` and `SeveralSource`.
 
-    Raises `UsageError` for one that is not there or of no kind that is read, whichever it is.
+    Raises `UsageError` for any one that is missing or of an unknown kind.
     """
     if len(names) == 1:
         with open_rows(names[0], reading, stop) as source:
@@ -158,19 +159,20 @@ def open_inputs(
 
 
 def inputs_stem(names: Sequence[str]) -> str:
-    """Return what the default output of these inputs is named after: the first, and how many are
-    behind it."""
+    """Return the name of the default output of these inputs: the first, and the number of
+    others.
+    """
     stem = input_stem(names[0])
     return stem if len(names) == 1 else f"{stem}+{len(names) - 1}"
 
 
 def shown_inputs(names: Sequence[str]) -> str:
-    """Return how messages name the inputs."""
+    """Return the name of the inputs in messages."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def input_stem(name: str) -> str:
-    """Return what the default output is named after."""
+    """Return the name of the default output."""
     if name == STDIN:
         return "stdin"
     if name.startswith(HUB_PREFIX) and not is_remote(name):
@@ -182,12 +184,12 @@ def input_stem(name: str) -> str:
 
 
 def is_repeatable(*names: str) -> bool:
-    """Whether the inputs can be read a second time, and without a download."""
+    """Whether the inputs can be read a second time without a download."""
     return all(name != STDIN and (Path(name).is_file() or Path(name).is_dir()) for name in names)
 
 
 def file_stamp(name: str) -> tuple[int, int] | None:
-    """Return what changes with an input file, size and time; None for any other input."""
+    """Return size and time of an input file, which change with it; None for any other input."""
     try:
         found = os.stat(name)
     except (OSError, ValueError):
@@ -196,12 +198,12 @@ def file_stamp(name: str) -> tuple[int, int] | None:
 
 
 def is_saved_dataset(folder: str) -> bool:
-    """Whether a folder is one that `save_to_disk` wrote."""
+    """Whether a folder was written by `save_to_disk`."""
     return any(Path(folder, saved).is_file() for saved in SAVED_FILES)
 
 
 def _check(name: str, reading: Reading) -> None:
-    """Refuse one of several inputs before any is read: it may be hours until it is opened."""
+    """Refuse one of several inputs before any is read: opening it may be hours away."""
     if name.startswith(HUB_PREFIX) and not is_remote(name):
         HubName.parse(name)
     elif is_remote(name) or stat.S_ISREG(_mode(name)):
@@ -209,8 +211,7 @@ def _check(name: str, reading: Reading) -> None:
 
 
 def _format_of(name: str, reading: Reading) -> InputFormat:
-    """Return the format of a file; `UsageError` if none is known by its name, or what is given does
-    not go with it."""
+    """Return the format of a file; `UsageError` if it is unknown, or the options contradict it."""
     found, packing = reading.format_of(name), packing_of(name)
     if found is None or (found is InputFormat.PARQUET and packing):
         raise UsageError(
@@ -227,7 +228,7 @@ def _format_of(name: str, reading: Reading) -> InputFormat:
 
 
 def _refuse_reading(name: str, reading: Reading) -> None:
-    """Refuse what is said of the files of a dataset, which says it itself."""
+    """Refuse file options for a dataset, which has its own format."""
     asked = {"input_format": reading.format is not InputFormat.AUTO, "delimiter": reading.delimiter}
     for field, is_given in asked.items():
         if is_given:
@@ -265,7 +266,7 @@ def _text_source(
     packed: CountedStream | None = None,
     can_drain: bool = True,
 ) -> RowSource:
-    """Return the rows of a text; `packed` is the stream below, if there is one."""
+    """Return the rows of a text; `packed` is the compressed stream below, if any."""
     most = reading.max_line_bytes
     if format in _WITH_CELLS:
         delimiter = reading.delimiter_of(format)
@@ -279,7 +280,7 @@ def _text_source(
 
 
 def _peekable(stream: BinaryIO) -> BinaryIO:
-    """Return a stream of the same bytes that can be looked at without reading on."""
+    """Return a stream of the same bytes that can be peeked."""
     if hasattr(stream, "peek"):
         return stream
     return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream), PIECE_BYTES))
@@ -317,7 +318,7 @@ def _what_is() -> str:
 
 
 TAB = "\t"
-_NAMED_DELIMITERS = {"tab": TAB, "\\t": TAB}  # as they are typed
+_NAMED_DELIMITERS = {"tab": TAB, "\\t": TAB}  # typed names
 _NO_DELIMITERS = '"\r\n\0'  # these have another meaning in CSV
 
 
@@ -331,50 +332,49 @@ DELIMITER = Rule(_is_delimiter, "one character, such as ';', or tab")
 
 
 def packing_of(name: str) -> str:
-    """Return the ending of `name` if it is that of a packed file, else nothing."""
+    """Return the ending of `name` if it is that of a compressed file, else an empty string."""
     ending = Path(name).suffix.lower()
     return ending if ending in PACKINGS else ""
 
 
-# Where the name of a row's input comes back; the next one if the row has a column of that name.
+# Column with the name of a row's input; the next name if the row has such a column.
 FILE_COLUMNS = ("file", "input_file", "input_file_name")
 
 OpenSource = Callable[[str], AbstractContextManager[RowSource]]
 
 
 class SeveralSource:
-    """The rows of the inputs `names`, opened by `open_source` as they are come to; implements
-    `RowSource`.
+    """Rows of the inputs `names`, each opened in turn by `open_source`; implements `RowSource`.
 
-    A row's index counts those of all inputs, its line those of its own. Inputs without a row are
-    passed over, unless all are empty.
+    A row's index counts the rows of all inputs, its line those of its own. Empty inputs are
+    skipped, unless all are empty.
     """
 
     def __init__(self, names: Sequence[str], open_source: OpenSource) -> None:
         self._names = names
         self._open_source = open_source
-        self._facts = InputFacts(columns=())  # of the inputs that were read
+        self._facts = InputFacts(columns=())  # of finished inputs
         self._num_begun = 0
-        self._source: RowSource | None = None  # the one that is being read
-        self._digests: list[InputDigest] = []  # of those before it
+        self._source: RowSource | None = None  # the one being read
+        self._digests: list[InputDigest] = []  # of finished inputs
         self._num_bytes = 0  # of their rows
         self._rows = self._read()
 
     @property
     def facts(self) -> InputFacts:
-        """What is known of the inputs so far; of notes about the same, the first."""
+        """Facts of the inputs so far; of equal notes, the first."""
         return self._facts if self._source is None else _both(self._facts, self._source.facts)
 
     @property
     def num_bytes_read(self) -> int:
-        """Bytes of the rows so far, unpacked."""
+        """Decompressed bytes of the rows so far."""
         return self._num_bytes + (0 if self._source is None else self._source.num_bytes_read)
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows
 
     def digest(self, *, whole: bool) -> InputDigest:
-        """Return the bytes of all inputs so far, and a digest of the digests of each."""
+        """Return the bytes of all inputs so far, and a digest of their digests."""
         digests = list(self._digests)
         if self._source is not None:
             digests.append(self._source.digest(whole=whole))
@@ -383,7 +383,7 @@ class SeveralSource:
         return InputDigest(num_bytes, hashlib.sha256(text.encode()).hexdigest(), whole)
 
     def drain(self) -> bool:
-        """Read what is left of each input; false if one of them cannot be."""
+        """Read the rest of each input; false if one of them cannot be drained."""
         can_all = self._source is None or self._source.drain()
         while can_all and self._num_begun < len(self._names):
             self._leave()
@@ -395,8 +395,8 @@ class SeveralSource:
         return can_all
 
     def close(self) -> None:
-        """Close the input that is being read."""
-        with suppress(ValueError):  # a thread is still reading, which ends with the process
+        """Close the input being read."""
+        with suppress(ValueError):  # another thread is still reading, and ends with the process
             self._rows.close()
 
     def _read(self) -> Generator[Row, None, None]:
@@ -417,7 +417,7 @@ class SeveralSource:
             raise refuse_empty(", ".join(self._names))
 
     def _leave(self) -> None:
-        """Keep what is to be known of the input that was read."""
+        """Record the facts and the digest of a finished input."""
         source, self._source = self._source, None
         if source is not None:
             self._num_bytes += source.num_bytes_read
@@ -426,7 +426,7 @@ class SeveralSource:
 
 
 def _both(one: InputFacts, other: InputFacts) -> InputFacts:
-    """Return what is known of two inputs that are read as one."""
+    """Return the combined facts of two inputs."""
     notes = {**other.notes, **one.notes}
     if one.columns is None or other.columns is None:
         return InputFacts(notes)
@@ -435,7 +435,7 @@ def _both(one: InputFacts, other: InputFacts) -> InputFacts:
 
 
 def _unified(one: InputFacts, other: InputFacts) -> Any:
-    """Return the Arrow schema of both, None where a column is of two types."""
+    """Return the Arrow schema of both, None where a column has two types."""
     if not one.columns or other.schema is None:
         return other.schema
     if one.schema is None:
@@ -449,7 +449,7 @@ def _unified(one: InputFacts, other: InputFacts) -> Any:
 
 
 def _placed(row: Row, index: int, name: str) -> Row:
-    """Return a row of the input `name` with its place among those of all inputs."""
+    """Return a row of the input `name` with its index among those of all inputs."""
     has_own_id = id_column(row.columns) is not None and row.error is None
     return replace(
         row,

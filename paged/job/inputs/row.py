@@ -9,7 +9,7 @@ from pagedrun.paged.values.json_value import JSONValue
 
 ID_COLUMNS = ("id", "custom_id")
 MAX_ID_CHARS = 1024
-LINE, RECORD = "line", "record"  # what a row is in its input
+LINE, RECORD = "line", "record"  # units of a row's position
 
 Columns = Mapping[str, JSONValue]
 """What a row says, by name."""
@@ -17,16 +17,14 @@ Columns = Mapping[str, JSONValue]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One input row, or the reason why it cannot be one.
+    """Input row, or the error of an invalid one.
 
-    `index` counts rows from 0. `line` is the physical line that the row begins on, from 1; where
-    rows are no lines, the number of the record, and `unit` says which. `byte_offset` counts the
-    bytes before the row, those of the unpacked text if the input is compressed; None if it has
-    none. `digest` is the SHA-256 of the row's bytes (without the end of its line), so that an
-    edited input can be noticed. A row with an `error` has whatever columns could still be read.
-    `file` is the input it is of, if there are several: then `line` counts in that. `written` are
-    the columns as the input has them, where `columns` have them otherwise: cells of a CSV that are
-    read as JSON, and those of a record that cannot be a row.
+    `index` counts rows from 0. `line` is the first physical line of the row, from 1, or the number
+    of the record, as `unit` tells. `byte_offset` counts the decompressed bytes before the row; None
+    without any. `digest` is the SHA-256 of the row's bytes (without the end of its line), to detect
+    edited inputs. A row with an `error` has the readable columns. `file` is its input, if there are
+    several: then `line` counts in that. `written` are the original columns where `columns` differ
+    from them: CSV cells parsed as JSON, and invalid records.
     """
 
     index: int
@@ -52,7 +50,7 @@ class Row:
 
 
 def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
-    """Return `row` with the columns that `read` returns and their id, or with what is wrong."""
+    """Return `row` with the columns returned by `read` and their id, or with the error raised."""
     try:
         row = replace(row, columns=read())
         return replace(row, id=row_id(row.columns, row.index))
@@ -61,12 +59,12 @@ def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
 
 
 def id_column(columns: Columns) -> str | None:
-    """Return the column that names the row: `id`, else `custom_id`; null counts as absent."""
+    """Return the column with the row's id: `id`, else `custom_id`; null counts as absent."""
     return next((name for name in ID_COLUMNS if columns.get(name) is not None), None)
 
 
 def row_id(columns: Columns, index: int) -> str | int:
-    """Return the row's own id as given, or `row-<index>`.
+    """Return the row's own id, or `row-<index>`.
 
     Raises `RowError` (`invalid_id`) for anything but a string or an integer.
     """
@@ -82,14 +80,14 @@ def row_id(columns: Columns, index: int) -> str | int:
 
 
 def at_line(error: RowError, line: int) -> RowError:
-    """Return `error` with the line (or record) it belongs to, if it does not name one already."""
+    """Return `error` with a line (or record) number, if it has none."""
     if error.line is not None:
         return error
     return RowError(error.code, error.marked, param=error.param, line=line)
 
 
 def default_id(index: int) -> str:
-    """Return the id of a row that has none."""
+    """Return the id of a row without its own."""
     return f"row-{index}"
 
 
@@ -97,8 +95,8 @@ def default_id(index: int) -> str:
 class InputFacts:
     """Facts about an input as a whole, known once its first row is read.
 
-    `notes` are sentences for the user, by what they are about. `columns` are the names of all
-    columns, in order; None if each row has its own. `schema` is that of Arrow tables.
+    `notes` are messages for the user, by topic. `columns` are the names of all columns, in order;
+    None if each row has its own. `schema` is that of Arrow tables.
     """
 
     notes: dict[str, str] = field(default_factory=dict)
@@ -108,11 +106,10 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class InputDigest:
-    """The bytes that were read. `whole` is false if `limit` ended the reading of a stream.
+    """Size and digest of the bytes read. `whole` is false if `limit` ended the reading of a stream.
 
-    Of a file, `num_bytes` and `sha256` are those of its bytes as they lie on the disk. A dataset
-    has no bytes of its own: there they are those of its rows as JSON, and `fingerprint` is the
-    one that the `datasets` library keeps, if it does.
+    For a file, `num_bytes` and `sha256` are those of the file on disk. For a dataset they are those
+    of its rows as JSON, and `fingerprint` is that of the `datasets` library, if any.
     """
 
     num_bytes: int
@@ -122,20 +119,20 @@ class InputDigest:
 
 
 class RowSource(Protocol):
-    """The rows of an open input, once and in order; memory does not grow with their number.
+    """Rows of an open input, once and in order, in constant memory.
 
-    A bad row is yielded with its `error`. Iterating raises `UsageError`, which names the input,
-    where the input as a whole cannot be read on.
+    A bad row is yielded with its `error`. Iterating raises `UsageError`, which names the input, if
+    the input as a whole cannot be read.
     """
 
     @property
     def facts(self) -> InputFacts:
-        """What is known of the input so far."""
+        """Facts of the input so far."""
         ...
 
     @property
     def num_bytes_read(self) -> int:
-        """Bytes of the rows so far, unpacked: what windows are cut by."""
+        """Decompressed bytes of the rows so far, the measure of windows."""
         ...
 
     def __iter__(self) -> Iterator[Row]:
@@ -143,11 +140,11 @@ class RowSource(Protocol):
         ...
 
     def digest(self, *, whole: bool) -> InputDigest:
-        """Return what was read so far; `whole` says whether that is all there is."""
+        """Return the digest of the bytes so far; `whole` if they are the whole input."""
         ...
 
     def drain(self) -> bool:
-        """Read what is left for the digest, without making rows of it.
+        """Read the rest for the digest, without making rows.
 
         Returns false where that may take forever or a download: pipes, and datasets on the hub.
         """
@@ -155,9 +152,9 @@ class RowSource(Protocol):
 
 
 class EmptyInput(UsageError):
-    """An input has no row."""
+    """Input without rows."""
 
 
 def refuse_empty(name: str) -> EmptyInput:
-    """Return the refusal of an input without rows."""
+    """Return the error of an input without rows."""
     return EmptyInput(f"{name}: empty input, there is no row to answer")

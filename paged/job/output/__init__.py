@@ -1,1 +1,1 @@
-"""What a job writes and leaves behind: rows, manifest, report, and finding them again."""
+"""Outputs of a job: rows, manifest, report, and their readers."""

@@ -1,7 +1,6 @@
-"""Types of output columns: known from the row format, kept from the input, or found in the values.
+"""Types of output columns: known from the row format, kept from the input, or inferred from values.
 
-Rows are JSON during a run; columns of Arrow inputs, such as timestamps, get their own type back in
-Parquet.
+Rows are JSON during a run; columns of Arrow inputs, such as timestamps, keep their type in Parquet.
 """
 
 import base64
@@ -17,33 +16,35 @@ from pagedrun.paged.values.json_value import JSONValue
 
 MAX_FIELDS = 1000  # an object with more keys is a table of its own, and is written as text
 MAX_DEPTH = 32
-_EXACT = 2**53  # integers up to it are exact as doubles
+_EXACT = 2**53  # largest integer that is exact as a double
 _INT64 = 2**63
 
 
 class Plain(Enum):
-    """A type without parts."""
+    """Type without parts."""
 
-    NULL = "null"  # nothing is known of it
+    NULL = "null"  # unknown
     BOOLEAN = "boolean"
     INTEGER = "integer"
-    LONG = "long"  # integers beyond what a double holds
+    LONG = "long"  # integers beyond doubles
     NUMBER = "number"
     TEXT = "text"
     NAME = "name"  # text, and integers as their digits
-    JSON = "json"  # of more than one type: its JSON text
+    JSON = "json"  # of several types: its JSON text
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list."""
+    """Type of lists."""
 
     element: "ValueType"
 
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """An object by its keys. Those in `optional` are only there where a value has them."""
+    """Type of objects by their keys. Keys in `optional` are present only in values that
+    have them.
+    """
 
     fields: Mapping[str, "ValueType"] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
@@ -53,7 +54,7 @@ ValueType = Plain | ListOf | StructOf
 
 
 def base_of(known: ValueType | None) -> ValueType:
-    """Return a type that is known, without what is optional in it."""
+    """Return a known type without its optional keys."""
     match known:
         case None:
             return Plain.NULL
@@ -66,8 +67,9 @@ def base_of(known: ValueType | None) -> ValueType:
 
 
 def type_of(value: JSONValue, known: ValueType | None = None, depth: int = 0) -> ValueType:
-    """Return the type of a value. What is `known` of it is taken for granted: only what is
-    optional there is looked for."""
+    """Return the type of a value. The `known` part is not checked: only optional keys are
+    inferred.
+    """
     if value is None:
         return Plain.NULL
     if known is not None and not _is_open(known):
@@ -91,7 +93,7 @@ def type_of(value: JSONValue, known: ValueType | None = None, depth: int = 0) ->
 
 
 def common(one: ValueType, other: ValueType) -> ValueType:
-    """Return the type that holds values of both; where there is none, `Plain.JSON`."""
+    """Return the type that holds values of both; without one, `Plain.JSON`."""
     if one == other or other is Plain.NULL:
         return one
     if one is Plain.NULL:
@@ -121,8 +123,7 @@ def is_as_it_is(kind: ValueType) -> bool:
 
 
 def convert(value: JSONValue, kind: ValueType) -> JSONValue:
-    """Return a value as a table has it: where its type is `JSON`, or an object of which no key is
-    known, its JSON text."""
+    """Return a value for a table: of type `JSON`, or an object without known keys, as JSON text."""
     if value is None:
         return None
     match kind:
@@ -162,7 +163,7 @@ def _plain_type(value: JSONValue) -> Plain:
 
 
 def _is_open(known: ValueType) -> bool:
-    """Whether there is something optional in a type."""
+    """Whether a type has optional keys."""
     match known:
         case ListOf(element):
             return _is_open(element)
@@ -231,9 +232,9 @@ NAMES = ("id", "custom_id")  # texts, integers, or both
 
 
 def known_type(column: str, *, flat: bool = False) -> ValueType | None:
-    """Return the type of a column of the output, None if it is up to the rows.
+    """Return the type of a column of the output, None if it depends on the rows.
 
-    column: a key, or a path of keys and places with dots. flat: whether the keys of `usage` are
+    column: a key, or a path of keys and positions with dots. flat: whether the keys of `usage` are
     columns.
     """
     if flat and column in _USAGE.fields:
@@ -255,18 +256,18 @@ _UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second
 
 @dataclass(frozen=True, slots=True)
 class KeptType:
-    """The Arrow type of a column, as its input has it."""
+    """Arrow type of a column, kept from its input."""
 
     type: Any
 
 
 def is_kept(kind: Any) -> bool:
-    """Whether values of an Arrow type can be made again of their JSON."""
+    """Whether values of an Arrow type can be restored from their JSON."""
     return _carrier(kind) is not None or _reader(kind) is not None
 
 
 def array_of(values: Sequence[JSONValue], kind: Any) -> Any:
-    """Return an Arrow array of type `kind` of values in JSON."""
+    """Return an Arrow array of type `kind` of JSON values."""
     import pyarrow
 
     carrier = _carrier(kind)
@@ -278,8 +279,11 @@ def array_of(values: Sequence[JSONValue], kind: Any) -> Any:
 
 
 def _carrier(kind: Any) -> Any:
-    """Return the Arrow type of values in JSON that Arrow casts to `kind`; None for nested types,
-    whose nulls it casts too, and for those that it cannot cast text to."""
+    """Return the Arrow type of JSON values that Arrow casts to `kind`.
+
+    None for nested types, because the cast changes their nulls, and for types without a cast from
+    text.
+    """
     import pyarrow
     from pyarrow import types
 
@@ -296,7 +300,7 @@ def _carrier(kind: Any) -> Any:
 
 
 def _reader(kind: Any) -> Callable[[Any], object] | None:
-    """Return what makes of a value in JSON a Python object for `kind`, None if nothing does."""
+    """Return a function from a JSON value to a Python object for `kind`, None without one."""
     import pyarrow
     from pyarrow import types
 

@@ -28,7 +28,7 @@ MOST_BYTES = 2**63 - 1
 
 
 class JobStatus(StrEnum):
-    """How far a job came."""
+    """Progress of a job."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -38,7 +38,7 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The model of a run: its folder or GGUF file, and digests of config.json and of the rest."""
+    """Model of a run: its folder or GGUF file, and digests of config.json and of the rest."""
 
     path: str
     config_json_sha256: str
@@ -46,7 +46,7 @@ class ModelFiles:
 
     @classmethod
     def of(cls, config: JobConfig) -> "ModelFiles":
-        """Return what is in the job's folders now; `ModelError` if a file is gone."""
+        """Return the present files of the job's folders; `ModelError` if a file is gone."""
         folder = config.engine.model
         try:
             files = files_digest(folder, config.tokenizer or folder)
@@ -57,7 +57,7 @@ class ModelFiles:
 
     @classmethod
     def read(cls, model: JsonObject) -> "ModelFiles":
-        """Read the manifest's object."""
+        """Parse the manifest's object."""
         return cls(
             path=model.text("path"),
             config_json_sha256=model.text("config_json_sha256"),
@@ -67,8 +67,11 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class ReadInput:
-    """What a run has read of its input; the fields between `path` and the digest when the job
-    began are those of `InputDigest`. `more_paths` are the inputs behind the first."""
+    """Input read by a run; the fields between `path` and the digest at the start are those of
+    `InputDigest`.
+
+    `more_paths` are the inputs after the first.
+    """
 
     path: str
     num_bytes: int
@@ -80,7 +83,7 @@ class ReadInput:
 
     @classmethod
     def begun(cls, config: JobConfig, digest: InputDigest) -> "ReadInput":
-        """Return what is known when the first window is read."""
+        """Return the record after the first window."""
         first = digest.sha256
         return cls(
             config.input,
@@ -91,7 +94,7 @@ class ReadInput:
 
     @classmethod
     def read(cls, source: JsonObject) -> "ReadInput":
-        """Read the manifest's object."""
+        """Parse the manifest's object."""
         return cls(
             path=source.text("path"),
             num_bytes=source.integer("num_bytes", 0, MOST_BYTES),
@@ -105,8 +108,9 @@ class ReadInput:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A parameter in effect, and where it came from: "flag", "recipe", "environment", "config
-    file", "model", "default", or "device" where the device and the file decide."""
+    """Parameter in effect, and its origin: "flag", "recipe", "environment", "config file", "model",
+    "default", or "device" where device and file decide.
+    """
 
     value: JSONValue
     origin: str
@@ -114,10 +118,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest of a run as it is now; written as `json_fields` does.
+    """Current manifest of a run; written as `json_fields` does.
 
-    `prompt_time` is the local time that chat templates were given for the present. `arithmetic` is
-    what the last bits of the answers depend on, `rows` how many ended how.
+    `prompt_time` is the local time given to chat templates. `arithmetic` has everything that the
+    last bits of answers depend on, `rows` the counts by result.
     """
 
     version: str
@@ -160,21 +164,20 @@ class Manifest:
         )
 
     def having_read(self, digest: InputDigest) -> "Manifest":
-        """Return the manifest when more of the input was read."""
+        """Return the manifest with a new input digest."""
         return replace(self, input=replace(self.input, **asdict(digest)))
 
     def at(self, status: JobStatus, rows: Mapping[str, object]) -> "Manifest":
-        """Return the manifest as of now."""
+        """Return the manifest with a new status."""
         ended = None if status is JobStatus.RUNNING else _now()
         return replace(self, status=status, ended=ended, rows=rows)
 
     @classmethod
     def read(cls, manifest: JsonObject) -> "Manifest":
-        """Read what a run has written; `ModelError` for a field that is not as it should be.
+        """Parse a manifest; `ModelError` for an invalid field.
 
-        Manifests before 0.2 have no `arithmetic`, and those before `prompt_time` was kept took it
-        anew for each row. Before `defaults` were kept there were none.
-        Before there was `raw`, plain prompts were raw.
+        Manifests before 0.2 have no `arithmetic`, and those without `prompt_time` took it anew for
+        each row. Older ones have no `defaults`. Before there was `raw`, plain prompts were raw.
         """
         recipe = manifest.nested("recipe")
         defaults = manifest.nested("defaults")
@@ -227,7 +230,7 @@ def _setting(setting: JsonObject) -> Setting:
 
 
 def sampling_values(params: SamplingParams) -> dict[str, JSONValue]:
-    """Return sampling parameters as users give them, so that a reader can ask for the same."""
+    """Return sampling parameters in the form users give them."""
     values = {name: plain(value) for name, value in asdict(params).items()}
     return {**values, "logit_bias": {str(token): bias for token, bias in params.logit_bias}}
 
@@ -235,7 +238,7 @@ def sampling_values(params: SamplingParams) -> dict[str, JSONValue]:
 def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str, Setting]:
     """Return each setting's value in effect and its origin; of prompt text, a digest.
 
-    What a GPU and the file decide is not known yet when a job begins: the report has it.
+    Values decided by a GPU and the file are not known at the start: the report has them.
     """
     template = config.prompts.template
     values = {
@@ -285,11 +288,11 @@ MAX_MANIFEST_BYTES = 2**24
 
 
 class NotAManifest(ValueError):
-    """The bytes are not those of a manifest of this version."""
+    """Bytes that are no manifest of this version."""
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest at `path`; raises `UsageError` if it is none."""
+    """Return the manifest at `path`; raises `UsageError` if it is invalid."""
     try:
         return parse_manifest(_read_bytes(path))
     except NotAManifest as error:
@@ -297,9 +300,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_status(path: Path) -> JobStatus | None:
-    """Return how far the run came that left this manifest, of whatever version it is.
+    """Return the status of a run by its manifest of any version.
 
-    None if it does not tell.
+    None if it has none.
     """
     try:
         return JobStatus(_parse_object(_read_bytes(path)).text("status"))
@@ -308,9 +311,7 @@ def read_status(path: Path) -> JobStatus | None:
 
 
 def read_prompt_time(path: Path) -> datetime | None:
-    """Return the time that the templates of a run were given, by its manifest; None if there is
-    none, or it does not tell.
-    """
+    """Return the prompt time of a run by its manifest; None without either."""
     try:
         return read_manifest(path).prompt_time
     except UsageError:
@@ -318,9 +319,7 @@ def read_prompt_time(path: Path) -> datetime | None:
 
 
 def read_defaults(path: Path) -> UserDefaults | None:
-    """Return the user's defaults that a run had, by its manifest; None if there is none, or it does
-    not tell.
-    """
+    """Return the user's defaults of a run by its manifest; None without either."""
     try:
         return read_manifest(path).defaults
     except UsageError:
@@ -328,7 +327,7 @@ def read_defaults(path: Path) -> UserDefaults | None:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Return the manifest that these bytes hold; raises `NotAManifest`."""
+    """Return the manifest in these bytes; raises `NotAManifest`."""
     try:
         return Manifest.read(_parse_object(data))
     except (ModelError, ValueError) as error:
@@ -356,9 +355,9 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
-    """Return the job with its prompts raw where those of the run of that manifest were.
+    """Return the job with the `raw` setting of the run of that manifest.
 
-    It stays as it is if it says so itself, if there is no manifest, or if that does not tell.
+    Unchanged if the job sets it, without a manifest, or if that has none.
     """
     if manifest is None or RAW in config.origins:
         return config
@@ -374,25 +373,23 @@ def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
 
 
 def at_time_of(config: JobConfig, manifest: Path | None) -> JobConfig:
-    """Return the job with its prompts rendered at the time of the run of that manifest; as it is if
-    there is none, or it does not tell.
-    """
+    """Return the job with the prompt time of the run of that manifest; unchanged without one."""
     time = None if manifest is None else read_prompt_time(manifest)
     return config if time is None else replace(config, prompts=replace(config.prompts, time=time))
 
 
-MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, as the format has it
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, by its format
 
 
 def config_digest(model: Path) -> str:
-    """Return a digest of what says which network a model is: config.json, or a GGUF's header."""
+    """Return a digest of the network's configuration: config.json, or a GGUF's header."""
     if is_gguf(model):
         return hashlib.sha256(_gguf_headers(model)).hexdigest()
     return hashlib.sha256((model / "config.json").read_bytes()).hexdigest()
 
 
 def files_digest(model: Path, tokenizer: Path) -> str:
-    """Return a digest of tokenizer files and of weights, of which headers and sizes must do."""
+    """Return a digest of tokenizer files, and of headers and sizes of the weights."""
     digest = hashlib.sha256()
     for path in filter(is_gguf, dict.fromkeys((model, tokenizer))):
         digest.update(_gguf_headers(path))
@@ -417,7 +414,7 @@ def _gguf_headers(path: Path) -> bytes:
 
 
 def text_digest(text: str | None) -> dict[str, JSONValue] | None:
-    """Return what tells two texts apart without repeating either."""
+    """Return a digest that distinguishes texts without repeating them."""
     if text is None:
         return None
     return {

@@ -29,7 +29,7 @@ _UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class OutputError(PagedrunError):
-    """The output cannot be written any more. What is in it is whole; other rows are not done.
+    """Failed write. The output has only complete rows.
 
     `errno` is the operating system's number for the reason.
     """
@@ -40,9 +40,9 @@ class OutputError(PagedrunError):
 
 
 class OutputFile:
-    """A claimed output; built by `claim`. Nothing in it is changed before `begin`.
+    """Claimed output; built by `claim`. Its contents are unchanged before `begin`.
 
-    After an error of the file system the file ends at its last whole append.
+    After an error of the file system the file ends at its last complete append.
     """
 
     def __init__(self, path: str, descriptor: int, *, created: bool) -> None:
@@ -66,7 +66,7 @@ class OutputFile:
         mode = refuse_target(path, input_name, overwrite=overwrite or resume)
         flags = _FLAGS if mode is not None else _FLAGS | os.O_CREAT | os.O_EXCL
         if _is_shared_folder(path) and not os.path.islink(path):
-            flags |= os.O_NOFOLLOW  # nor one put there since
+            flags |= os.O_NOFOLLOW  # a link created since the check is refused too
         try:
             descriptor = os.open(path, flags, PRIVATE_MODE)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -92,11 +92,11 @@ class OutputFile:
             self.close()
         except OutputError:
             if error is None:
-                raise  # else that one is to be raised
+                raise  # an earlier error has precedence
 
     @property
     def num_bytes(self) -> int:
-        """Where the next append goes."""
+        """Offset of the next append."""
         return self._num_bytes
 
     @property
@@ -105,7 +105,7 @@ class OutputFile:
         return self._is_regular
 
     def begin(self, keep: int = 0) -> None:
-        """Drop what an earlier run left but the first `keep` bytes; now the file is this job's."""
+        """Truncate the file to its first `keep` bytes and take possession of it."""
         self._created = False
         self._num_bytes = keep
         if self._is_regular:
@@ -118,9 +118,9 @@ class OutputFile:
                 raise self._error(error) from error
 
     def rewrite(self, chunks: Iterable[bytes]) -> None:
-        """Replace the file by `chunks`, whole or not at all, and stay its owner.
+        """Replace the file by `chunks` atomically, and keep the lock.
 
-        Raises `OutputError` if the file system refuses; the file is as it was then.
+        Raises `OutputError` if the file system fails; the file is then unchanged.
         """
         path = os.path.realpath(self.path)
         try:
@@ -129,14 +129,14 @@ class OutputFile:
         except OSError as error:
             raise self._error(error) from error
         old, self._descriptor = self._descriptor, descriptor
-        with suppress(OSError):  # nobody needs that file any more
+        with suppress(OSError):  # the old file is unlinked
             os.close(old)
         _lock(path, descriptor)
 
     def append(self, data: bytes) -> int:
-        """Append `data` whole or not at all; return the offset where it begins.
+        """Append `data` completely or not at all; return its offset.
 
-        Raises `OutputError` if the file system refuses, with the file cut to its last append.
+        Raises `OutputError` if the file system fails, with the file truncated to its last append.
         """
         offset = self._num_bytes
         done = 0
@@ -150,7 +150,7 @@ class OutputFile:
         return offset
 
     def check(self) -> None:
-        """Raise `OutputError` if the file is not as long as what was appended to it."""
+        """Raise `OutputError` if the file's length differs from the appended bytes."""
         if not self._is_regular:
             return
         try:
@@ -166,19 +166,18 @@ class OutputFile:
             )
 
     def remove(self) -> None:
-        """Remove a file that is needed no more, and which stays locked and open. If it cannot be
-        removed, nothing but its room is lost."""
+        """Remove the file, which stays locked and open. A failure costs only disk space."""
         path = Path(os.path.realpath(self.path))
         with suppress(OSError):
             path.unlink(missing_ok=True)
             sync_folder(path.parent)
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Return bytes that were appended before."""
+        """Return bytes appended earlier."""
         return os.pread(self._descriptor, num_bytes, offset)
 
     def sync(self) -> None:
-        """Wait until what was appended is on disk."""
+        """Wait until the appended bytes are on disk."""
         if self._is_regular:
             try:
                 os.fsync(self._descriptor)
@@ -186,7 +185,7 @@ class OutputFile:
                 raise self._error(error) from error
 
     def close(self) -> None:
-        """Release the file; one that was claimed but never begun leaves no trace."""
+        """Release the file; one without `begin` is removed if this run created it."""
         if self.path == STDOUT or self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -202,7 +201,7 @@ class OutputFile:
         while True:
             try:
                 return os.write(self._descriptor, data)
-            except BlockingIOError:  # somebody has set it so
+            except BlockingIOError:  # the descriptor is non-blocking
                 select.select([], [self._descriptor], [])
 
     def _cut(self, length: int) -> None:
@@ -210,7 +209,7 @@ class OutputFile:
             try:
                 os.ftruncate(self._descriptor, length)
             except OSError:
-                return  # the error that brought us here is the one to raise
+                return  # the original error is raised
 
     def _error(self, error: OSError) -> OutputError:
         name = "standard output" if self.path == STDOUT else self.path
@@ -218,15 +217,15 @@ class OutputFile:
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a file cannot be written, and what to do."""
+    """Return the reason of a failed write, with advice."""
     way_out = _WAYS_OUT.get(error.errno or 0, "check the disk, or write to another one")
     return f"{error.strerror}; {way_out}"
 
 
 def refuse_target(path: str, input_name: str, *, overwrite: bool) -> int | None:
-    """Return the mode of the file that is at `path`, None if there is none.
+    """Return the mode of the file at `path`, None if there is none.
 
-    Raises `UsageError` if an output must not replace it, or has no place there.
+    Raises `UsageError` if an output must not replace it or cannot be created there.
     """
     mode = _mode(path)
     if mode is not None:
@@ -237,7 +236,7 @@ def refuse_target(path: str, input_name: str, *, overwrite: bool) -> int | None:
 
 
 def _mode(path: str) -> int | None:
-    """Return the mode of what `path` leads to, None if there is nothing."""
+    """Return the mode of the target of `path`, None if there is nothing."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -252,7 +251,7 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
     if _is_input(path, input_name):
         raise UsageError(f"{path} is the input itself; name another file with -o")
     if stat.S_ISCHR(mode):
-        return  # a device has nothing to lose
+        return  # a device has no contents to lose
     if not stat.S_ISREG(mode):
         raise UsageError(f"{path} is a pipe or socket; use -o - and a shell pipe instead")
     if not overwrite:
@@ -263,15 +262,15 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
 
 
 def _is_shared_folder(path: str) -> bool:
-    """Whether anybody may put a file beside `path`, as in /tmp."""
+    """Whether any user may create files beside `path`, as in /tmp."""
     try:
         return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH)
-    except (OSError, ValueError):  # opening it will say what is wrong
+    except (OSError, ValueError):  # opening it reports the error
         return False
 
 
 def _refuse_strangers_link(path: str) -> None:
-    """Refuse a link of another user, who chose what would be overwritten."""
+    """Refuse a link of another user, who chose the file to overwrite."""
     if os.path.islink(path) and os.lstat(path).st_uid != os.geteuid():
         raise UsageError(
             f"{path} is a link that another user made in a folder open to all; name a file of "
@@ -283,7 +282,7 @@ def _is_input(path: str, input_name: str) -> bool:
     try:
         stdin_or_file = os.fstat(0) if input_name == STDIN else os.stat(input_name)
         return os.path.samestat(os.stat(path), stdin_or_file)
-    except (OSError, ValueError):  # the reader will say what is wrong with the input
+    except (OSError, ValueError):  # the reader reports errors of the input
         return False
 
 
@@ -293,7 +292,7 @@ def _lock(path: str, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in _UNLOCKABLE:  # some network file systems: do without
+        if error.errno in _UNLOCKABLE:  # some network file systems: continue without a lock
             return
         raise UsageError(
             f"another run is writing to {path}; wait for it, or name another file with -o"
@@ -301,7 +300,7 @@ def _lock(path: str, descriptor: int) -> None:
 
 
 def _refuse_removed(path: str, descriptor: int) -> None:
-    """Refuse a file that a run removed at its end, between opening it here and locking it."""
+    """Refuse a file removed by another run between opening and locking it here."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and not status.st_nlink and not os.path.exists(path):
         raise UsageError(f"another run has just finished writing {path}; check its output")
@@ -316,7 +315,7 @@ def _cannot_open(path: str, error: OSError | ValueError) -> str:
     return f"{path} cannot be written ({reason}); name another file with -o"
 
 
-# Whoever names a file so expects what is not written here.
+# Endings of formats that are not written.
 OTHER_KINDS = frozenset(
     {
         *(".arrow", ".avro", ".feather", ".orc", ".tsv", ".xls", ".xlsx", ".db", ".sqlite"),
@@ -326,7 +325,7 @@ OTHER_KINDS = frozenset(
 
 
 class OutputFormat(StrEnum):
-    """A kind of file by its ending."""
+    """Kind of file by its ending."""
 
     JSONL = ".jsonl"
     JSONL_GZ = ".jsonl.gz"
@@ -335,7 +334,7 @@ class OutputFormat(StrEnum):
 
     @classmethod
     def of(cls, output: str) -> "OutputFormat":
-        """Return the kind that an output's name says; JSONL if it says none.
+        """Return the format of an output's name; JSONL without an ending.
 
         Raises `UsageError` for the ending of another kind of file.
         """
@@ -353,6 +352,6 @@ class OutputFormat(StrEnum):
         )
 
     def parted(self, path: Path) -> tuple[Path, str]:
-        """Return a path without its ending, and the ending as it is written there."""
+        """Return a path without its ending, and the ending as given."""
         ending = path.name[len(path.name) - len(self) :] if path.suffix else ""
         return path.with_name(path.name.removesuffix(ending)), ending

@@ -1,6 +1,6 @@
 """Files of an output, and their conversion from the journal.
 
-Rows are appended to a journal of JSON lines whatever the output format is, so that every run can be
+Rows are appended to a journal of JSON lines in every output format, so that every run can be
 resumed. Output other than plain JSONL is converted from it at the end.
 """
 
@@ -37,9 +37,10 @@ from pagedrun.paged.values.errors import UsageError, option
 
 @dataclass(frozen=True, slots=True)
 class OutputLayout:
-    """Rows are appended to `journal`, whole lines of JSON, whatever the output is.
+    """Journal and files of an output.
 
-    It is converted to `files` when all rows are finished; none if the journal is the output itself.
+    Rows are appended to `journal` as lines of JSON. It is converted to `files` when all rows are
+    finished; none if the journal is the output itself.
     """
 
     output: str
@@ -50,10 +51,10 @@ class OutputLayout:
 
     @classmethod
     def of(cls, config: JobConfig) -> "OutputLayout":
-        """Return the layout that a job asks for.
+        """Return the layout of a job's output.
 
-        Raises `UsageError` for an ending that no format has, for columns that no row has, and for
-        a stream where a file is needed.
+        Raises `UsageError` for an unknown ending, for columns that no row has, and for a stream
+        where a file is needed.
         """
         if is_remote(config.output):
             raise UsageError(
@@ -97,23 +98,23 @@ class OutputLayout:
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether rows are kept with all columns of the input, of which files are made."""
+        """Whether the journal keeps all columns of the input, for files made of it."""
         return bool(self.files) or self.streams_columns
 
     @property
     def shown(self) -> str:
-        """What messages call the output."""
+        """Name of the output in messages."""
         if len(self.files) < 2:
             return str(self.files[0]) if self.files else self.output
         return f"{self.files[0]} … {self.files[-1].name}"
 
     @property
     def is_made(self) -> bool:
-        """Whether all files are there, whichever run made them."""
+        """Whether all files are present, from any run."""
         return bool(self.files) and all(path.exists() for path in self.files)
 
     def check(self, config: JobConfig) -> None:
-        """Raise `UsageError` if one of the files cannot be made, or must not be replaced."""
+        """Raise `UsageError` if one of the files cannot be created or must not be replaced."""
         replaces = config.overwrite or config.resume
         for path in (str(each) for each in self.files or (self.output,)):
             for name in config.inputs if path != STDOUT else ():
@@ -122,7 +123,7 @@ class OutputLayout:
             self._refuse_other_shards()
 
     def _refuse_other_shards(self) -> None:
-        """Refuse to write beside shards of another number: a pattern would find both."""
+        """Refuse shards of another number beside these: a pattern would match both."""
         stem, ending = self.format.parted(Path(self.output))
         name = re.compile(rf"{re.escape(stem.name)}-\d{{5}}-of-\d{{5}}{re.escape(ending)}")
         ours = {path.name for path in self.files}
@@ -139,9 +140,9 @@ class OutputLayout:
 
 @contextmanager
 def folder_for(path: Path) -> Iterator[None]:
-    """Make a folder if need be; it goes again if nothing is in it at the end.
+    """Create a folder if needed; it is removed if it is empty at the end.
 
-    Raises `UsageError` if it cannot be made.
+    Raises `UsageError` if it cannot be created.
     """
     made = not path.exists()
     try:
@@ -157,7 +158,7 @@ def folder_for(path: Path) -> Iterator[None]:
         yield
     finally:
         if made:
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # not empty
                 path.rmdir()
 
 
@@ -170,15 +171,15 @@ def _shards(path: Path, kind: OutputFormat, num_shards: int) -> tuple[Path, ...]
 
 
 PANDAS = b"pandas"
-GZIP = 31  # the window bits of zlib that make it write a gzip file
+GZIP = 31  # window bits of zlib for the gzip format
 
 
 class Conversion:
-    """Makes the files of a layout, each whole or not at all.
+    """Converts the journal to the files of a layout, each completely or not at all.
 
-    `lines` gives the rows in input order, each a line of JSON; it is called for each pass over
-    them. What is in memory does not grow with their number. `facts` are those of the input, with
-    its columns.
+    `lines` yields the rows in input order, each a line of JSON; it is called for each pass over
+    them. Memory does not grow with the number of rows. `facts` are those of the input, with its
+    columns.
     """
 
     def __init__(
@@ -197,9 +198,9 @@ class Conversion:
         self._warnings: list[str] = []
 
     def write(self) -> list[str]:
-        """Write the files; return what to tell of the columns that were asked.
+        """Write the files; return warnings about the requested columns.
 
-        Raises `OutputError`; files that are written by then stay.
+        Raises `OutputError`; files written before it stay.
         """
         if self._columns.explodes:
             self._json_keys, has_more = json_keys_of(map(json.loads, self._lines()))
@@ -213,7 +214,7 @@ class Conversion:
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
             if self._facts.schema is None:
                 raise
-            # Rows are not to be lost for a type, such as 8-bit categories of two files together.
+            # A type must not lose rows, such as 8-bit categories of two files together.
             self._facts = replace(self._facts, schema=None)
             reason = str(error).splitlines()[0][:200]
             self._warnings.append(
@@ -224,7 +225,7 @@ class Conversion:
         return [*self._warnings, *(shaper.warnings() if self._num_rows else ())]
 
     def _write_files(self) -> RowShaper:
-        """Write all files; return what has made columns of their rows."""
+        """Write all files; return the shaper of their rows."""
         shaper = self._shaper()
         make = self._maker(shaper)
         lines = self._lines()
@@ -246,7 +247,7 @@ class Conversion:
         return RowShaper(self._columns, facts.columns or (), self._json_keys, facts.schema)
 
     def _maker(self, shaper: RowShaper) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
-        """Return what makes a file's bytes of lines; where it takes a first pass, it is done."""
+        """Return a function from lines to a file's bytes, after a first pass if it needs one."""
         match self._layout.format:
             case OutputFormat.PARQUET:
                 types = column_types(self._all_rows(), shaper)
@@ -267,21 +268,21 @@ class Conversion:
         return parquet_pieces(rows, types, self._metadata())
 
     def _metadata(self) -> dict[bytes, bytes] | None:
-        """Return what pandas has said of the columns, such as which of them are its index."""
+        """Return the column metadata of pandas, such as its index columns."""
         found = getattr(self._facts.schema, "metadata", None) or {}
         is_whole_table = self._columns.begins_with_input
         return {PANDAS: found[PANDAS]} if is_whole_table and PANDAS in found else None
 
     def _all_rows(self) -> Iterator[OutputColumns]:
-        shaper = self._shaper()  # one of its own, which counts nothing twice
+        shaper = self._shaper()  # a shaper of its own, so that nothing is counted twice
         return (shaper.of(json.loads(line)) for line in self._lines())
 
 
 def clear_files(layout: OutputLayout, *, keep: bool) -> None:
-    """Remove what killed runs left of the files, and files of an earlier job unless they are to be
-    kept; called by who has the journal.
+    """Remove temporary files of killed runs and, unless they are kept, files of an earlier job.
 
-    Nobody shall take an earlier job's answers for those of one that was cut off.
+    Called by the owner of the journal. An earlier job's answers must not be taken for those of an
+    interrupted one.
     """
     for path in (Path(layout.output), *layout.files):
         remove_leftovers(path.resolve())

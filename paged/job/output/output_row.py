@@ -20,7 +20,7 @@ from pagedrun.paged.values.vote import VoteResult
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One of a row's answers; see `SampleOutput`."""
+    """Answer of a row; see `SampleOutput`."""
 
     index: int
     text: str
@@ -34,7 +34,7 @@ class Output:
 
     @classmethod
     def of(cls, output: SampleOutput) -> "Output":
-        """Return the answer as it is written."""
+        """Return the answer in its written form."""
         return cls(
             index=output.index,
             text=output.text,
@@ -50,7 +50,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The object under `usage` in an output row."""
+    """Object under `usage` in an output row."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -60,7 +60,7 @@ class Usage:
 
     @classmethod
     def of(cls, row: JobRow, completion: Completion | None = None) -> "Usage":
-        """Return what the row took; without a completion, nothing but its prompt."""
+        """Return the usage of a row; without a completion, only its prompt."""
         outputs = () if completion is None else completion.outputs
         return cls(
             prompt_tokens=row.encoded.num_prompt_tokens,
@@ -73,13 +73,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """A line of the output, written as `json_fields` does: a key that only some rows have is a
-    field with a default.
+    """Line of the output, written as `json_fields` does: a key of only some rows is a field with a
+    default.
 
     `text` and `finish_reason` are those of `Completion.answer`, or of the likeliest continuation; a
     row without an answer has neither text nor outputs but an `error`. `input` are the columns that
-    come back; in a journal they are all there are, and `used` names those that do not come back
-    elsewhere. `vote` is what the outputs of a row with a vote voted for.
+    come back; in a journal all columns, and `used` names those that do not come back elsewhere.
+    `vote` is the result of a row with a vote.
     """
 
     index: int
@@ -97,7 +97,7 @@ class OutputRow:
 
     @classmethod
     def answered(cls, row: JobRow, completion: Completion) -> "OutputRow":
-        """Return the line of a row that has answers."""
+        """Return the line of an answered row."""
         return cls(
             index=row.index,
             id=row.id,
@@ -115,7 +115,7 @@ class OutputRow:
 
     @classmethod
     def failed(cls, row: JobRow, error: RowError) -> "OutputRow":
-        """Return the line of a row that has none."""
+        """Return the line of a failed row."""
         return cls(
             index=row.index,
             id=row.id,
@@ -129,12 +129,12 @@ class OutputRow:
         )
 
 
-ANSWERED, REFUSED, BROKEN = 200, 400, 500  # a status; the request's fault, and the engine's
+ANSWERED, REFUSED, BROKEN = 200, 400, 500  # status codes: success, invalid request, engine error
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTop:
-    """A token that could have been chosen in a chat; `bytes` are those of its text in UTF-8."""
+    """Alternative token in a chat; `bytes` are those of its text in UTF-8."""
 
     token: str
     logprob: float
@@ -142,13 +142,13 @@ class ChatTop:
 
     @classmethod
     def of(cls, token: TokenLogprob | TopLogprob) -> "ChatTop":
-        """Return the token in OpenAI's words."""
+        """Return the token in OpenAI's format."""
         return cls(token.text, token.logprob, tuple(token.text.encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class ChatToken:
-    """A token of an answer in a chat."""
+    """Token of an answer in a chat."""
 
     token: str
     logprob: float
@@ -158,14 +158,14 @@ class ChatToken:
 
 @dataclass(frozen=True, slots=True)
 class ChatLogprobs:
-    """The object under `logprobs` in a choice of a chat."""
+    """Object under `logprobs` in a choice of a chat."""
 
     content: tuple[ChatToken, ...]
     refusal: None
 
     @classmethod
     def of(cls, tokens: Sequence[TokenLogprob] | None) -> "ChatLogprobs | None":
-        """Return the object for an answer's tokens; None if they were not asked for."""
+        """Return the object for an answer's tokens; None without log-probabilities."""
         if tokens is None:
             return None
         content = []
@@ -178,7 +178,7 @@ class ChatLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class ChatChoice:
-    """One of the answers to a chat."""
+    """Answer to a chat."""
 
     index: int
     message: ChatMessage
@@ -189,10 +189,10 @@ class ChatChoice:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprobs:
-    """The object under `logprobs` in a choice of a plain prompt: lists, one item for each token.
+    """Object under `logprobs` in a choice of a plain prompt: lists, one item for each token.
 
-    `text_offset` is where the token's text begins, in characters. `top_logprobs` is null where
-    none are asked for; of tokens with the same text the likeliest is there.
+    `text_offset` is the start of the token's text, in characters. `top_logprobs` is null without
+    alternatives; of tokens with the same text it has the likeliest.
     """
 
     tokens: tuple[str, ...]
@@ -202,7 +202,7 @@ class TextLogprobs:
 
     @classmethod
     def of(cls, tokens: Sequence[TokenLogprob] | None) -> "TextLogprobs | None":
-        """Return the object for an answer's tokens; None if they were not asked for."""
+        """Return the object for an answer's tokens; None without log-probabilities."""
         if tokens is None:
             return None
         texts = tuple(each.text for each in tokens)
@@ -217,7 +217,7 @@ class TextLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TextChoice:
-    """One of the answers to a plain prompt."""
+    """Answer to a plain prompt."""
 
     index: int
     text: str
@@ -229,14 +229,14 @@ class TextChoice:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """What is known of a call's prompt tokens."""
+    """Details of a request's prompt tokens."""
 
     cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallUsage:
-    """The tokens of a call; the last two are ours, as in every output row."""
+    """Tokens of a request; the last two fields are ours, as in every output row."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -247,7 +247,7 @@ class CallUsage:
 
     @classmethod
     def of(cls, usage: Usage) -> "CallUsage":
-        """Return the tokens of an output row in OpenAI's words."""
+        """Return the tokens of an output row in OpenAI's format."""
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -260,7 +260,7 @@ class CallUsage:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBody:
-    """The body of the response to a call that has answers; `prompt_logprobs` as in plain rows."""
+    """Response body of an answered request; `prompt_logprobs` as in plain rows."""
 
     id: str
     object: str
@@ -274,7 +274,7 @@ class AnswerBody:
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """Why a call has no answer, and the line of the input that it is on."""
+    """Error of a request, and its line in the input."""
 
     message: str
     type: str
@@ -285,14 +285,14 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """The body of the response to a call that has none."""
+    """Response body of a failed request."""
 
     error: CallError
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the service would have sent back; `status_code` says whose fault an error is."""
+    """Response of the service; `status_code` tells an invalid request from an engine error."""
 
     status_code: int
     request_id: str
@@ -301,10 +301,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A line of the output for a call, written as `json_fields` does.
+    """Output line of an OpenAI request, written as `json_fields` does.
 
-    `error` is null: it is for calls that never reached the service. `input` are the columns of the
-    row and `used` their names in a journal, of which tables are made; None elsewhere.
+    `error` is null: it is for requests that never reached the service. `input` are the columns of
+    the row and `used` their names in a journal of tables; None elsewhere.
     """
 
     index: int
@@ -319,7 +319,7 @@ class BatchRow:
     def answered(
         cls, index: int, call: BatchCall, completion: Completion, usage: Usage
     ) -> "BatchRow":
-        """Return the line of a call that has answers."""
+        """Return the line of an answered request."""
         choice = _chat_choice if call.is_chat else _text_choice
         body = AnswerBody(
             id=f"{'chatcmpl' if call.is_chat else 'cmpl'}-{index}",
@@ -335,7 +335,7 @@ class BatchRow:
 
     @classmethod
     def failed(cls, index: int, call: BatchCall, error: RowError, status_code: int) -> "BatchRow":
-        """Return the line of a call that has none."""
+        """Return the line of a failed request."""
         written = CallError(
             message=error.shown(as_flag),
             type="invalid_request_error" if status_code == REFUSED else "server_error",
@@ -379,7 +379,7 @@ WrittenRow = OutputRow | BatchRow
 
 
 def answered_row(row: JobRow, completion: Completion) -> WrittenRow:
-    """Return what to write for what the engine said, be it answers or an error."""
+    """Return the output row of a completion, with answers or an error."""
     if completion.error is not None:
         return failed_row(row, completion.error, BROKEN)
     if row.call is not None:
@@ -389,7 +389,7 @@ def answered_row(row: JobRow, completion: Completion) -> WrittenRow:
 
 
 def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> WrittenRow:
-    """Return what to write for a row without an answer; a `BatchCall` has a status code too."""
+    """Return the output row of a failed row; an OpenAI request has a status code too."""
     error = at_line(error, row.row.line)
     if row.call is not None:
         return _with_columns(BatchRow.failed(row.index, row.call, error, status_code), row)
@@ -397,7 +397,7 @@ def failed_row(row: JobRow, error: RowError, status_code: int = REFUSED) -> Writ
 
 
 def _with_columns(answer: BatchRow, row: JobRow) -> BatchRow:
-    """Return a row of a batch file with the columns of its input, where they are kept."""
+    """Return a row of a batch file with the columns of its input, if they are kept."""
     if row.used is None:
         return answer
     return replace(answer, input=row.input, used=row.used)

@@ -40,15 +40,15 @@ OutputColumns = dict[str, JSONValue]
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """The columns by name; none for the columns of the input and of the answer in a table, and for
-    all keys of the row elsewhere, or if `is_whole`.
+    """Selected columns by name.
 
-    A name is that of the answer's text (`answer`), a key of the output row or a path of keys and
-    places in it with dots between, such as `usage.prompt_tokens` or `outputs.0.text`; a key of an
-    answer that is JSON (`json.title`); or a column of the input. With `flatten`, the keys under
-    `usage` and `input` are columns of their own: one of `input` that has the name of another
-    column, or begins with `input.`, has `input.` before it. `explodes` adds a column for each key
-    of the answers that are JSON objects.
+    Without names: columns of the input and the answer in a table; all keys of the row elsewhere, or
+    if `is_whole`. A name is that of the answer's text (`answer`), a key of the output row or a path
+    of keys and positions in it with dots between, such as `usage.prompt_tokens` or
+    `outputs.0.text`; a key of an answer in JSON (`json.title`); or a column of the input. With
+    `flatten`, the keys under `usage` and `input` are columns of their own: one of `input` with the
+    name of another column, or that begins with `input.`, gets the prefix `input.`. `explodes` adds
+    a column for each key of answers that are JSON objects.
     """
 
     names: tuple[str, ...] = ()
@@ -68,8 +68,9 @@ class RowColumns:
         answer: str = ANSWER,
         explodes: bool = False,
     ) -> "RowColumns":
-        """Return what was typed, names with commas between; raises `UsageError` for a name that is
-        there twice or that no row can have."""
+        """Parse names with commas between; `UsageError` for duplicates and names that no row can
+        have.
+        """
         names = tuple(name.strip() for text in texts for name in text.split(","))
         for place, name in enumerate(names):
             if not name:
@@ -98,12 +99,12 @@ class RowColumns:
 
     @property
     def has_answer(self) -> bool:
-        """Whether there is a column of the answer's text under the name that it is given."""
+        """Whether the answer's text is a column under its given name."""
         return self.begins_with_input or self.answer in self.names
 
     @property
     def has_json(self) -> bool:
-        """Whether answers are read as JSON."""
+        """Whether answers are parsed as JSON."""
         return self.explodes or any(name.startswith(JSON_PREFIX) for name in self.names)
 
     def check(
@@ -114,9 +115,9 @@ class RowColumns:
         *,
         is_all: bool,
     ) -> list[str]:
-        """Return what to tell of names that the columns of the input have too.
+        """Return warnings about names that the input's columns have too.
 
-        rows: the columns of the input's first rows, all there are if `is_all`. Raises `UsageError`
+        rows: the columns of the input's first rows, all of them if `is_all`. Raises `UsageError`
         for a column that no row has, and if one of the input has the name of the answer's.
         """
         if not (self.names or self.begins_with_input):
@@ -136,8 +137,7 @@ class RowColumns:
         return [*self._renamed(given), *self._hidden(given)]
 
     def ours(self, given: Iterable[str]) -> dict[str, str]:
-        """Return the columns of the answer in a table by what they hold: their names, which none
-        of the input's has."""
+        """Return the answer columns of a table by content: names that no input column has."""
         taken = set(given)
         return {
             ANSWER: self._free(self.answer, taken),
@@ -210,12 +210,12 @@ class RowColumns:
 
 
 def path_in_input(name: str) -> str:
-    """Return where a column of the input is there, be it named with `input.` or without."""
+    """Return the path of an input column in the input, without the prefix `input.`."""
     return name.removeprefix(INPUT_PREFIX)
 
 
 def _check(name: str, answer: str) -> None:
-    """Refuse a path that cannot lead anywhere, whatever the rows are."""
+    """Refuse a path that is invalid for all rows."""
     key, *rest = name.split(".")
     if key == answer and name != answer:
         key = "text"
@@ -250,7 +250,7 @@ def _check(name: str, answer: str) -> None:
 
 
 def _schema_keys(structure: Structure | None) -> list[str] | None:
-    """Return the keys of an object that a JSON schema allows, None if it does not name them all."""
+    """Return the keys of an object that a JSON schema allows, None if it does not list them all."""
     if structure is None or structure.field != "json_schema":
         return None
     schema = json.loads(structure.text)
@@ -277,10 +277,10 @@ def _refused(why: str) -> UsageError:
 
 
 class RowShaper:
-    """Makes columns of rows as the journal has them, and keeps what to tell of them.
+    """Makes columns of journal rows, and collects warnings.
 
-    `given` are the columns of the input, in order; `json_keys` those of answers that are JSON,
-    where each is a column.
+    `given` are the columns of the input, in order; `json_keys` those of JSON answers that become
+    columns.
     """
 
     def __init__(
@@ -309,11 +309,11 @@ class RowShaper:
         return (*self._columns.names, *self._json_keys) if self._columns.names else None
 
     def line(self, line: bytes) -> bytes:
-        """Return a line of JSON with the columns of the row in `line`."""
+        """Return the JSON line with the columns of the row in `line`."""
         return json_text(self.of(json.loads(line))).encode("utf-8", "replace") + b"\n"
 
     def of(self, written: OutputColumns) -> OutputColumns:
-        """Return the columns of a row; what it does not have is null."""
+        """Return the columns of a row; missing ones are null."""
         row = RowParts(written)
         names = self._columns.names
         found: dict[str, Any] = {}
@@ -336,7 +336,7 @@ class RowShaper:
         return found
 
     def type_of(self, name: str) -> ValueType | KeptType | None:
-        """Return the type of a column in a table, None if it is found by looking at its values."""
+        """Return the type of a column in a table, None if it is inferred from the values."""
         if self._columns.begins_with_input and name in self._given:
             return self._kept(name)
         if name in self._ours.values() or name == self._columns.answer:
@@ -348,13 +348,13 @@ class RowShaper:
         return None if self.is_json(name) else known_type(name, flat=self._columns.flatten)
 
     def is_json(self, name: str) -> bool:
-        """Whether a column is of answers that are JSON."""
+        """Whether a column belongs to JSON answers."""
         return name in self._json_keys or (
             name in self._columns.names and name.startswith(JSON_PREFIX)
         )
 
     def warnings(self) -> list[str]:
-        """Return what to tell of the rows that were made columns of."""
+        """Return the warnings about the shaped rows."""
         told = []
         if self._unseen:
             told.append(f"{option('columns')}: no row has {', '.join(sorted(self._unseen))}")
@@ -366,7 +366,7 @@ class RowShaper:
         return told
 
     def _kept(self, name: str) -> KeptType | None:
-        """Return the type of a column of the input, if its table says it."""
+        """Return the type of a column of the input, if its table has one."""
         names = getattr(self._schema, "names", ())
         if name not in names:
             return None
@@ -374,7 +374,7 @@ class RowShaper:
         return KeptType(kind) if is_kept(kind) else None
 
     def _is_text(self, name: str) -> bool:
-        """Whether an object is written as a text, since a table has a column for it."""
+        """Whether an object is written as text, since a table has one column for it."""
         return name == ERROR and self._columns.is_table and not self._columns.is_whole
 
     def _look_up(self, row: "RowParts", name: str) -> JSONValue | object:
@@ -398,8 +398,10 @@ class RowShaper:
 
 
 def json_keys_of(rows: Iterable[OutputColumns]) -> tuple[list[str], bool]:
-    """Return the keys of all answers that are JSON objects, in order of their first answer, and
-    whether there are more than a table may have columns."""
+    """Return the keys of all JSON object answers, in order of their first answer.
+
+    The second value tells whether there are more than a table may have columns.
+    """
     keys: dict[str, None] = {}
     for row in rows:
         answer = RowParts(row).json_answer
@@ -429,11 +431,13 @@ def _column_name(name: str) -> str:
 
 INPUT, USED = "input", "used"
 MISSING = object()
-_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*", re.DOTALL)  # as chat models quote it
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*", re.DOTALL)  # as quoted by chat models
 
 
 class RowParts:
-    """`public` is the row as it is written elsewhere, `given` are all columns of its input."""
+    """Views of a journal row: `public` is its form in other outputs, `given` are all columns of its
+    input.
+    """
 
     def __init__(self, row: OutputColumns) -> None:
         used, given = row.get(USED), row.get(INPUT)
@@ -451,14 +455,14 @@ class RowParts:
 
     @property
     def json_answer(self) -> JSONValue | object:
-        """What the answer says in JSON, also where a chat model has fenced it as code."""
+        """The answer parsed as JSON, also in a code fence of a chat model."""
         if not self._is_read:
             self._is_read, text = True, self.answer(ANSWER)
             self._json = MISSING if text is None else _json_value(text)
         return self._json
 
     def answer(self, what: str) -> str | None:
-        """Return text, finish reason or error of a row, in whichever format it is answered."""
+        """Return text, finish reason or error of a row in either format."""
         if "response" not in self.public:
             value = self.public.get("text" if what == ANSWER else what)
             return _error_text(value) if isinstance(value, dict) else value  # type: ignore[return-value]
@@ -484,7 +488,7 @@ def _error_text(error: OutputColumns) -> str:
 
 
 def follow(value: JSONValue, path: str) -> JSONValue | object:
-    """Return what a path leads to. Keys with dots of their own are tried whole first."""
+    """Return the value at a path. Keys that contain dots are tried first."""
     if isinstance(value, list):
         place, _, rest = path.partition(".")
         if not place.isdecimal() or not place.isascii() or int(place[:9]) >= len(value):

@@ -18,7 +18,7 @@ MAX_DIGITS = 10
 
 
 def row_index(named: str) -> int | None:
-    """Return the index that `named` is, None if it is an id: not a number, or after `id:`."""
+    """Return the index in `named`, None for an id: not a number, or after `id:`."""
     if named.isdecimal() and named.isascii() and len(named) <= MAX_DIGITS:
         return int(named)
     return None
@@ -61,7 +61,7 @@ def _id_of(name: str) -> str:
 
 
 def _as_written(row_id: str) -> bytes:
-    """Return the id as it is written in a line, be it a string or a number."""
+    """Return the id in its written form, a string or a number."""
     return json.dumps(row_id, ensure_ascii=False).encode("utf-8", "replace").strip(b'"')
 
 

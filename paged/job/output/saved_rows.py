@@ -1,6 +1,6 @@
 """Rows of an earlier output, read back: finished rows of a resumed run, and answers to reuse.
 
-Values are validated as strictly as a run writes them, whoever wrote the file.
+Values are validated as strictly as a run writes them, since the file may have another author.
 """
 
 import json
@@ -19,7 +19,7 @@ from pagedrun.paged.values.request import FinishReason, SampleOutput
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """A whole line of the output: its row and its place."""
+    """Position of a complete output line."""
 
     index: int
     offset: int
@@ -29,10 +29,10 @@ class FinishedRow:
 
 @dataclass(slots=True)
 class FinishedRows:
-    """The rows in an output file, by index. `num_bytes` is where the last whole line ends.
+    """Rows of an output file, by index. `num_bytes` is the end of the last complete line.
 
-    A run that was killed may have left a part of a line at the end; it is not counted. With
-    `is_all`, the rows are all there are, in files that were made of them, and have no lines.
+    A killed run may have left a partial line at the end; it is ignored. With `is_all`, the rows are
+    complete, in converted files, and have no lines.
     """
 
     rows: dict[int, FinishedRow] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class FinishedRows:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.endswith(b"\n"):
-                        break  # torn: the run died while writing it
+                        break  # partial: the run died while writing it
                     found._take(path, number, line)
         except OSError as error:
             raise UsageError(
@@ -57,16 +57,16 @@ class FinishedRows:
 
     @classmethod
     def all(cls, num_rows: int) -> "FinishedRows":
-        """Return what a run has left that answered every row and made its files of them."""
+        """Return the rows of a run that answered everything and converted its journal."""
         return cls({i: FinishedRow(i, 0, 0, False) for i in range(num_rows)}, is_all=True)
 
     @property
     def num_failed(self) -> int:
-        """Rows that have an error for an answer."""
+        """Rows with an error."""
         return sum(row.has_failed for row in self.rows.values())
 
     def answered(self) -> Iterator[FinishedRow]:
-        """Yield the rows that are answered, in the order of the file."""
+        """Yield the answered rows, in the order of the file."""
         return (row for row in self.rows.values() if not row.has_failed)
 
     def _take(self, path: str, number: int, line: bytes) -> None:
@@ -92,7 +92,7 @@ ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows
 
 @dataclass(frozen=True, slots=True)
 class SavedRow:
-    """A row of an output in either format: its index, its ids as text, and its JSON object."""
+    """Row of an output in either format: its index, its ids as text, and its JSON object."""
 
     index: int
     ids: tuple[str, ...]
@@ -121,7 +121,7 @@ class SavedRow:
 
     @property
     def body(self) -> dict[str, JSONValue]:
-        """The object with the answer: the row, or the body of an OpenAI response."""
+        """Object with the answer: the row, or the body of an OpenAI response."""
         response = self.fields.get("response")
         if not isinstance(response, dict):
             return self.fields
@@ -135,7 +135,7 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class SavedAnswer:
-    """The parts of a completion that are in a line; see `OutputRow`."""
+    """Parts of a completion in a line; see `OutputRow`."""
 
     outputs: tuple[SampleOutput, ...]
     num_cached_tokens: int
@@ -144,7 +144,7 @@ class SavedAnswer:
 
     @classmethod
     def parse(cls, line: bytes) -> "SavedAnswer | None":
-        """Return the answer that a line holds; None if it is none, or not in our own format."""
+        """Return the answer of a line; None if it is invalid, or not in our own format."""
         try:
             row = _object(json.loads(line, parse_constant=_refuse))
             if row["error"] is not None:

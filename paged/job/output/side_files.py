@@ -38,7 +38,7 @@ from pagedrun.paged.values.errors import UsageError, as_flag, option, spelled
 
 
 class SideFiles:
-    """Writes report, manifest, snapshot and state of a job; none of an output that is a stream."""
+    """Writer of report, manifest, snapshot and state of a job; writes none beside a stream."""
 
     def __init__(self, config: JobConfig, listener: JobListener) -> None:
         self._config = config
@@ -46,18 +46,19 @@ class SideFiles:
 
     @property
     def has_report(self) -> bool:
-        """Whether the report of an earlier run is there."""
+        """Whether the report of an earlier run exists."""
         path = self._config.report_path
         return path is not None and path.exists()
 
     def begin(self) -> None:
-        """Remove report and snapshot of an earlier run: if this one is cut off, nobody shall take
-        them for its own."""
+        """Remove report and snapshot of an earlier run, so that they are not taken for those of
+        this one.
+        """
         snapshot = self._config.snapshot_path
         of_replicas = [] if snapshot is None else replica_snapshots(snapshot)
         for path in (self._config.report_path, snapshot, *of_replicas):
             if path is not None:
-                with suppress(OSError):  # then writing the new one raises
+                with suppress(OSError):  # writing the new one will raise
                     path.unlink(missing_ok=True)
 
     def write_report(self, report: JobReport) -> None:
@@ -67,14 +68,16 @@ class SideFiles:
             _write(path, report)
 
     def write_manifest(self, manifest: Manifest, status: JobStatus, tally: Tally) -> None:
-        """Write the manifest as of now. Raises `OutputError`."""
+        """Write the current manifest. Raises `OutputError`."""
         path = self._config.manifest_path
         if path is not None:
             _write(path, manifest.at(status, tally.rows()))
 
     def write_snapshot(self, snapshot: Snapshot | Mapping[int, Snapshot]) -> None:
-        """Write where every block was, of replicas each one's by its number; a view of what is
-        done, so a failure costs only that."""
+        """Write the history of blocks, for replicas one file each.
+
+        A failure costs only the snapshot.
+        """
         path = self._config.snapshot_path
         if path is None:
             return
@@ -93,7 +96,7 @@ class SideFiles:
                 )
 
     def write_state(self, state: Mapping[str, object]) -> str:
-        """Write the state of an engine that does not go on; return where it is."""
+        """Write the state of a stalled engine; return its path."""
         path = self._config.state_path
         if path is None:
             return f"its state: {json.dumps(state)}"
@@ -112,7 +115,7 @@ def _write(path: Path, value: object) -> None:
 
 
 def empty_engine_report() -> EngineReport:
-    """Return the engine's part of the report for a run in which it had nothing to do."""
+    """Return the engine's part of the report of a run without engine."""
     return {
         "tokens": _zeros(TokenFigures),
         "time": _zeros(TimeFigures),
@@ -136,10 +139,10 @@ def job_report(
     template_advice: TemplateAdvice | None = None,
     ignore_eos: bool = False,
 ) -> JobReport:
-    """Return the whole report, rows first, what is off last.
+    """Return the complete report, rows first, disabled features last.
 
-    `template_advice` is what `TemplateAdvisor` found, None if it was not asked. With `ignore_eos`
-    answers were meant to be as long as they may be.
+    `template_advice` is the result of `TemplateAdvisor`, if any. With `ignore_eos` answers were
+    meant to reach their limits.
     """
     of_answers: AnswersPart = {}
     if (accuracy := tally.accuracy()) is not None:
@@ -175,7 +178,7 @@ def _zeros(kind: type[Section]) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """An output and the files beside it; None for what is not there."""
+    """Output and its side files; None for missing ones."""
 
     output: Path | None
     report: Path | None
@@ -184,10 +187,10 @@ class RunFiles:
 
     @classmethod
     def find(cls, target: Path) -> "RunFiles":
-        """Return the files of the run that `target` is one of; any of them may be named.
+        """Return the files of the run to which `target`, any of them, belongs.
 
-        A report or a snapshot may have another name than the run gives it: then it is alone.
-        Raises `UsageError` if there is no such file, or no run left it.
+        A report or a snapshot may have been renamed: then it is alone. Raises `UsageError` if there
+        is no such file, or no run wrote it.
         """
         for suffix in (REPORT_SUFFIX, SNAPSHOT_SUFFIX, MANIFEST_SUFFIX):
             if target.name.endswith(suffix) and len(target.name) > len(suffix):
@@ -228,7 +231,7 @@ class RunFiles:
     def of_replica(self, number: int) -> "RunFiles":
         """Return the files of one replica of the run, which has no report of its own.
 
-        Raises `UsageError` if it left none.
+        Raises `UsageError` if it has none.
         """
         known = next(each for each in (self.output, self.report, self.manifest) if each is not None)
         name = known.name
@@ -244,18 +247,18 @@ class RunFiles:
         return RunFiles(self.output, None, path, self.manifest)
 
     def status(self) -> JobStatus | None:
-        """Return how far the last run came by its manifest, None if that does not tell."""
+        """Return the status of the last run by its manifest, None without one."""
         return None if self.manifest is None else read_status(self.manifest)
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return the paths, null for those that are not there."""
+        """Return the paths, null for missing files."""
         names = ("output", "report", "snapshot", "manifest")
         paths = {name: getattr(self, name) for name in names}
         return {name: None if path is None else _text(path) for name, path in paths.items()}
 
 
 def _text(path: Path) -> str:
-    """Return a path as UTF-8 can hold it: a name on a disk may be any bytes."""
+    """Return a path as valid UTF-8: file names may be any bytes."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -270,14 +273,14 @@ def _check_exists(target: Path) -> None:
 
 
 def replica_snapshot(path: Path, number: int) -> Path:
-    """Return where the snapshot of a replica is; path: that of a run of one engine."""
+    """Return the snapshot path of a replica; path: that of a run of one engine."""
     return path.with_name(
         f"{path.name.removesuffix(SNAPSHOT_SUFFIX)}.replica-{number}{SNAPSHOT_SUFFIX}"
     )
 
 
 def replica_snapshots(path: Path) -> list[Path]:
-    """Return those that are there."""
+    """Return the existing snapshot paths of replicas."""
     stem = path.name.removesuffix(SNAPSHOT_SUFFIX)
     begin, end = f"{stem}.replica-", SNAPSHOT_SUFFIX
     try:

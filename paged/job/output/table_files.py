@@ -23,7 +23,7 @@ from pagedrun.paged.job.output.row_columns import OutputColumns, RowShaper
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.json_value import JSONValue
 
-# A row group is in memory as Python objects, then as a table.
+# A row group is held as Python objects, then as a table.
 GROUP_ROWS = 16_384
 GROUP_BYTES = 2**24  # of the rows as JSON
 
@@ -43,7 +43,7 @@ def require_pyarrow(output: str) -> None:
 
 
 def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnTypes:
-    """Return the type of each column that a row has; the first of two passes."""
+    """Return the type of each column of the rows; the first of two passes."""
     known: dict[str, ValueType | KeptType | None] = {}
     found: dict[str, ValueType | KeptType] = {}
     for name in shaper.names or ():
@@ -120,7 +120,7 @@ def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> An
 
 
 def _arrow_type(kind: ValueType | KeptType) -> Any:
-    """Return Arrow's type. What nothing is known of is text, as is an object without keys."""
+    """Return Arrow's type. Unknown types and objects without keys are text."""
     import pyarrow
 
     match kind:
@@ -140,7 +140,7 @@ def _arrow_type(kind: ValueType | KeptType) -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """What pyarrow writes, until it is taken."""
+    """File object that collects the bytes written by pyarrow."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -158,21 +158,21 @@ class _Sink(io.RawIOBase):
         return len(data)
 
     def take(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return the bytes written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
 
 
 def column_names(rows: Iterable[OutputColumns]) -> list[str]:
-    """Return the columns of all rows, in the order in which they come."""
+    """Return the columns of all rows, in order of first occurrence."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def csv_lines(rows: Iterable[OutputColumns], names: Sequence[str]) -> Iterator[bytes]:
     """Yield the header and each row's record, in UTF-8, each with its newline.
 
-    Quotes are those of RFC 4180. Text is quoted, so that an empty one differs from null, which is
-    an empty cell; lists and objects are their JSON text.
+    Quotes are those of RFC 4180. Text is quoted, so that an empty one differs from null, an empty
+    cell; lists and objects are written as JSON text.
     """
     yield _record(names)
     for row in rows:

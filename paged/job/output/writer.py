@@ -15,7 +15,7 @@ from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import EngineError
 
-# Rows that are on their way to the disk for longer, or that are more, are waited for.
+# Rows are synced to disk after this time and this number.
 SYNC_SECONDS = 1.0
 SYNC_ROWS = 4096
 
@@ -33,16 +33,16 @@ def row_line(row: Indexed) -> bytes:
     text = json.dumps(
         row, default=json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
     )
-    # "replace": a model's text is the engine's to keep whole, but a row is never lost for it.
+    # "replace": a row is never lost for invalid text of a model.
     return text.encode("utf-8", "replace") + b"\n"
 
 
 class RowWriter:
-    """Appends rows to a claimed output. With `ordered`, `finish` sorts them by their index; of a
-    journal, which other files are made of, `sorted_lines` yields them so.
+    """Appends rows to a claimed output.
 
-    `hold` keeps signals away while a row is being written. `shape` makes of a row's line that which
-    is written.
+    With `ordered`, `finish` sorts them by their index; for a journal, `sorted_lines` yields them
+    sorted. `hold` blocks signals while a row is written. `shape` converts a row's line to its
+    written form.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class RowWriter:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether another run can go on with the output."""
+        """Whether another run can resume the output."""
         return self._output.is_regular
 
     def begin(self, finished: FinishedRows | None = None) -> None:
-        """Drop what an earlier run left in the output, but whole rows if it is `finished` that they
-        are; call once, before the first row.
+        """Keep the `finished` rows of the output and drop everything else; call once, before the
+        first row.
         """
         finished = finished or FinishedRows()
         self._output.begin(finished.num_bytes)
@@ -102,7 +102,7 @@ class RowWriter:
         return data
 
     def sync_if_due(self) -> None:
-        """Make the rows durable if they have waited long enough; call it now and then."""
+        """Sync rows that have waited long enough; call it regularly."""
         if self._num_unsynced >= SYNC_ROWS or (
             self._num_unsynced and self._clock() - self._synced >= SYNC_SECONDS
         ):
@@ -115,10 +115,10 @@ class RowWriter:
         self._num_unsynced = 0
 
     def finish(self, num_rows: int) -> None:
-        """Make all rows durable and put them in input order if that was asked.
+        """Sync all rows, and sort them if requested.
 
-        Raises `OutputError` if the output does not hold what was written to it, and `EngineError`
-        if that is not `num_rows` rows.
+        Raises `OutputError` if the output does not hold the written bytes, and `EngineError` unless
+        it has `num_rows` rows.
         """
         self.sync()
         self._output.check()
@@ -131,8 +131,9 @@ class RowWriter:
             self._sort()
 
     def sorted_lines(self) -> Iterator[bytes]:
-        """Yield the rows in input order, each with its newline; of a journal, or an `ordered`
-        output that is not sorted yet."""
+        """Yield the rows in input order, each with its newline, of a journal or an
+        unsorted output.
+        """
         for _, offset, num_bytes in sorted(self._spans or ()):
             yield self._output.read(offset, num_bytes)
 
@@ -148,7 +149,7 @@ class RowWriter:
             ) from error
 
 
-LEAST_ROW_BYTES = 220  # the keys of an output row, whatever is in it
+LEAST_ROW_BYTES = 220  # the keys of an output row
 TOKEN_BYTES = 10  # of an answer: its id and its part of the text
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -156,7 +157,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def space_warning(output: OutputFile, rows: Sequence[JobRow], *, copies: int) -> str | None:
     """Return a warning if the output's disk clearly has too little room for `rows`.
 
-    copies: how often a row is written before the first of them goes.
+    copies: number of times a row is written before the first copy is removed.
     """
     if not output.is_regular:
         return None
@@ -178,9 +179,9 @@ def space_warning(output: OutputFile, rows: Sequence[JobRow], *, copies: int) ->
 
 
 def missing_space(error: OutputError, num_bytes: int, num_rows: int, num_left: int) -> str | None:
-    """Return how much room the rows that are left need, if it is that what they lack.
+    """Return the space needed by the remaining rows, if the disk is full.
 
-    num_bytes, num_rows: what is in the output.
+    num_bytes, num_rows: contents of the output so far.
     """
     if error.errno not in FULL or not num_rows or not num_left:
         return None
