@@ -1,1 +1,1 @@
-"""Text to token ids and back; templates, and the sandbox in which they run."""
+"""Tokenizers, prompts and answers: text to token ids and back, templates and their sandbox."""

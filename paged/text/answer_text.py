@@ -19,7 +19,7 @@ Decode = Callable[[list[int]], str]
 
 
 class AnswerText:
-    """The texts of all answers with one tokenizer."""
+    """Texts of all answers with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -28,21 +28,21 @@ class AnswerText:
         self._decoders: dict[tuple[bool, ReasoningTags | None], Decode] = {}
 
     def decoder(self, params: SamplingParams) -> Decode:
-        """Return what makes text of token ids. Tags stay in it, though they may be special."""
+        """Return the decoder of token ids for answers. It keeps tags, even special ones."""
         skips, tags = params.skip_special_tokens, self._tags_of(params)
         if (skips, tags) not in self._decoders:
             self._decoders[skips, tags] = self._decoder(tags, skips_special=skips)
         return self._decoders[skips, tags]
 
     def text(self, request: Request, token_ids: list[int]) -> str:
-        """Return the text of an answer's tokens: of their last message, if they are in channels."""
+        """Return the text of an answer's tokens; in channels, of their last message."""
         if self._channels_of(request.params) is not None:
             messages = self._messages(request, token_ids)
             token_ids = messages[-1].token_ids if messages else []
         return self.decoder(request.params)(token_ids)
 
     def num_early(self, request: Request, token_ids: list[int], num_tokens: int) -> int:
-        """Return how many characters of their `text` the first `num_tokens` tokens make."""
+        """Return the number of characters of `text` that the first `num_tokens` tokens make."""
         early = token_ids[:num_tokens]
         if self._channels_of(request.params) is not None:
             messages = len(self._messages(request, token_ids))
@@ -51,10 +51,10 @@ class AnswerText:
         return len(self.text(request, early))
 
     def split(self, request: Request, token_ids: list[int], text: str) -> tuple[str | None, str]:
-        """Return an answer's thought, None without one, and the text without it.
+        """Return an answer's reasoning, None without any, and the text without it.
 
-        `text` is that of the tokens, or its beginning. Before a structure there is no thought that
-        was not opened.
+        `text` is that of the tokens, or its beginning. Before a structure, reasoning needs its
+        opening tag.
         """
         params = request.params
         if self._channels_of(params) is not None:
@@ -68,7 +68,7 @@ class AnswerText:
         return tags.split(text, self._prompt_end(request, tags), must_open=must_open)
 
     def thought(self, request: Request) -> Thinking | None:
-        """Return what an answer to a request may begin with; None if it has no thought."""
+        """Return the reasoning state of an answer to a request; None without reasoning."""
         channels, decode = self._channels_of(request.params), self.decoder(request.params)
         if channels is not None:
             reader = ChannelReader(channels, decode, request.prompt_token_ids)
@@ -82,7 +82,7 @@ class AnswerText:
         return Thought(tags, decode, is_open=tags.opened_by(prompt))
 
     def closing(self, params: SamplingParams) -> tuple[int, ...]:
-        """Return the tokens that close a thought in answers with these parameters."""
+        """Return the tokens that close reasoning in answers with these parameters."""
         channels, tags = self._channels_of(params), self._tags_of(params)
         if channels is not None:
             return channels.closing
@@ -108,7 +108,7 @@ class AnswerText:
         return self._channels if params.reasoning_tags == AUTO else None
 
     def _tags_of(self, params: SamplingParams) -> ReasoningTags | None:
-        """Return what marks thoughts in answers with these parameters, None if nothing does."""
+        """Return the reasoning tags of answers with these parameters, None without any."""
         setting = params.reasoning_tags
         if setting not in self._tags:
             self._tags[setting] = ReasoningTags.of(setting, self._tokenizer.chat_template)
@@ -123,17 +123,17 @@ class AnswerText:
         return reader.messages
 
     def _prompt_end(self, request: Request, tags: ReasoningTags) -> str:
-        """Return the end of a prompt, which may open or close a thought."""
+        """Return the end of a prompt, which may open or close reasoning."""
         last = list(request.prompt_token_ids[-tags.most_tokens :])
         return self._tokenizer.decode(last, skip_special_tokens=False)
 
 
 class StreamedAnswer:
-    """What is certain of an answer so far: `thought` and `text` only grow.
+    """Final part of an unfinished answer: `thought` and `text` only grow.
 
-    Held back is what later tokens may change: a character that is not all there, the beginning of a
-    stop string or of the tag that ends a thought, and any text while there may be a thought before
-    it. Whoever decides when the answer ends feeds no token that ends it.
+    Text that later tokens may change is held back: an incomplete character, the beginning of a stop
+    string or of the closing tag, and any text while reasoning may come before it. The caller feeds
+    no token that ends the answer.
     """
 
     def __init__(self, texts: AnswerText, request: Request) -> None:
@@ -158,7 +158,7 @@ class StreamedAnswer:
             self._settle()
 
     def _is_shown(self, token: int) -> bool:
-        """Take note of a token; return whether it is one of the text, thought and tags included.
+        """Add a token; return whether it is visible, reasoning and tags included.
 
         In channels only the answer itself is.
         """
@@ -186,7 +186,7 @@ class StreamedAnswer:
 
 
 def _before_beginning_of(endings: Iterable[str], text: str) -> str:
-    """Return a text without the longest beginning of one of these that it ends with."""
+    """Return a text without its longest suffix that begins one of these strings."""
     longest = max(
         (
             length

@@ -25,9 +25,9 @@ def has_channels(chat_template: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The tokens that begin a message, name its channel, begin its content, and end it.
+    """Tokens that begin a message, name its channel, begin its content, and end it.
 
-    `closing` are those that end a thought and begin the answer.
+    `closing` are those that end reasoning and begin the answer.
     """
 
     start: int
@@ -38,7 +38,7 @@ class Channels:
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "Channels | None":
-        """Return those of a tokenizer whose template has channels, None for another."""
+        """Return the channel tokens of a tokenizer, None if its template has no channels."""
         if not has_channels(tokenizer.chat_template):
             return None
         start, channel, message, *ends = map(
@@ -54,14 +54,14 @@ class Channels:
 
 @dataclass(slots=True)
 class Message:
-    """A message of an answer; `channel` is None for what is in none."""
+    """Message of an answer; `channel` is None outside all channels."""
 
     channel: str | None
     token_ids: list[int] = field(default_factory=list)
 
 
 class ChannelReader:
-    """Takes the tokens of an answer one by one, and tells them apart into `messages`."""
+    """Parser of an answer's tokens, one by one, into `messages`."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class ChannelReader:
         decode: Callable[[list[int]], str],
         prompt: Sequence[int],
     ) -> None:
-        """prompt: whose last message may be begun, for the answer to go on with."""
+        """prompt: its last message may be unfinished, to be continued by the answer."""
         self._channels = channels
         self._decode = decode
-        self._header: list[int] | None = None  # what was taken of it; None within a content
-        self._unmarked: list[int] = []  # where a mark should have come first
+        self._header: list[int] | None = None  # tokens of the header; None within a content
+        self._unmarked: list[int] = []  # without a mark at the start of a message
         self._messages = [Message(None)]
         for token in prompt[_last(prompt, channels.start) :]:
             self.take(token)
@@ -82,7 +82,7 @@ class ChannelReader:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages so far, the last of which may go on; a text without marks is one."""
+        """Messages so far, the last of which may be unfinished; a text without marks is one."""
         if not self._messages and self._unmarked:
             return [Message(None, self._unmarked)]
         return self._messages
@@ -98,7 +98,7 @@ class ChannelReader:
         return not self.is_header and self._messages[-1].channel in (ANSWER, None)
 
     def take(self, token: int) -> None:
-        """Go on by a token."""
+        """Add a token."""
         marks = self._channels
         if token == marks.start or token in marks.ends:
             self._begin([])
@@ -116,11 +116,11 @@ class ChannelReader:
 
     def _begin(self, header: list[int]) -> None:
         if not self.is_header and self._messages[-1] == Message(None):
-            self._messages.pop()  # nothing was there
+            self._messages.pop()  # empty
         self._header, self._unmarked = header, []
 
     def _name(self, header: list[int]) -> str | None:
-        """Return what follows the channel's mark, up to a blank; None if there is no such mark."""
+        """Return the name after the channel's mark, up to a blank; None without such a mark."""
         if header[:1] != [self._channels.channel]:
             return None
         words = self._decode(header[1:]).split()
@@ -128,10 +128,10 @@ class ChannelReader:
 
 
 def split_messages(messages: Sequence[Message], contents: Sequence[str]) -> tuple[str | None, str]:
-    """Return the thought, None if there is none, and the answer, of messages with these contents.
+    """Return reasoning, None without any, and answer of messages with these contents.
 
     The answer begins with the first message of its channel; without one it is the last message,
-    such as a call of a tool, unless that is a thought, which was cut.
+    such as a call of a tool, unless that is interrupted reasoning.
     """
     names = [message.channel for message in messages]
     if ANSWER in names:
@@ -143,23 +143,23 @@ def split_messages(messages: Sequence[Message], contents: Sequence[str]) -> tupl
 
 
 def _last(tokens: Sequence[int], wanted: int) -> int:
-    """Return the place of the last token that is the one wanted, the end if there is none."""
+    """Return the last position of a token, the length if it does not occur."""
     places = range(len(tokens) - 1, -1, -1)
     return next((place for place in places if tokens[place] == wanted), len(tokens))
 
 
 class ChannelThought:
-    """Follows the tokens of an answer until they are those of the answer itself; see `Thinking`."""
+    """Reasoning in channels, followed until the tokens of the answer begin; see `Thinking`."""
 
     tags = None
-    end = ""  # which no tag closes
+    end = ""  # without tags
 
     def __init__(self, reader: ChannelReader) -> None:
         self._reader = reader
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer is still to begin."""
+        """Whether the answer has not begun."""
         return not self._reader.is_answer
 
     @property
@@ -169,9 +169,9 @@ class ChannelThought:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token is one of a thought, rather than between two messages."""
+        """Whether the next token is one of reasoning, rather than between two messages."""
         return self.is_open and not self._reader.is_header
 
     def take(self, token_id: int) -> None:
-        """Go on by the next token of the answer."""
+        """Add the next token of the answer."""
         self._reader.take(token_id)

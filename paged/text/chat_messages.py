@@ -1,7 +1,7 @@
 """Chat messages: validation of a row's messages, and their form in chat templates.
 
-Roles, text and tool calls are checked strictly, because a role becomes part of the chat's markup
-and would be obeyed. Tool calls have their arguments as JSON text in OpenAI's messages, while chat
+Roles, text and tool calls are checked strictly, because a role becomes part of the chat's markup,
+which the model obeys. Tool calls have their arguments as JSON text in OpenAI's messages, while chat
 templates iterate over objects.
 """
 
@@ -13,12 +13,12 @@ from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.prompt_input import ChatMessage
 
 SYSTEM_ROLES = ("system", "developer")
-# A role is part of the chat's markup, where whatever a row says would be obeyed.
+# Roles become part of the chat's markup, so only known ones are accepted.
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _IMAGES = ("image", "image_url", "input_image")
 _KEYS = ("role", "content", "name")
 
-# What a message's thought is called; templates read the first, and those of gpt-oss the second.
+# Names of a message's reasoning; templates read the first, those of gpt-oss the second.
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 _KEYS_OF_ROLE = {"assistant": ("tool_calls", *REASONING_KEYS), "tool": ("tool_call_id",)}
@@ -27,9 +27,9 @@ _KEYS_OF_ROLE = {"assistant": ("tool_calls", *REASONING_KEYS), "tool": ("tool_ca
 def parse_messages(value: object) -> list[ChatMessage]:
     """Return the messages as role and text, parts of type "text" joined by newlines.
 
-    A message of the assistant may have called tools instead, and thought before. Raises `RowError`:
-    `empty_prompt` for no message at all, `unsupported_content` for anything that is not a list of
-    known roles with text (images, null), or asks nothing.
+    A message of the assistant may have tool calls instead, and reasoning. Raises `RowError`:
+    `empty_prompt` without messages, `unsupported_content` for anything but a list of known roles
+    with text (images, null), or without a user message.
     """
     if not isinstance(value, list):
         raise _unsupported("messages must be a list")
@@ -95,9 +95,9 @@ def _unsupported(reason: str) -> RowError:
 def parse_tool_calls(value: object, where: str) -> list[JSONValue]:
     """Return the calls of a message, their arguments as objects.
 
-    OpenAI's messages have arguments as JSON text, while templates walk through them. A call is an
-    object with a `function`, or such a function itself; what else it holds is kept. Raises
-    `RowError` (`unsupported_content`), which names the message as `where`.
+    OpenAI's messages have arguments as JSON text, while templates iterate over objects. A call is
+    an object with a `function`, or such a function itself; other keys are kept. Raises `RowError`
+    (`unsupported_content`), which names the message as `where`.
     """
     if not isinstance(value, list) or not value:
         raise _unsupported(f"{where}.tool_calls must be a list of at least one call")
@@ -119,9 +119,9 @@ def _function(function: object, where: str) -> dict[str, JSONValue]:
 
 
 def _arguments(value: object, where: str) -> dict[str, JSONValue]:
-    """Return an object, empty for none at all."""
+    """Return an object, empty without arguments."""
     if isinstance(value, str):
-        with suppress(ValueError, RecursionError):  # what is no JSON is no object either
+        with suppress(ValueError, RecursionError):  # invalid JSON is refused below
             value = json.loads(value or "{}")
     if value is None:
         return {}
@@ -130,15 +130,15 @@ def _arguments(value: object, where: str) -> dict[str, JSONValue]:
     return value
 
 
-_OPEN_END = "<the answer goes on here> "  # at the end of a message; whoever trims takes the blank
+_OPEN_END = "<the answer goes on here> "  # at the end of a message; trimming removes only the blank
 
 
 def checked_messages(messages: object) -> list[dict[str, object]]:
     """Return messages with their text, parts of type "text" joined by newlines.
 
-    As in Transformers, what is null is left out, and a thought is there under every name that
+    As in Transformers, null values are dropped, and reasoning is present under every name that
     templates read. Arguments of tool calls are objects. Raises `RowError` (`unsupported_content`)
-    for what is no list of messages.
+    for anything but a list of messages.
     """
     if not isinstance(messages, list) or not messages:
         raise RowError(
@@ -156,7 +156,7 @@ def checked_messages(messages: object) -> list[dict[str, object]]:
 
 
 def with_open_end(message: dict[str, object]) -> dict[str, object]:
-    """Return a message whose end can be found in the text of its chat."""
+    """Return a message with a mark at its end, to find that in the text of its chat."""
     content = message.get("content")
     if not isinstance(content, str):
         raise RowError("unsupported_content", "the last message has no text", param="messages")
@@ -164,7 +164,7 @@ def with_open_end(message: dict[str, object]) -> dict[str, object]:
 
 
 def up_to_open_end(text: str) -> str:
-    """Return the text of a chat up to where its last message ends.
+    """Return the text of a chat up to the mark of its last message.
 
     A template that trims messages would have trimmed this one too.
     """

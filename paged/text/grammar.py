@@ -36,22 +36,21 @@ if TYPE_CHECKING:
 TokenMask = NDArray[np.int32]
 """[ceil(vocab_size / 32)] int32: bit i of word w allows token 32 w + i."""
 
-# Between the parts of JSON: nothing, a space, or one new line with its indentation. Without an end,
-# some models write nothing else. A schema's own `x-guidance` may say otherwise.
+# White space between the parts of JSON: none, a space, or one newline with its indentation. Without
+# a limit, some models write nothing else. A schema's own `x-guidance` may override it.
 _WHITESPACE = {"whitespace_pattern": r" |\n[ \t]{0,32}"}
-# What a grammar may cost. These count work and not time, so that the same rows are refused on
+# Limits of a grammar's cost. They count work and not time, so that the same rows are refused on
 # every machine. The first bounds memory: a state takes about 2 kB. The second, about a second of
-# work in one step, is out of reach of what keeps to the first.
+# work in one step, is out of reach of grammars within the first.
 _LIMITS = {"max_lexer_states": 50_000, "step_lexer_fuel": 20_000_000, "verbose_errors": False}
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar at its beginning, never moved from there; `first_mask` is of the first token.
+    """Grammar at its start, never advanced; `first_mask` allows the first token.
 
-    Copies of `start` share what they find out about the grammar, which is what makes them quick,
-    and the limits of it: one may be refused for what others have used up. `fresh` makes one that
-    shares nothing.
+    Copies of `start` share their cache, which makes them fast, and its limits: one may fail for the
+    work of others. `fresh` returns a copy that shares nothing.
     """
 
     start: "LLMatcher"
@@ -60,21 +59,21 @@ class CompiledGrammar:
 
 
 class Words(Protocol):
-    """The part of a tokenizer that grammars need."""
+    """Part of a tokenizer needed by grammars."""
 
     @property
     def eos_token_id(self) -> int | None:
-        """What ends a text, None if nothing does."""
+        """Token that ends a text, None without one."""
 
     def to_json(self) -> str:
-        """Return how text is cut, as tokenizer.json has it."""
+        """Return the tokenizer as tokenizer.json has it."""
 
 
 class GrammarCompiler:
-    """Compiles structures for one tokenizer, whose words are read when the first one is compiled.
+    """Compiler of structures for one tokenizer, whose vocabulary is read on first use.
 
-    `vocab_size` is the model's, which may be larger than the tokenizer's: ids past its words are
-    never allowed. `eos_token_ids` end an answer. Threads may compile at once.
+    `vocab_size` is the model's, which may be larger than the tokenizer's: further ids are never
+    allowed. `eos_token_ids` end an answer. Thread-safe.
     """
 
     def __init__(self, tokenizer: Words, vocab_size: int, eos_token_ids: Seq[int]) -> None:
@@ -93,8 +92,8 @@ class GrammarCompiler:
         """Return a structure's grammar.
 
         Raises `RowError`, `param` the field: `missing_library` without llguidance,
-        `unsupported_tokenizer`, and `invalid_grammar` for what cannot be compiled or is larger
-        than the limits.
+        `unsupported_tokenizer`, and `invalid_grammar` for a structure that is invalid or exceeds
+        the limits.
         """
         llguidance, words = self.begin(structure.field)
         try:
@@ -106,7 +105,7 @@ class GrammarCompiler:
         start = fresh()
         if start.is_error():
             raise refused(structure.field, _why_not(start))
-        for _ in range(2):  # one that the first use wears out is too large
+        for _ in range(2):  # a grammar exhausted by its first use is too large
             first = start.deep_copy()
             mask = compute_mask(first, self.mask_width)
             if not mask.any():
@@ -114,9 +113,9 @@ class GrammarCompiler:
         return CompiledGrammar(start, mask, fresh)
 
     def begin(self, field: str) -> "tuple[Any, LLTokenizer]":
-        """Import the library, and read the tokenizer's words if nobody has; return both.
+        """Import the library, and read the tokenizer's vocabulary once; return both.
 
-        field: what asks for it. Raises `RowError` as `compile` does for lack of either.
+        field: the field that needs them. Raises `RowError` as `compile` does for lack of either.
         """
         llguidance = _imported(field)
         with self._lock:
@@ -136,19 +135,21 @@ class GrammarCompiler:
 
 
 def compute_mask(matcher: "LLMatcher", width: int) -> TokenMask:
-    """Return what may come next, [width]; all zero, and the matcher in error, if it cannot tell."""
+    """Return the mask of the next token, [width]; all zero, and the matcher in error, if
+    it fails.
+    """
     mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)[:width]  # it may have one more
     return np.zeros_like(mask) if matcher.is_error() else mask
 
 
 def _why_not(start: "LLMatcher") -> str:
-    """Return why a matcher at its beginning allows no token."""
+    """Return the error of a matcher that allows no first token."""
     reason = start.get_error()
     return "no text satisfies it" if not reason or reason.startswith("NoExtension") else reason
 
 
 def _source(llguidance: Any, structure: Structure) -> str:
-    """Return a structure in llguidance's own words."""
+    """Return a structure in llguidance's own format."""
     if structure.field in ("json_schema", "json_object"):
         source = llguidance.LLMatcher.grammar_from_json_schema(structure.text, defaults=_WHITESPACE)
     else:
@@ -169,7 +170,7 @@ def _imported(field: str) -> Any:
 
 
 def refused(field: str, reason: str) -> RowError:
-    """Return the error of a row whose structure cannot be had."""
+    """Return the error of a row with an invalid structure."""
     reason = reason.replace("<non-verbose/>", "").strip()
     if "coerce_one_of" in reason:
         reason = (
@@ -189,10 +190,10 @@ MAX_SECONDS = 10  # of processor time, for one structure
 
 
 class Grammars:
-    """Compiles in threads, and keeps the `max_kept` grammars that were asked for last.
+    """Compiles in threads, and caches the `max_kept` most recently used grammars.
 
-    What takes more than `max_seconds` of a processor is refused, see `TrialProcess`.
-    Any thread may ask.
+    A compilation of more than `max_seconds` of processor time is refused, see `TrialProcess`.
+    Thread-safe.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Grammars:
         return cls(GrammarCompiler(tokenizer, vocab_size, eos_token_ids))
 
     def compiled(self, structure: Structure) -> Future[CompiledGrammar]:
-        """Return the grammar of a structure, which is compiled by now or will be soon.
+        """Return the future grammar of a structure, and start its compilation if needed.
 
         Its result raises `RowError`, see `GrammarCompiler.compile`.
         """
@@ -230,7 +231,7 @@ class Grammars:
             return grammar
 
     def _compiled(self, structure: Structure) -> CompiledGrammar:
-        """Compile a structure that a process of this thread's own has survived."""
+        """Compile a structure after a trial in the process of this thread."""
         self.compiler.begin(structure.field)
         if not hasattr(self._of_thread, "trial"):
             self._of_thread.trial = TrialProcess(self.compiler, self._max_seconds)
@@ -238,7 +239,7 @@ class Grammars:
         return self.compiler.compile(structure)
 
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
-        """Return those that no answer can have, and why; all are compiled to know."""
+        """Return the errors of invalid structures, after compiling all."""
         grammars = {each: self.compiled(each) for each in dict.fromkeys(structures)}
         errors = ((each, grammar.exception()) for each, grammar in grammars.items())
         return {each: _as_row_error(error) for each, error in errors if error is not None}
@@ -255,7 +256,7 @@ READY = "ready"
 
 
 class TrialProcess:
-    """A process that compiles what it is given, begun when there is something; for one thread."""
+    """Child process that compiles structures, started on demand; for one thread."""
 
     def __init__(self, compiler: GrammarCompiler, max_seconds: int = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
@@ -263,7 +264,7 @@ class TrialProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def check(self, structure: Structure) -> None:
-        """Raise `RowError` if the structure cannot be compiled, or not with that little."""
+        """Raise `RowError` if the structure cannot be compiled within the limits."""
         if self._process is None:
             self._process = self._begin()
         answer = _ask(self._process, [structure.field, structure.text])
@@ -287,7 +288,7 @@ class TrialProcess:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="ascii",
-            start_new_session=True,  # an interrupt is for us to handle
+            start_new_session=True,  # the parent handles interrupts
         )
         weakref.finalize(self, _end, process)
         compiler = self._compiler
@@ -302,7 +303,7 @@ class TrialProcess:
 
 
 def _ask(process: "subprocess.Popen[str]", question: Seq[object]) -> list[str] | None:
-    """Return the answer to a question, None if the process ended over it."""
+    """Return the answer to one line, None if the process ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -319,20 +320,20 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with suppress(OSError):  # what was not written when it ended
+            with suppress(OSError):  # unwritten output of an ended process
                 pipe.close()
     process.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class SentWords:
-    """A tokenizer's words, as they came."""
+    """Tokenizer received as JSON."""
 
     text: str
     eos_token_id: int | None
 
     def to_json(self) -> str:
-        """Return them."""
+        """Return the tokenizer as tokenizer.json has it."""
         return self.text
 
 

@@ -1,12 +1,12 @@
-"""Prompts before encoding, and the fields that users give with them.
+"""Prompts before encoding, and parsers of their fields.
 
 Fields of rows and of prompts from Python are parsed by the same functions: continuations to score,
 token ids, priority and variables of the chat template.
 
-A continuation is encoded together with its prompt, as lm-evaluation-harness does it: its tokens
-are those of the whole text behind as many tokens as the prompt has alone. Tokenizers join a space
-to the word behind it, so white space at the end of the prompt goes to the continuations. Token ids
-are taken unchanged.
+A continuation is encoded together with its prompt, as in lm-evaluation-harness: its tokens are
+those of the whole text after as many tokens as the prompt has alone. Tokenizers join a space to the
+next word, so white space at the end of the prompt goes to the continuations. Token ids are taken
+unchanged.
 """
 
 import json
@@ -63,10 +63,10 @@ class TokenizerLike(TextEncoder, Protocol):
 
 
 def parse_continuations(value: object, params: SamplingParams) -> tuple[GivenContinuation, ...]:
-    """Return what is to be scored, nothing if `value` is None.
+    """Return the continuations to score, none if `value` is None.
 
-    Raises `RowError` for what is no list of a few texts, or of a few lists of token ids, and for
-    parameters that ask for answers.
+    Raises `RowError` for anything but a short list of texts or of lists of token ids, and for
+    parameters of sampled answers.
     """
     if value is None:
         return ()
@@ -89,7 +89,7 @@ def parse_continuations(value: object, params: SamplingParams) -> tuple[GivenCon
 
 
 def split_trailing_space(text: str) -> tuple[str, str]:
-    """Return a prompt without the white space at its end, and that."""
+    """Return a prompt without the white space at its end, and that white space."""
     stripped = text.rstrip()
     return stripped, text[len(stripped) :]
 
@@ -103,10 +103,10 @@ def encode_texts(
     add_special_tokens: bool,
     num_prompt_tokens: int,
 ) -> tuple[Continuation, ...]:
-    """Return the tokens of each text behind a prompt and the white space that was cut off its end.
+    """Return the tokens of each text after a prompt and the white space cut from its end.
 
-    prompt: None for one that was given as tokens, to which those of the text are added. Raises
-    `RowError` if a text adds none, and if all of them with their prompts are too much to encode.
+    prompt: None for one of token ids, to which the tokens of the text are added. Raises `RowError`
+    if a text adds none, and if all of them with their prompts are too much to encode.
     """
     before = f"{prompt or ''}{space}"
     num_chars = len(texts) * len(before) + sum(map(len, texts))
@@ -136,8 +136,10 @@ def encode_texts(
 def decode_token_ids(
     given: Seq[tuple[int, ...]], encoder: TextEncoder, vocab_size: int
 ) -> tuple[Continuation, ...]:
-    """Return the text of token ids, special tokens included; raises `RowError` for an id that is
-    not below `vocab_size`."""
+    """Return the text of token ids, special tokens included.
+
+    Raises `RowError` for an id that is not below `vocab_size`.
+    """
     if min(map(min, given)) < 0 or max(map(max, given)) >= vocab_size:
         raise RowError(
             "token_id_out_of_range",
@@ -150,14 +152,14 @@ def decode_token_ids(
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return a list of texts, nothing if it is none."""
+    """Return a list of texts, empty for another type."""
     if isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value):
         return tuple(value)
     return ()
 
 
 def _token_ids(value: object) -> tuple[tuple[int, ...], ...]:
-    """Return lists of token ids, nothing if they are none."""
+    """Return lists of token ids, empty for another type."""
     if not isinstance(value, list | tuple):
         return ()
     if not all(isinstance(ids, list | tuple) and ids for ids in value):
@@ -169,11 +171,11 @@ def _token_ids(value: object) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt before encoding: exactly one of `text` and `token_ids` is set.
+    """Prompt before encoding: exactly one of `text` and `token_ids` is set.
 
     A chat is rendered with its special tokens in the text, so none are added when encoding it.
-    `continuations` are to be scored behind it: all are texts, each after `space`, which was cut
-    off the prompt's end, or all are token ids. Those with a lower `priority` run earlier.
+    `continuations` are scored after it: all are texts, each after `space`, which was cut from the
+    prompt's end, or all are token ids. A lower `priority` runs earlier.
     """
 
     params: SamplingParams
@@ -186,11 +188,11 @@ class Prompt:
 
     @property
     def is_chat(self) -> bool:
-        """Whether a chat template made it."""
+        """Whether the chat template was applied."""
         return not self.add_special_tokens
 
     def followed_by(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":
-        """Return the prompt with what is to be scored behind it, itself if there is nothing."""
+        """Return the prompt with continuations to score."""
         if not continuations:
             return self
         if self.text is None or not isinstance(continuations[0], str):
@@ -213,7 +215,7 @@ def require_unicode(text: str, param: str = "prompt") -> None:
 
 
 class Overlong(StrEnum):
-    """Fail the row, or drop tokens from the beginning or from the end of its prompt."""
+    """Handling of overlong prompts: fail the row, or drop tokens from the beginning or the end."""
 
     ERROR = "error"
     TRUNCATE_LEFT = "truncate-left"
@@ -222,10 +224,10 @@ class Overlong(StrEnum):
     def cut(
         self, ids: tuple[int, ...], max_model_len: int, max_tokens: int, num_needed: int = 1
     ) -> tuple[int, ...]:
-        """Return the ids of a prompt, cut if it leaves no room for `num_needed` tokens behind it.
+        """Return the ids of a prompt, cut if it leaves no room for `num_needed` more tokens.
 
-        A prompt that is cut leaves room for `max_tokens`, but keeps at least half of the context,
-        unless those needed take more.
+        A cut prompt leaves room for `max_tokens`, but keeps at least half of the context, unless
+        the needed tokens take more.
         """
         if self is Overlong.ERROR or len(ids) + num_needed <= max_model_len:
             return ids
@@ -240,7 +242,7 @@ NOT_LISTS = (str, bytes, bytearray, memoryview)  # sequences to Python
 def checked_token_ids(value: object) -> tuple[int, ...]:
     """Return the ids of a prompt; raises `RowError` for anything but a list of integers.
 
-    Whether the model has them is not looked at here, see `Request.fitted`.
+    Their range is checked by `Request.fitted`.
     """
     items = value if isinstance(value, Seq) and not isinstance(value, NOT_LISTS) else [None]
     if all(type(item) is int for item in items):
@@ -271,7 +273,7 @@ RAW = "raw"
 
 
 def parse_raw(value: object) -> bool | None:
-    """Return whether a prompt says that it is raw, None if it does not say.
+    """Return the `raw` field of a prompt, None without one.
 
     Raises `RowError` for anything but a boolean.
     """
@@ -288,7 +290,7 @@ def parse_raw(value: object) -> bool | None:
 TEMPLATE_KWARGS = "chat_template_kwargs"
 MAX_KWARGS = 64
 MAX_KWARGS_CHARS = 2**16  # of all of them as JSON
-# What the tool itself gives to a template, and what other tools would obey here: CVE-2025-62426.
+# Names set by the tool itself or obeyed by other tools: CVE-2025-62426.
 _RESERVED = frozenset(
     {
         *("messages", "conversation", "documents", "tools", "tokenizer", "kwargs", "padding"),
@@ -301,10 +303,10 @@ _RESERVED = frozenset(
 
 
 def checked_kwargs(value: JSONValue) -> dict[str, JSONValue]:
-    """Return the variables: plain JSON values by names.
+    """Return variables of the chat template: plain JSON values by names.
 
-    Raises `RowError`: `forbidden_field` for a name that is not for the user to set,
-    `invalid_param` for anything but an object of few and small values.
+    Raises `RowError`: `forbidden_field` for a reserved name, `invalid_param` for anything but a
+    small object.
     """
     if not isinstance(value, dict) or len(value) > MAX_KWARGS:
         raise _invalid(f"must be an object of at most {MAX_KWARGS} values")
@@ -328,5 +330,5 @@ def _invalid(reason: str) -> RowError:
 
 
 def present() -> datetime:
-    """Return the local time in whole seconds, which is how a manifest records it."""
+    """Return the local time in whole seconds, the precision of a manifest."""
     return datetime.now().replace(microsecond=0)

@@ -27,9 +27,9 @@ RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model allows: context in tokens, and the number of token ids.
+    """Limits of the model: context in tokens, and number of token ids.
 
-    `on_overlong` says what becomes of a prompt that is too long for it.
+    `on_overlong` applies to prompts too long for the context.
     """
 
     max_model_len: int
@@ -52,35 +52,36 @@ class EncodedPrompt:
 
     @property
     def request(self) -> Request | None:
-        """The request of a valid prompt."""
+        """Request of a valid prompt."""
         return self.result if isinstance(self.result, Request) else None
 
     @property
     def error(self) -> RowError | None:
-        """The error of an invalid prompt."""
+        """Error of an invalid prompt."""
         return self.result if isinstance(self.result, RowError) else None
 
 
 class PromptEncoder:
-    """Turns prompts into requests; never raises for what one of them holds."""
+    """Encodes prompts as requests; never raises for their contents."""
 
     def __init__(
         self, encoder: TextEncoder, limits: Limits, refused: RefuseStructures | None = None
     ) -> None:
-        """refused: tells which structures cannot be had; without it none is looked at."""
+        """refused: returns the errors of invalid structures; None to accept all."""
         self._encoder = encoder
         self._limits = limits
         self._refused = refused
         self._bad_words = BadWords(encoder)
-        # One integer object for each id that occurs: a file's tokens take a quarter of the memory.
+        # One integer object for each id: a file's tokens take a quarter of the memory.
         self._token_ids: dict[int, int] = {}
 
     def encode(
         self, indices: Sequence[int], prompts: Sequence[Prompt | RowError]
     ) -> list[EncodedPrompt]:
-        """Return what each prompt asks; `indices` are those of the requests.
+        """Return the encoded prompts; `indices` are those of the requests.
 
-        An error in place of a prompt comes back as it is. Give about `ENCODE_BATCH_ROWS` at a time.
+        An error in place of a prompt is returned unchanged. Call with about `ENCODE_BATCH_ROWS` at
+        a time.
         """
         possible = self._possible([self._short_enough(prompt) for prompt in prompts])
         ids = self._ids(possible)
@@ -109,7 +110,7 @@ class PromptEncoder:
         return prompt
 
     def _possible(self, prompts: Sequence[Prompt | RowError]) -> list[Prompt | RowError]:
-        """Return the prompts, or why what one asks for its answer cannot be had."""
+        """Return the prompts, with errors in place of those with invalid structures."""
         of_prompts = [None if isinstance(p, RowError) else p.params.structure for p in prompts]
         structures = [each for each in of_prompts if each is not None]
         if self._refused is None or not structures:
@@ -143,7 +144,7 @@ class PromptEncoder:
         except RowError as error:
             if len(texts) == 1:
                 return [error]
-            # One text spoils the call for all: ask for each alone to find it.
+            # One invalid text fails the whole call: encode each alone to find it.
             return [self._encode_texts([text], special)[0] for text in texts]
         known = self._token_ids.setdefault
         return [tuple(map(known, ids, ids)) for ids in encoded]
@@ -168,8 +169,7 @@ class PromptEncoder:
         return EncodedPrompt(fitted, num_kept, num_cut, clamped=fitted is not request)
 
     def _request(self, index: int, prompt: Prompt, ids: tuple[int, ...]) -> Request:
-        """Return the request, its prompt cut if it is too long and that is wanted; raises
-        `RowError`."""
+        """Return the request, its prompt cut if `on_overlong` says so; raises `RowError`."""
         params, limits = prompt.params, self._limits
         if not prompt.continuations:
             kept = limits.on_overlong.cut(ids, limits.max_model_len, params.max_tokens)
@@ -196,23 +196,23 @@ class PromptEncoder:
         )
 
 
-MAX_KEPT = 256  # lists of words whose ids are remembered: most rows of a file have the same one
+MAX_KEPT = 256  # cached lists of words: most rows of a file have the same one
 _NAME = "bad_words"
 
 
 class BadWords:
-    """Encodes lists of words, as vLLM does."""
+    """Encoder of `bad_words`, as in vLLM."""
 
     def __init__(self, tokenizer: TextEncoder) -> None:
         self._tokenizer = tokenizer
         self._known: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
 
     def token_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the ids of each word as it begins a text, and within one where that differs.
+        """Return the ids of each word at the start of a text, and within one where these differ.
 
-        Behind a space a word counts if it has as many tokens and the first is another: else its
-        last token would be forbidden where a part of another word came before. Raises `RowError`
-        for a word that the tokenizer makes nothing of.
+        The ids after a space are used if they have the same length and another first token: else
+        the last token would be forbidden after a part of another word. Raises `RowError` for a word
+        without tokens.
         """
         if not words:
             return ()

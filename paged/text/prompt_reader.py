@@ -218,7 +218,7 @@ def _only_form(fields: Mapping[str, object]) -> str:
 
 
 class PromptMode(StrEnum):
-    """How prompts are read: as chats by the chat template, or raw. A file may have both."""
+    """Reading of prompts: as chats by the chat template, or raw. A file may have both."""
 
     CHAT = "chat"
     RAW = "raw"
@@ -227,10 +227,10 @@ class PromptMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PromptModes:
-    """Number of rows that are read as chats, and of those that are read raw.
+    """Numbers of rows read as chats and raw.
 
-    `chat_template` names the template, `why_raw` the reason why plain prompts do without it, None
-    if they do not.
+    `chat_template` names the template, `why_raw` the reason of plain prompts without it, None if
+    they use it.
     """
 
     num_chat: int
@@ -240,7 +240,7 @@ class PromptModes:
 
     @property
     def mode(self) -> PromptMode:
-        """The mode of all rows, or `MIXED`."""
+        """Mode of all rows, or `MIXED`."""
         if not self.num_chat and (self.num_raw or self.why_raw is not None):
             return PromptMode.RAW
         return PromptMode.MIXED if self.num_raw else PromptMode.CHAT

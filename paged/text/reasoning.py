@@ -28,15 +28,14 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """A thought begins with `opening`, in the answer or at the prompt's end, and ends with
-    `closing`."""
+    """Tags of reasoning: `opening`, in the answer or at the prompt's end, and `closing`."""
 
     opening: str
     closing: str
 
     @classmethod
     def of(cls, setting: str, chat_template: str | None) -> "ReasoningTags | None":
-        """Return the tags that `reasoning_tags` asks for, None if thoughts are not looked for.
+        """Return the tags of a `reasoning_tags` setting, None without reasoning.
 
         `auto` takes known ones if the chat template has the closing one.
         """
@@ -50,23 +49,23 @@ class ReasoningTags:
 
     @property
     def most_tokens(self) -> int:
-        """Tokens at the end of a prompt that tell how it ends, blanks behind a tag included."""
+        """Tokens needed of a prompt's end to find a tag, blanks behind it included."""
         return max(len(self.opening.encode()), len(self.closing.encode())) + 8
 
     def opened_by(self, prompt: str) -> bool:
-        """Return whether an answer to a prompt with this end begins within a thought."""
+        """Return whether an answer to a prompt with this end begins within reasoning."""
         return prompt.rstrip().endswith(self.opening)
 
     def closed_by(self, prompt: str) -> bool:
-        """Return whether a prompt with this end says that there is no thought any more."""
+        """Return whether a prompt with this end has closed reasoning."""
         return prompt.rstrip().endswith(self.closing)
 
     def split(self, text: str, prompt: str, *, must_open: bool = False) -> tuple[str | None, str]:
-        """Return the thought, None if there is none, and the answer without it.
+        """Return the reasoning, None without any, and the answer without it.
 
-        A thought is at the beginning of the text; without an opening tag it is what comes before a
-        closing one, unless it `must_open`. One that does not end leaves no answer. `prompt` is the
-        end of the prompt: if that closes a thought, there is no other.
+        Reasoning is at the beginning of the text; without an opening tag it is the text before a
+        closing one, unless it `must_open`. Unclosed reasoning leaves no answer. `prompt` is the end
+        of the prompt: if that closes reasoning, there is no other.
         """
         if self.closed_by(prompt):
             return None, text
@@ -84,7 +83,7 @@ class ReasoningTags:
 
 
 def check_budget(params: SamplingParams, chat_template: str | None) -> None:
-    """Raise `RowError` (`invalid_param`) if thoughts have a budget and nothing marks them."""
+    """Raise `RowError` (`invalid_param`) for a reasoning budget without reasoning tags."""
     if params.thinking_budget is None:
         return
     setting = params.reasoning_tags
@@ -100,24 +99,24 @@ def check_budget(params: SamplingParams, chat_template: str | None) -> None:
 
 
 class Thinking(Protocol):
-    """What comes before an answer, followed token by token until it ends.
+    """State of reasoning before an answer, token by token.
 
     `is_open` and `is_over` are both false while it may begin.
     """
 
     @property
     def tags(self) -> ReasoningTags | None:
-        """What marks it; None where that are tokens of their own."""
+        """Tags of the reasoning; None for channels."""
         ...
 
     @property
     def end(self) -> str:
-        """The end of what was taken, at least as much as both tags have characters."""
+        """End of the text so far, at least as long as both tags."""
         ...
 
     @property
     def is_open(self) -> bool:
-        """Whether the next token belongs to it, or to what closes it."""
+        """Whether the next token belongs to the reasoning or its closing tag."""
         ...
 
     @property
@@ -127,16 +126,16 @@ class Thinking(Protocol):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token is one of those that a budget counts."""
+        """Whether the next token counts against a budget."""
         ...
 
     def take(self, token_id: int) -> None:
-        """Go on by the next token of the answer."""
+        """Add the next token of the answer."""
         ...
 
 
 class Thought:
-    """A thought between tags at the beginning of an answer, or none; see `Thinking`."""
+    """Reasoning between tags at the beginning of an answer, or none; see `Thinking`."""
 
     def __init__(
         self, tags: ReasoningTags, decode: Callable[[list[int]], str], *, is_open: bool
@@ -150,14 +149,14 @@ class Thought:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token belongs to it: the opening tag does not."""
+        """Whether the next token is reasoning; the opening tag is not."""
         return self.is_open
 
     def take(self, token_id: int) -> None:
-        """Go on by the next token of the answer."""
+        """Add the next token of the answer."""
         self.end = self._text.feed([token_id])
         if not self.is_open:
-            beginning = self.end.lstrip().rstrip(REPLACEMENT)  # of a character not all there
+            beginning = self.end.lstrip().rstrip(REPLACEMENT)  # of an incomplete character
             self.is_open = beginning.startswith(self.tags.opening)
             self.is_over = not (self.is_open or self.tags.opening.startswith(beginning))
         if self.is_open and self.tags.closing in self.end:
@@ -165,8 +164,10 @@ class Thought:
 
 
 class ThoughtBudget:
-    """`forced` is the token that has to come next, None if any may: behind `budget` tokens of the
-    thought, those of its opening tag not counted, these are the `closing` ones.
+    """Limit of reasoning tokens.
+
+    `forced` is the required next token, None for any: after `budget` tokens of reasoning, its
+    opening tag not counted, these are the `closing` ones.
     """
 
     def __init__(self, thought: Thinking, closing: Sequence[int], budget: int) -> None:
@@ -178,7 +179,7 @@ class ThoughtBudget:
         self._force_closing()
 
     def take(self, token_id: int) -> bool:
-        """Take the next token; return whether the thought goes on, or may still begin."""
+        """Add the next token; return whether reasoning goes on, or may still begin."""
         if self.forced is not None:
             self._num_forced += 1
         elif self._thought.is_counted:

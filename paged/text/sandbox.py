@@ -4,8 +4,8 @@ Jinja's own sandbox keeps a template from Python's internals, but lets it loop f
 strings that fill the memory. A chat template is part of a downloaded model folder, so it is
 untrusted input. Steps and sizes are counted here and not timed: a template fails on every machine
 or on none. A few functions of strings and lists make large values of small ones, such as
-`"x".center(10**9)`, and never return to the interpreter in between; their sizes are estimated
-before the call.
+`"x".center(10**9)`, without returning to the interpreter; their sizes are estimated before the
+call.
 """
 
 import json
@@ -26,30 +26,30 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
-# A step is a turn of a loop, a call or a filter. Steps and sizes are counted, not timed, so that a
-# template fails on every machine or on none; the clock is for what counting does not see.
+# A step is an iteration of a loop, a call or a filter. Steps and sizes are counted, not timed, so
+# that a template fails on every machine or on none; the clock is for uncounted work.
 MAX_STEPS = 1_000_000
 MAX_RENDER_SECONDS = 10.0
-# `random` would give another prompt each time; the others make much of little, and no prompt
-# needs them.
+# `random` would give another prompt each time; the others make large values, and no prompt needs
+# them.
 REMOVED_FILTERS = ("random", "urlize", "xmlattr")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment for one template, whose every rendering ends.
+    """Jinja environment of one template, with bounded rendering.
 
-    Over the limits above, or `max_steps`, it raises `OverflowError`, for what is not allowed
-    `SecurityError`, and whatever the template's own expressions raise. `options` are Jinja's. For
-    one thread.
+    Beyond the limits above, or `max_steps`, it raises `OverflowError`, for forbidden access
+    `SecurityError`, and any error of the template's own expressions. `options` are Jinja's. For one
+    thread.
     """
 
-    # `~` is no operator that Jinja lets be intercepted; `_Meter` sees to it.
+    # Jinja cannot intercept the operator `~`; `_Meter` replaces it.
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(
         self, undefined: type[Undefined] = Undefined, max_steps: int = MAX_STEPS, **options: Any
     ) -> None:
-        # Nothing is computed while compiling but what the budget below counts too.
+        # Constants are not folded at compile time, where the budget does not count.
         super().__init__(
             undefined=undefined, finalize=self._shown, optimized=False, cache_size=0, **options
         )
@@ -57,7 +57,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._begin()
         del self.globals["lipsum"]
         self.globals["range"] = self._range
-        self.globals["dict"] = _new_dict  # the type itself has methods that reach further
+        self.globals["dict"] = _new_dict  # the type's own methods give wider access
         for name in REMOVED_FILTERS:
             del self.filters[name]
         self.filters["tojson"] = _to_json
@@ -67,9 +67,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @classmethod
     def for_chats(cls) -> "Sandbox":
-        """Return one with what transformers gives chat templates, but for `strftime_now`.
+        """Return a sandbox with the functions transformers gives chat templates.
 
-        That is a variable, since it is of one rendering.
+        `strftime_now` is not included: it is a variable of each rendering.
         """
         sandbox = cls(
             trim_blocks=True, lstrip_blocks=True, extensions=[LoopControls, _GenerationTag]
@@ -78,12 +78,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return sandbox
 
     def render(self, template: Template, variables: Mapping[str, object]) -> str:
-        """Return what `template`, which this sandbox compiled, makes of `variables`."""
+        """Return the text of `template`, compiled by this sandbox, with `variables`."""
         self._begin()
         return template.render(variables)
 
     def step(self, num_chars: int = 0) -> None:
-        """Count a turn of a loop or a call, and text that it puts out unchanged."""
+        """Count an iteration or a call, and the constant text that it prints."""
         self._num_steps += 1
         if self._num_steps > self._max_steps:
             raise OverflowError(f"the template takes more than {self._max_steps:,} steps")
@@ -92,7 +92,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._make(num_chars)
 
     def checked(self, value: Any) -> Any:
-        """Return `value`, a list or text just made, once it is paid for."""
+        """Count the size of `value`, a new list or text, and return it."""
         if isinstance(value, str):
             self._make(len(value))
         elif isinstance(value, list | tuple | dict | set):
@@ -102,19 +102,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def concat_values(self, *values: Any) -> str:
-        """Return the texts of `values` in one: what `~` does."""
+        """Return the concatenated texts of `values`, the operator `~`."""
         self.step()
         return "".join([str(self._shown(value)) for value in values])
 
-    def call(  # the names are Jinja's: what a template calls may have any argument
+    def call(  # Jinja's names: a called function may have arguments of any name
         __self,
         __context: Context,
         __obj: Any,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Call something for the template."""
-        if getattr(__obj, "__self__", None) is __self:  # put in by `_Meter`
+        """Call a function for the template."""
+        if getattr(__obj, "__self__", None) is __self:  # inserted by `_Meter`
             return __obj(*args)
         __self.step()
         args, num_chars = size_of_call(__obj, args, kwargs)
@@ -122,7 +122,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self.checked(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute what an operator makes, if it is not too much."""
+        """Compute an operator, if its result is not too large."""
         self.step()
         self._make(size_of_product(operator, left, right), is_forecast=True)
         return self.checked(super().call_binop(context, operator, left, right))
@@ -142,12 +142,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._num_made += num_chars
 
     def _shown(self, value: Any) -> Any:
-        """Pay for the text of a value that is put out; Jinja turns it into text."""
+        """Count the text of a printed value; Jinja converts it to text."""
         self._make(len(value) if isinstance(value, str) else printed_size(value))
         return value
 
     def _join(self, values: Any, separator: Any = "", attribute: Any = None) -> str:
-        """Jinja's filter, which counts while it reads: its values are often a generator's."""
+        """Jinja's filter, with counting: its values are often a generator's."""
         if attribute is not None:
             values = map(make_attrgetter(self, attribute), values)
         parts = [str(self._shown(value)) for value in values]
@@ -164,10 +164,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _counted(
         self, function: Callable[..., Any], size_of: Callable[..., int] | None
     ) -> Callable[..., Any]:
-        """Return the filter `function` as a step, refused beforehand where it would make much."""
+        """Return the filter `function` as a step, refused before it makes too large a value."""
         num_passed = int(hasattr(function, "jinja_pass_arg"))
 
-        @wraps(function)  # with what tells Jinja to pass its context
+        @wraps(function)  # with Jinja's marker of context arguments
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.step()
             if size_of is not None:
@@ -178,7 +178,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Meter(NodeTransformer):
-    """Puts the counting into a template's syntax tree."""
+    """Inserts counting into a template's syntax tree."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         return self._with_step(node)
@@ -206,7 +206,7 @@ class _Meter(NodeTransformer):
         return _call("checked", [node], node) if node.ctx == "load" else node
 
     def _with_step(self, node: Any) -> nodes.Node:
-        """Begin the body with a step that pays for the plain text in it."""
+        """Begin the body with a step that counts its constant text."""
         num_chars = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
         step = nodes.ExprStmt(_call("step", [nodes.Const(num_chars)], node))
@@ -215,7 +215,7 @@ class _Meter(NodeTransformer):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}`, by which templates mark what a model is trained on: shown as it is."""
+    """`{% generation %}`, a mark of training text in templates: its body is printed unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - so in Jinja
 
@@ -247,7 +247,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is written, where Jinja's own escapes it for HTML."""
+    """Return plain JSON, where Jinja's own filter escapes it for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -257,12 +257,12 @@ def _to_json(
     )
 
 
-MAX_MADE_CHARS = 2**26  # of all strings and lists that one rendering makes on its way
+MAX_MADE_CHARS = 2**26  # of all intermediate strings and lists of one rendering
 MAX_POWER_BITS = 2**16
 MAX_WIDTH = 9_999  # of a formatted field
 MAX_PRECISION = 100
 MAX_INDENT = 64
-_CONTAINER_CHARS = 256  # also for what it takes in memory, so that no tangle is walked for long
+_CONTAINER_CHARS = 256  # also for memory, so that walks over nested values are short
 _ITEM_CHARS = 8
 _LEAF_CHARS = 24
 _WIDE = re.compile(r"(?:\{[^{}]*|%[^a-zA-Z%]*)\d{5}")
@@ -270,9 +270,9 @@ _BORROWED_WIDTH = re.compile(r"\{[^{}]*\{|%[^a-zA-Z%]*\*")
 
 
 def printed_size(value: Any) -> int:
-    """Return about how many characters `value` has as text, shared parts counted each time.
+    """Return the approximate text length of `value`, shared parts counted each time.
 
-    Stops looking where `MAX_MADE_CHARS` is exceeded, however deep and tangled the value is.
+    Stops beyond `MAX_MADE_CHARS`, so that deep and cyclic values end.
     """
     total = 0
     stack = [value]
@@ -295,7 +295,7 @@ def printed_size(value: Any) -> int:
 
 
 def size_of_product(operator: str, left: Any, right: Any) -> int:
-    """Return how many characters `left operator right` would have, or take as a list.
+    """Return the characters of `left operator right`, or its size as a list.
 
     Raises `OverflowError` for numbers of too many digits.
     """
@@ -318,7 +318,7 @@ def size_of_product(operator: str, left: Any, right: Any) -> int:
 
 
 def _length(value: Any) -> int:
-    """Return what the value takes itself, without what is in it."""
+    """Return the size of the value itself, without its items."""
     if isinstance(value, list | tuple):
         return _ITEM_CHARS * len(value)
     return len(value) if isinstance(value, str) else 0
@@ -327,9 +327,9 @@ def _length(value: Any) -> int:
 def size_of_call(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], int]:
-    """Return the arguments, and how many characters a string's method would make of them.
+    """Return the arguments, and the size of a string method's result with them.
 
-    The arguments come back because an iterator among them may have been read.
+    The arguments are returned because an iterator among them may have been consumed.
     """
     method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
     text = getattr(method, "__self__", None)
@@ -345,7 +345,7 @@ def size_of_call(
 
 
 def _text(value: Any) -> str:
-    """Return what a filter takes `value` for; text is made of it only if that is small enough."""
+    """Return the text of a filter's input; converted only if that is small enough."""
     if not isinstance(value, str) and printed_size(value) > MAX_MADE_CHARS:
         raise OverflowError(f"a value is larger than {MAX_MADE_CHARS:,} characters")
     return str(value)
@@ -431,7 +431,7 @@ def _wrapped(text: Any, width: Any = 79, *rest: Any, **named: Any) -> int:
     return len(_text(text)) * (2 + max(map(len, ends), default=0))
 
 
-# What the filters of these names would make of their arguments, at most.
+# Upper bounds of the results of these filters.
 GUARDED_FILTERS: dict[str, Callable[..., int]] = {
     "batch": _pieces,
     "center": lambda text, width=80: _width(_text(text), width),
@@ -448,7 +448,7 @@ GUARDED_FILTERS: dict[str, Callable[..., int]] = {
 
 
 class MissingColumn(UndefinedError):
-    """A template used a name that is no column of the row."""
+    """Name used by a template without a column in the row."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         super().__init__(message)
@@ -456,7 +456,7 @@ class MissingColumn(UndefinedError):
 
 
 class NamedUndefined(StrictUndefined):
-    """What Jinja puts in place of what is not there; using a name raises `MissingColumn`."""
+    """Jinja's placeholder of a missing name; using it raises `MissingColumn`."""
 
     __slots__ = ()
 

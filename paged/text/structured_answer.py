@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class GrammarMatcher:
-    """Takes an answer's tokens one by one; `mask` says which may come next.
+    """Position of an answer in its grammar; `mask` has the allowed next tokens.
 
-    The mask is of what was taken when it was filled last, by `MaskFiller`. `error` is why no token
-    can be allowed any more, empty if one can.
+    The mask is that of the tokens at the last filling by `MaskFiller`. `error` is the reason why no
+    token is allowed, empty without one.
 
-    It begins as one of many that share what they know of the grammar. Where that comes to a limit,
-    it starts over with a grammar of its own: whether an answer fails depends on it alone.
+    The cache of the grammar is shared with other answers at first. When that reaches a limit, the
+    matcher restarts with a grammar of its own: whether an answer fails depends on it alone.
     """
 
     __slots__ = ("_grammar", "_is_alone", "_state", "_tokens", "error", "mask")
@@ -40,33 +40,33 @@ class GrammarMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing may follow but the end."""
+        """Whether only the end may follow."""
         return self._state is None and not self.error
 
     @property
     def state(self) -> "LLMatcher":
-        """What llguidance keeps of it; there is none behind the end."""
+        """State of llguidance; none after the end."""
         assert self._state is not None, "an answer goes on behind its end"
         return self._state
 
     @property
     def is_over(self) -> bool:
-        """Whether no token can be taken any more."""
+        """Whether no token is accepted any more."""
         return self._state is None
 
     def take(self, token: int) -> None:
-        """Go on by a token of the answer."""
+        """Advance by a token of the answer."""
         self._tokens.append(token)
         self.state.consume_token(token)
         self._note_end()
 
     def forced_token(self) -> int | None:
-        """Return the one token that may come next; None if there are several.
+        """Return the only allowed next token; None if there are several.
 
         It is the only bit of the mask, so that sampling would give no other.
         """
         if self._state is None or not self._state.compute_ff_tokens():
-            return None  # most often, and known without the mask
+            return None  # the usual case, known without the mask
         self.compute_mask()
         (words,) = np.nonzero(self.mask)
         if len(words) != 1 or self.error:
@@ -75,16 +75,16 @@ class GrammarMatcher:
         return None if bits & (bits - 1) else 32 * int(words[0]) + bits.bit_length() - 1
 
     def compute_mask(self) -> None:
-        """Compute the mask of this place, in the caller's thread."""
+        """Compute the mask of this position, in the caller's thread."""
         self.fill(compute_mask(self.state, len(self.mask)))
 
     def fill(self, mask: TokenMask) -> None:
-        """Keep the mask that was computed for this place in the grammar."""
+        """Set the mask computed for this position in the grammar."""
         self.mask = mask
         self._note_end()
 
     def _note_end(self) -> None:
-        """Let go of the grammar where it is of no use any more."""
+        """Release the grammar after the end."""
         if self._state is None or not self._state.is_stopped():
             return
         reason = self._state.stop_reason()
@@ -98,9 +98,9 @@ class GrammarMatcher:
             self._start_over()
 
     def _start_over(self) -> None:
-        """Take all tokens again, with a grammar that is shared with no other answer.
+        """Replay all tokens with an unshared grammar.
 
-        With a mask before each, as if it had never been shared.
+        A mask is computed before each, as if it had never been shared.
         """
         self._is_alone = True
         self._state = state = self._grammar.fresh()
@@ -114,9 +114,9 @@ class GrammarMatcher:
 
 
 class ThoughtTokens:
-    """How one tokenizer writes the tags of thoughts.
+    """Tokens of reasoning tags in one tokenizer.
 
-    `opening` are the tokens of the opening tag, none if it is not alone in them.
+    `opening` are the tokens of the opening tag, empty unless they hold it alone.
     """
 
     def __init__(self, tokenizer: Tokenizer, tags: ReasoningTags) -> None:
@@ -127,25 +127,25 @@ class ThoughtTokens:
         self._beyond = cache(self._found_beyond)
 
     def beyond(self, end: str) -> tuple[int, ...]:
-        """Return the tokens that would close a thought and begin the answer behind it at once.
+        """Return the tokens that would close reasoning and also begin the answer.
 
-        end: the end of the thought, at least as much of it as the closing tag has characters.
+        end: the end of the reasoning, at least as long as the closing tag.
         """
         closing = self._closing
         sizes = (size for size in range(len(closing) - 1, 0, -1) if end.endswith(closing[:size]))
         return self._beyond(closing[: next(sizes, 0)])
 
     def _found_beyond(self, begun: str) -> tuple[int, ...]:
-        """Find them where this part of the closing tag is there."""
+        """Find these tokens after this part of the closing tag."""
         parts = ((token, (begun + text).partition(self._closing)) for token, text in self._texts)
         return tuple(token for token, (_, _, answer) in parts if answer.strip())
 
 
 class StructuredAnswer:
-    """Takes an answer's tokens one by one; its structure begins behind its thought.
+    """State of a structured answer, whose structure begins after its reasoning.
 
-    Where a thought may begin, the next token is one of the structure, or of the opening tag. In a
-    thought any token may come next, but none that closes it and goes on behind the closing tag.
+    Where reasoning may begin, the next token is one of the structure, or of the opening tag. In
+    reasoning any token is allowed except those that close it and continue after the closing tag.
     """
 
     __slots__ = ("_grammar", "_matcher", "_opening", "_tags", "_thought")
@@ -156,16 +156,16 @@ class StructuredAnswer:
         thought: Thinking | None = None,
         tags: ThoughtTokens | None = None,
     ) -> None:
-        """thought: what the answer may begin with, marked by `tags`; None: by no thought."""
+        """thought: reasoning that may come first, marked by `tags`; None without reasoning."""
         self._grammar = grammar
         self._thought = thought
         self._tags = tags
-        self._opening = () if tags is None else tags.opening  # what is left of the tag
+        self._opening = () if tags is None else tags.opening  # the rest of the tag
         is_open = thought is not None and thought.is_open
         self._matcher = None if is_open else GrammarMatcher(grammar)
 
     def take(self, token: int) -> None:
-        """Go on by a token of the answer."""
+        """Advance by a token of the answer."""
         thought = self._thought
         if thought is None:
             assert self._matcher is not None, "neither a thought nor a structure goes on"
@@ -181,7 +181,7 @@ class StructuredAnswer:
             self._matcher = self._matcher or GrammarMatcher(self._grammar)
 
     def _begin_with(self, token: int) -> None:
-        """Take a token that is one of the structure, or of the opening tag, or both."""
+        """Advance by a token of the structure, of the opening tag, or both."""
         is_tag = self._opening[:1] == (token,)
         self._opening = self._opening[1:] if is_tag else ()
         if self._matcher is not None:
@@ -192,7 +192,7 @@ class StructuredAnswer:
 
     @property
     def mask(self) -> TokenMask | None:
-        """What may come next; None if anything may. It is there when `unfilled` has its own."""
+        """Mask of allowed next tokens; None if all are. Needs the mask of `unfilled` first."""
         thought, matcher = self._thought, self._matcher
         if thought is None:
             return None if matcher is None else matcher.mask
@@ -204,22 +204,22 @@ class StructuredAnswer:
 
     @property
     def unfilled(self) -> GrammarMatcher | None:
-        """The matcher whose mask has to be computed before `mask` can be asked for, if any."""
+        """Matcher whose mask must be computed before `mask` is read, if any."""
         is_needed = self._matcher is not None and not self._matcher.is_over
         return self._matcher if is_needed else None
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing may follow but the end."""
+        """Whether only the end may follow."""
         return self._matcher is not None and self._matcher.is_complete
 
     @property
     def error(self) -> str:
-        """Why the structure can allow no token any more, empty if it can."""
+        """Reason why the structure allows no token, empty without one."""
         return "" if self._matcher is None else self._matcher.error
 
     def forced_token(self) -> int | None:
-        """Return the one token of the structure that may come next; None if there are several."""
+        """Return the only token of the structure that may come next; None if there are several."""
         if self._matcher is None or self._opening:
             return None
         return self._matcher.forced_token()
@@ -241,7 +241,7 @@ _ENDS = ("NoExtension", "EndOfSentence")
 
 
 class MaskFiller:
-    """Computes the masks of many answers at once, in a thread beside the caller's."""
+    """Computes the masks of many answers at once, in another thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "masks")
@@ -249,7 +249,7 @@ class MaskFiller:
         self._filling: list[Future[None]] = []
 
     def begin(self, matchers: Seq[GrammarMatcher]) -> None:
-        """Begin to fill the masks of matchers, which nobody may use until `wait` returns."""
+        """Begin to fill the masks of matchers, which must not be used until `wait` returns."""
         if matchers:
             self._filling.append(self._thread.submit(self._fill, matchers))
 

@@ -26,18 +26,19 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
-MAX_RENDERED_CHARS = 64 * 2**20  # far past any context, so a template gone wild
+MAX_RENDERED_CHARS = 64 * 2**20  # far beyond any context
 _WORD = re.compile(r"[\w.\-/\\]+")  # a name, of a template or a file
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """The tokenizer and chat template of a model folder; built by `from_folder`."""
+    """Tokenizer and chat template of a model folder; built by `from_folder`."""
 
     def __init__(self, fast: Any, chat_template: str | None) -> None:
         self._fast = fast  # transformers' PreTrainedTokenizerFast
         self._backend = fast.backend_tokenizer
-        # Some tokenizer.json files carry these from training; they would cut or pad in silence.
+        # Some tokenizer.json files keep these settings from training; they would truncate or pad
+        # silently.
         self._backend.no_truncation()
         self._backend.no_padding()
         self._byte_values = byte_values(self._backend)
@@ -57,10 +58,10 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path, chat_template: str | None = None) -> "Tokenizer":
         """Read tokenizer.json, and special tokens and chat template beside it; or a GGUF file.
 
-        `chat_template` (Jinja text) replaces the folder's own, which is chat_template.jinja or
-        else the one in tokenizer_config.json; a folder may have none. Raises `ModelError` if
-        tokenizer.json is missing or cannot be read, or a special token is not in it, `UsageError`
-        if `chat_template` is no Jinja.
+        `chat_template` (Jinja text) replaces the folder's own, chat_template.jinja or else the one
+        in tokenizer_config.json; a folder may have none. Raises `ModelError` if tokenizer.json is
+        missing or unreadable, or lacks a special token, `UsageError` if `chat_template` is no
+        Jinja.
         """
         path = Path(folder)
         if is_gguf(path):
@@ -84,11 +85,11 @@ class Tokenizer:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids of each text.
 
-        Raw prompts want `add_special_tokens`: tokenizer.json says which, often one that begins the
-        sequence, which is not doubled if the text begins with it already. Rendered chats do not:
-        the template has written them. Special tokens in the text are recognised either way.
-        Raises `RowError` (`invalid_unicode`) if a text holds half a surrogate pair; call
-        `require_unicode` on each text first to learn which.
+        Raw prompts want `add_special_tokens`: tokenizer.json defines them, often one at the
+        beginning of the sequence, which is not doubled if the text begins with it already. Rendered
+        chats do not: the template has written them. Special tokens in the text are recognized in
+        both cases. Raises `RowError` (`invalid_unicode`) if a text holds half a surrogate pair;
+        call `require_unicode` on each text first to identify it.
         """
         for text in texts:
             require_unicode(text)
@@ -98,17 +99,17 @@ class Tokenizer:
             _reraise(error)
         batch: list[list[int]] = [encoding.ids for encoding in encodings]
         if add_special_tokens and self._adds_bos:
-            twice = [self.bos_token_id] * 2  # ours, and one that the text begins with
+            twice = [self.bos_token_id] * 2  # ours, and the text's own
             batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
         return batch
 
     def special_id(self, text: str) -> int | None:
-        """Return the id of a special token, None if this is none."""
+        """Return the id of a special token, None for other texts."""
         token_id: int | None = self._backend.token_to_id(text)
         return token_id if token_id in self.special_ids else None
 
     def special_ids_in(self, texts: Sequence[str]) -> frozenset[int]:
-        """Return the ids of the special tokens that these texts hold."""
+        """Return the ids of the special tokens in these texts."""
         marks = {token_id: self._backend.id_to_token(token_id) for token_id in self.special_ids}
         return frozenset(
             token_id for token_id, mark in marks.items() if any(mark in text for text in texts)
@@ -122,17 +123,17 @@ class Tokenizer:
         time: datetime | None = None,
         continues_last: bool = False,
     ) -> str:
-        """Return the text of a chat, ending where the assistant's answer begins.
+        """Return the text of a chat, up to the start of the assistant's answer.
 
-        With `continues_last` that is the end of the last message, which the answer goes on with.
+        With `continues_last` it ends with the last message, which the answer continues.
 
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
-        `template_kwargs` are variables of it beside those that every chat has, which they cannot
-        replace. `time` is what `strftime_now` writes, None the present. Special tokens that users
-        write into their messages are encoded as such, as
-        Hugging Face does by default. A list of text parts counts as its texts, joined by newlines.
+        `template_kwargs` are further variables, which cannot replace those of every chat. `time` is
+        the clock of `strftime_now`, None for the present. Special tokens in users' messages are
+        encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
+        joined by newlines.
 
-        Raises `RowError`: `unsupported_content` for what is no text, `template_error` if there is
+        Raises `RowError`: `unsupported_content` for anything but text, `template_error` if there is
         no template or it fails, `invalid_unicode` for half a surrogate pair.
         """
         if self.chat_template is None:
@@ -173,16 +174,16 @@ class Tokenizer:
         return up_to_open_end(text) if continues_last else text
 
     def _render(self, variables: Mapping[str, object]) -> str:
-        """Return what the template, compiled when the first chat comes, makes of `variables`."""
+        """Render the template, compiled on first use."""
         if self._compiled is None:
             assert self.chat_template is not None
             self._compiled = self._sandbox.from_string(self.chat_template)
         return self._sandbox.render(self._compiled, variables)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of token ids; ids past the vocabulary, which models pad, are left out.
+        """Return the text of token ids; padding ids past the vocabulary are skipped.
 
-        Bytes at the end that are the beginning of a character are one U+FFFD.
+        An incomplete character at the end is one U+FFFD.
         """
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         if self._byte_values and text.endswith(REPLACEMENT):
@@ -194,27 +195,27 @@ class Tokenizer:
         return text
 
     def token_texts(self) -> list[str]:
-        """Return what each token is alone, by its id; nothing where an id has no token."""
+        """Return the text of each token alone, by its id; empty for unused ids."""
         alone = [[token_id] for token_id in range(self.vocab_size)]
         texts: list[str] = self._backend.decode_batch(alone, skip_special_tokens=False)
         return texts
 
     def to_json(self) -> str:
-        """Return how text is cut, as tokenizer.json has it, with all special tokens."""
+        """Return the tokenizer as tokenizer.json has it, with all special tokens."""
         text: str = self._backend.to_str()
         return text
 
 
 def _clock(time: datetime) -> Callable[[str], str]:
-    """Return what transformers calls `strftime_now`, at a time that stays."""
+    """Return `strftime_now` of transformers at a fixed time."""
     return lambda time_format: time.strftime(time_format)
 
 
 def _check_template(chat_template: str) -> None:
-    """Raise `UsageError` for a template that no chat could be rendered with, or all chats alike.
+    """Raise `UsageError` for a template that cannot render any chat, or renders all alike.
 
-    One that compiles may still refuse a chat, for want of a system message for example: each row
-    will tell.
+    A valid one may still refuse a chat, for example without a system message: each row reports
+    that.
     """
     if len(chat_template) > MAX_TEMPLATE_CHARS:
         raise UsageError(
@@ -271,11 +272,11 @@ def _read_backend(path: Path) -> Any:
 
 
 def _special_tokens(config: JsonObject, backend: Any) -> dict[str, str]:
-    """Return the named special tokens of tokenizer_config.json that tokenizer.json knows."""
+    """Return the named special tokens of tokenizer_config.json that tokenizer.json has."""
     tokens: dict[str, str] = {}
     for name in _SPECIAL_TOKENS:
         value = config.get(name)
-        if isinstance(value, dict):  # the long form: the text and how it is matched
+        if isinstance(value, dict):  # the long form: the text and its matching options
             value = value.get("content")
         if value is None:
             continue
@@ -289,7 +290,7 @@ def _special_tokens(config: JsonObject, backend: Any) -> dict[str, str]:
 
 
 def _read_template(path: Path, config: JsonObject) -> str | None:
-    """Return chat_template.jinja, else tokenizer_config.json's template, the one named default."""
+    """Return chat_template.jinja, else the default template of tokenizer_config.json."""
     if path.is_file():
         refuse_lfs_pointer(path)
         try:
@@ -310,7 +311,9 @@ def _read_template(path: Path, config: JsonObject) -> str | None:
 
 
 def _is_from_rust(error: BaseException) -> bool:
-    """Whether Rust code failed, in order (an Exception) or not (a panic, which is none)."""
+    """Return whether Rust code failed, with an error (an Exception) or a panic (not an
+    Exception).
+    """
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -326,10 +329,10 @@ _Utf8Decoder = getincrementaldecoder("utf-8")
 
 
 def byte_values(backend: Any) -> dict[int, int]:
-    """Return the bytes that single tokens are, by token id, where decoding joins them.
+    """Return the bytes of single-byte tokens, by token id, where decoding joins them.
 
-    That is so for SentencePiece models ("byte fallback"). There one byte too few spoils all bytes
-    beside it: none of them is shown. Other tokenizers have none of these.
+    That is the case for SentencePiece models ("byte fallback"), in which one missing byte spoils
+    all adjacent ones: none of them is shown. Other tokenizers have no such tokens.
     """
     decoder = backend.decoder
     if decoder is None or b'"ByteFallback"' not in decoder.__getstate__():
@@ -339,7 +342,7 @@ def byte_values(backend: Any) -> dict[int, int]:
 
 
 def num_cut_bytes(token_ids: Sequence[int], values: Mapping[int, int]) -> int:
-    """Return how many of the last tokens are bytes of a character that does not end."""
+    """Return the number of last tokens that are bytes of an incomplete character."""
     for count in range(1, min(3, len(token_ids)) + 1):
         tail = [values.get(token_id) for token_id in token_ids[-count:]]
         if None in tail:
@@ -358,11 +361,11 @@ _GGUF_SPECIAL_TOKENS = {
     "unk_token": "tokenizer.ggml.unknown_token_id",
     "pad_token": "tokenizer.ggml.padding_token_id",
 }
-_SENTENCEPIECE = "llama"  # as tokenizer.ggml.model calls it
+_SENTENCEPIECE = "llama"  # value of tokenizer.ggml.model
 
 
 def read_gguf_tokenizer(path: Path) -> tuple[Any, JsonObject]:
-    """Return a `tokenizers.Tokenizer`, and what tokenizer_config.json would say beside it.
+    """Return a `tokenizers.Tokenizer`, and the contents of a tokenizer_config.json for it.
 
     Raises `ModelError` for a tokenizer that transformers cannot rebuild.
     """
@@ -384,7 +387,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Any, JsonObject]:
 
 
 def _rebuilt(path: Path, fields: JsonObject) -> Any:
-    # Imported here: it takes long. Releases differ in where they have it.
+    # Imported here: it takes long. Its module differs between releases.
     try:
         from transformers.integrations.gguf import convert_gguf_tokenizer
         from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_TOKENIZER_MAPPING
@@ -408,7 +411,7 @@ def _rebuilt(path: Path, fields: JsonObject) -> Any:
 
 
 def _begin_with(backend: Any, token: str) -> None:
-    """Let texts begin with a token, as the model was trained."""
+    """Let texts begin with a token, as in the model's training."""
     from tokenizers.processors import Sequence, TemplateProcessing
 
     token_id = backend.token_to_id(token)

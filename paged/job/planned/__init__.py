@@ -1,1 +1,1 @@
-"""What a run would be, found without running it, and how long it would take."""
+"""Forecasts of a run without running it: memory, sharing, time."""

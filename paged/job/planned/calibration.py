@@ -17,10 +17,10 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 LIMIT_S = 10.0
-MIN_STEPS = 4  # the usual proportions say the rest
+MIN_STEPS = 4  # other steps follow from the usual proportions
 LONGEST_PROMPT = 128
 NUM_NEW = 16
-# A round has twice the rows of the one before, and may have longer prompts.
+# A round has twice the rows of the previous one, and may have longer prompts.
 GROWTH = 4.0
 
 
@@ -31,14 +31,13 @@ class _TimeIsUp(Exception):
 def calibrate(
     config: EngineConfig, tokenizer: Path, listener: JobListener, limit_s: float = LIMIT_S
 ) -> TimedRun | None:
-    """Load the model, time it for at most `limit_s` seconds and keep the result for plans.
+    """Load the model, time it for at most `limit_s` seconds and save the result for plans.
 
-    Loading, and compiling where that was never done, come before and are not counted. Rows are
-    random token ids, in rounds of 1, 2, 4, … of them up to `max_num_seqs`: nothing is known of the
-    model before the first, and a round that would not end in time is not begun. A step that is
-    under way when the time is up is waited for. None if there were too few steps to say anything.
-    `tokenizer` is a folder. Raises `ModelError` where a model cannot be used, `UsageError` where
-    the device cannot.
+    Loading and first compilation are not counted. Rows are random token ids, in rounds of 1, 2, 4,
+    … rows up to `max_num_seqs`: nothing is known of the model before the first, and a round that
+    would not end in time is not started. A running step is finished. Returns None if there were too
+    few steps. `tokenizer` is a folder. Raises `ModelError` for an unusable model, `UsageError` for
+    an unusable device.
     """
     listener.on_phase(Phase.LOAD)
     began = time.perf_counter()
@@ -57,7 +56,7 @@ def calibrate(
 
 
 def _timed_steps(engine: Engine, limit_s: float) -> StepFit:
-    """Run rounds until one would not end in time; return what their steps took."""
+    """Run rounds until the next would not end in time; return the times of their steps."""
     fit, ends_at = StepFit(), time.monotonic() + limit_s
 
     def on_step(record: StepRecord) -> None:

@@ -55,11 +55,11 @@ def plan_file(
 ) -> PlanReport:
     """Return the forecast of the job, an object that JSON can hold.
 
-    Raises `UsageError` for what a run would refuse as a whole. At most `max_simulated_rows` are
-    simulated. Texts from the file are in it only with `show_text`. With `calibrates` the model
-    is loaded and timed for seconds, so that the time of a run is known. With `num_replicas` it has
-    what so many replicas compute together. `device` is the one to plan for; None takes the one that
-    a run would take.
+    Raises `UsageError` for errors that a run would refuse as a whole. At most `max_simulated_rows`
+    are simulated. Texts of the file are included only with `show_text`. With `calibrates` the model
+    is loaded and timed for some seconds, so that the run time is known. With `num_replicas` it
+    includes the work of so many replicas. `device` is the device to plan for, None for that of a
+    run.
     """
     device = device or probe_device(config.engine.device, config.engine.kernel_set)
     plan = _FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
@@ -143,11 +143,11 @@ class _FilePlan:
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
 
     def _settings(self, model: PlanModel) -> EngineConfig:
-        """Return the settings as they hold for the model and suit the device."""
+        """Return the settings required by the model and fitted to the device."""
         return fitted_to_device(model.settings, self._device.memory_bytes)
 
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
-        """Return how long a run takes; None where none was timed with such a model and settings."""
+        """Return the expected run time; None without timings of such a model and settings."""
         config = self._config.engine
         timed = TimedRun.read(config, "cpu" if self._device.memory is None else "cuda")
         if timed is None:
@@ -169,7 +169,7 @@ class _FilePlan:
         return PlannedWeights(model, header, dtype, self._device)
 
     def _simulate(self, prepared: Prepared) -> ForecastFigures:
-        """Plan the windows one after the other and simulate them as far as is asked for."""
+        """Plan the windows in order, and simulate up to the limit of rows."""
         model = prepared.model
         assert isinstance(model, PlanModel)
         config, device = self._settings(model), self._device
@@ -261,7 +261,7 @@ class _FilePlan:
         return asked
 
     def _lap(self, name: str) -> None:
-        """Count the time since the last lap as that of a stage."""
+        """Add the time since the last lap to a stage."""
         now = time.perf_counter()
         self._times[name] = self._times.get(name, 0.0) + now - self._began
         self._began = now

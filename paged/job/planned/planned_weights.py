@@ -1,4 +1,4 @@
-"""Memory of a model's weights, known before they are loaded."""
+"""Memory of a model's weights, computed before they are loaded."""
 
 from dataclasses import dataclass, replace
 
@@ -16,15 +16,15 @@ from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
-FEW_BITS = 12.0  # of a stored weight: fewer are codes, which plain numbers are made of
-MANY_TIMES = 2.0  # as many bytes in memory as on disk are worth a sentence
-WORTH_SAVING = 0.8  # of the bytes; a setting that leaves more is none to advise
+FEW_BITS = 12.0  # of a stored weight: fewer are codes that must be expanded
+MANY_TIMES = 2.0  # minimum expansion in memory for a warning
+WORTH_SAVING = 0.8  # of the bytes; a setting that leaves more is not suggested
 
 
 class PlannedWeights:
-    """Of `model` run in `dtype` on a device; `header` is that of its files, None: not there.
+    """Weights of `model` in `dtype` on a device; `header` describes its files, None without files.
 
-    Weights whose files are not there are taken for plain ones.
+    Weights of missing files are assumed to be plain.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PlannedWeights:
         if header is not None and isinstance(model, ModelConfig):
             stored = StoredNetwork.of(model.network, header)
             self._stored_bytes = stored.num_bytes
-            network = stored.network  # whose experts are in the layout that the files have
+            network = stored.network  # with experts in the layout of the files
             codes = HeldCodes(stored.stored, device.code_kernels, dtype)
         elif header is not None:
             self._stored_bytes = stored_bytes_of(header)
@@ -50,15 +50,15 @@ class PlannedWeights:
 
     @property
     def figures(self) -> WeightFigures:
-        """What a report says of them."""
+        """Section of the report."""
         return weight_figures(self._count, self._stored_bytes, self.held_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """Weights stored as codes of few bits that a run in `dtype` holds as plain numbers.
+    """Low-bit weights that a run in `dtype` expands to plain numbers.
 
-    `settings` are those of `EngineConfig` that hold them in `least_bytes`; none if none do.
+    `settings` are those of `EngineConfig` that keep them in `least_bytes`; empty if none do.
     """
 
     stored_bytes: int
@@ -74,11 +74,10 @@ class Unpacking:
         device: DeviceFacts | None = None,
         best: KernelSet | None = None,
     ) -> "Unpacking | None":
-        """Return that of a run; None where its weights stay as small as they are, or where it
-        cannot be told, which the run itself says.
+        """Return the expansion of a run; None if its weights stay low-bit or it cannot be told.
 
-        device: the one of the run, None for the one it would take. best: the processor's fastest
-        kernels, None to ask for them.
+        device: that of the run, None for the default. best: the processor's fastest kernels, None
+        to ask for them.
         """
         try:
             device = device or probe_device(config.device, config.kernel_set)
@@ -91,7 +90,7 @@ class Unpacking:
         stored_bits = weights.figures["stored_bits"]
         stored = weights.figures["stored_bytes"]
         if not stored or stored_bits is None or stored_bits >= FEW_BITS:
-            return None  # 0 bytes: none of the tensors is there, which loading refuses
+            return None  # 0 bytes: no tensor is present, which loading refuses
         if weights.held_bytes < MANY_TIMES * stored:
             return None
         found = cls(stored, weights.held_bytes, dtype)
@@ -110,7 +109,7 @@ class Unpacking:
 def _ways_out(
     dtype: str, device: DeviceFacts, best: KernelSet | None
 ) -> list[tuple[tuple[str, str], ...]]:
-    """Return the settings to try, the least change first."""
+    """Return the settings to try, the smallest change first."""
     of_dtype = (("dtype", "bfloat16"),) if dtype == "float32" else ()
     of_kernels: tuple[tuple[str, str], ...] = ()
     if device.memory is None:

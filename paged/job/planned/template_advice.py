@@ -1,7 +1,7 @@
 """Advice on prompt templates: columns and lines early in the prompts that break prefix sharing.
 
-The saving is measured and not guessed: a sample of the rows is rendered with the value of a column,
-or a line, moved to the end, encoded, and its prefix tree compared with the present one.
+The saving is measured: a sample of the rows is rendered with the value of a column, or a line,
+moved to the end, encoded, and its prefix tree compared with the present one.
 """
 
 import random
@@ -26,7 +26,7 @@ from pagedrun.paged.text.prompt import CONTINUATIONS, RAW, TokenizerLike
 from pagedrun.paged.values.errors import PagedrunError, RowError
 from pagedrun.paged.values.sampling_params import SamplingParams
 
-# Trying takes about half a second: not for runs that are nearly as short, nor where sharing works.
+# A trial takes about half a second: not for runs nearly as short, nor where sharing works.
 MIN_RUN_SECONDS = 10.0
 ENOUGH_SHARED = 0.5
 NUM_ROWS = 100
@@ -39,9 +39,10 @@ def check_sharing(
     tokenizer: TokenizerLike,
     max_chars: int = MAX_CHARS,
 ) -> TemplateAdvice | None:
-    """Return what `TemplateAdvisor` finds on the first rows; None where it is not worth a try.
+    """Return the findings of `TemplateAdvisor` on the first rows; None if a trial is not worth its
+    time.
 
-    max_chars: of all rows that are tried.
+    max_chars: limit of all rows tried.
     """
     if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
         return None
@@ -60,17 +61,16 @@ def check_sharing(
 MIN_SAVED_SHARE = 0.05
 MAX_ADVICE = 3
 MAX_COLUMNS = 8
-MAX_FAILING_SHARE = 0.1  # of the rows of the sample; beyond, a column cannot be moved just so
+MAX_FAILING_SHARE = 0.1  # longer prompts cannot have a column moved exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to move behind what all rows have in common.
+    """Column or line to move behind the text that all rows share.
 
-    `columns` are names of columns, or empty if it is a line; `position` is the character at which
-    the first of them begins in the prompt, or the number of the line, from 1. `varies` is the
-    share of rows that differ from the most common value. Of `num_computed` tokens that the sample
-    would compute, `num_saved` fall away.
+    `columns` are names of columns, empty for a line; `position` is the first character of these in
+    the prompt, or the number of the line, from 1. `varies` is the share of rows that differ from
+    the most common value. Of `num_computed` tokens computed for the sample, `num_saved` are saved.
     """
 
     columns: tuple[str, ...]
@@ -82,11 +82,11 @@ class Advice:
 
     @property
     def saved_share(self) -> float:
-        """What falls away of the tokens to compute."""
+        """Saved share of the computed tokens."""
         return self.num_saved / max(self.num_computed, 1)
 
     def sentence(self) -> str:
-        """Say it."""
+        """Return the advice as a sentence."""
         share = f"{self.saved_share:.0%} of the prompt tokens that are computed now"
         rows = f"{self.varies:.0%} of rows"
         if len(self.columns) == 1:
@@ -107,7 +107,7 @@ class Advice:
         )
 
     def to_dict(self) -> MovableParts:
-        """Return it as data, with the sentence."""
+        """Return the advice as data, with the sentence."""
         parts: MovableParts = {
             "kind": "column" if self.columns else "line",
             "columns": list(self.columns),
@@ -124,7 +124,7 @@ class Advice:
 
 
 class TemplateAdvisor:
-    """Tries other orders of the prompt's parts on rows given as their columns."""
+    """Tries other orders of the prompt's parts on sample rows."""
 
     def __init__(
         self, config: PromptConfig, sampling: SamplingParams, tokenizer: TokenizerLike
@@ -132,11 +132,11 @@ class TemplateAdvisor:
         self._config = config
         self._tokenizer = tokenizer
         self._as_asked = PromptBuilder(config, sampling, tokenizer)
-        # Takes a text that a template has made already, and what goes around it.
+        # Takes the text rendered by a template, and applies chat template and system prompt.
         self._rendered = PromptBuilder(replace(config, template=None), sampling, tokenizer)
 
     def advise(self, rows: Sequence[Columns], *, show_text: bool = False) -> TemplateAdvice:
-        """Return what is worth moving, best first: nothing if nothing is to be gained."""
+        """Return the moves worth making, best first."""
         template = self._config.template
         if template is not None:
             found, num_rows = self._columns(rows, template)
@@ -164,7 +164,7 @@ class TemplateAdvisor:
                 )
         early = sorted(places, key=lambda name: places[name])[:MAX_COLUMNS]
         found: list[Advice] = []
-        # Each alone, and those that come first together: one of two may be of no use.
+        # Each alone, and the first ones together: one of two may be of no use.
         for names in [
             *((name,) for name in early),
             *(tuple(early[:n]) for n in range(2, len(early))),
@@ -198,7 +198,7 @@ class TemplateAdvisor:
     # ── Tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def _num_distinct(self, rows: Sequence[Columns]) -> int | None:
-        """Return the tokens of the rows' tree; None if they cannot be asked."""
+        """Return the number of tokens in the rows' tree; None if a row is invalid."""
         plain = self._config.template is not None
         builder = self._rendered if plain else self._as_asked
         try:
@@ -219,7 +219,7 @@ class TemplateAdvisor:
 
 
 def _worth(found: Sequence[Advice]) -> list[Advice]:
-    """Return what saves enough, best first; of two that save the same, the one that moves less."""
+    """Return the moves that save enough, best first; of equal ones the smaller first."""
     best: list[Advice] = []
     for each in sorted(found, key=lambda each: (len(each.columns), -each.saved_share)):
         parts = [b.saved_share for b in best if set(b.columns) <= set(each.columns)]
@@ -229,13 +229,13 @@ def _worth(found: Sequence[Advice]) -> list[Advice]:
 
 
 def _columns_used(source: str, rows: Sequence[Columns]) -> list[str]:
-    """Return the columns that a template names, as variables or through `row`."""
+    """Return the columns that a template reads, as variables or through `row`."""
     columns = {name for row in rows for name in row}
     return sorted(TemplateColumns.of(source).names & columns)
 
 
 def _plain(texts: Sequence[str], rows: Sequence[Columns]) -> list[Columns]:
-    """Return rows that ask these texts, raw where the rows are that they were made of."""
+    """Return rows with these texts as prompts, raw where the original rows are."""
     return [{**said_of_mode(row), "prompt": text} for text, row in zip(texts, rows, strict=True)]
 
 
@@ -249,10 +249,10 @@ def _rendered(template: PromptTemplate, row: Columns) -> str | None:
 def _move(
     template: PromptTemplate, rows: Sequence[Columns], texts: Sequence[str], names: Sequence[str]
 ) -> list[str] | None:
-    """Return the prompts with the columns' values at the end, in the order they are named.
+    """Return the prompts with the columns' values at the end, in the order of their names.
 
-    None if more than a few rows do not show the value as it is: a condition or a loop over it
-    would make another prompt, and not the same one in another order.
+    None if more than a few rows do not contain the value literally: with a condition or a loop over
+    it, the result would be another prompt and not a reordered one.
     """
     moved: list[str] = []
     num_failing = 0
@@ -269,26 +269,27 @@ def _move(
 
 
 def _place(text: str, moved: str) -> int:
-    """Return the character at which the part that was moved began."""
+    """Return the first character of the part that was moved."""
     pairs = enumerate(zip(text, moved, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(text), len(moved)))
 
 
 def _variation(values: Sequence[object]) -> float:
-    """Return the share of values that are not the most common one."""
+    """Return the share of values other than the most common one."""
     return 1.0 - Counter(values).most_common(1)[0][1] / len(values)
 
 
 MAX_LINES = 64  # first lines of a prompt that are tried; the rest counts as one
-MAX_ROWS = 500  # rows on which all of them are tried
-_TEXT_KEYS = {"role", "content", "name"}  # of messages that are text alone
+MAX_ROWS = 500  # rows in which all of them are tried
+_TEXT_KEYS = {"role", "content", "name"}  # of messages with text only
 
 
 @dataclass(frozen=True, slots=True)
 class LineOrder:
-    """A prompt as its lines. `roles` has one entry for each message, None for a plain prompt that
-    is in the column `field`; `lines` are (message, line without its end). `mode` is the column
-    that says whether a plain prompt is raw.
+    """Prompt as a sequence of lines.
+
+    `roles` has one entry for each message, None for a plain prompt in the column `field`; `lines`
+    are (message, line without its end). `mode` is the `raw` column of a plain prompt.
     """
 
     field: str
@@ -298,7 +299,7 @@ class LineOrder:
 
     @classmethod
     def of(cls, columns: Columns, field: str | None) -> "LineOrder | None":
-        """Return the lines of a row's prompt, None if it is not text alone."""
+        """Return the lines of a row's prompt, None if it is not only text."""
         name = field or ("prompt" if isinstance(columns.get("prompt"), str) else "messages")
         value = columns.get(name)
         if isinstance(value, str):
@@ -318,7 +319,7 @@ class LineOrder:
         return cls(name, tuple(message["role"] for message in messages), tuple(lines), {})
 
     def columns(self) -> Columns:
-        """Return the columns of a row that asks this."""
+        """Return the columns of a row with this prompt."""
         texts: list[list[str]] = [[] for _ in self.roles]
         for place, line in self.lines:
             texts[place].append(line)
@@ -344,8 +345,8 @@ class LineOrder:
     def best_to_move(orders: Sequence["LineOrder"]) -> int | None:
         """Return the line, from 0, whose move leaves the fewest distinct characters.
 
-        None if no move leaves fewer than there are. Counted on the tree of whole lines, which is
-        quick and near enough to tell which line to try.
+        None if no move leaves fewer than now. Counted on the tree of whole lines, a fast
+        approximation for the choice of a candidate.
         """
         some = [_Prefixes(order) for order in orders[:MAX_ROWS]]
         now = _num_distinct(each.all() for each in some)
@@ -358,15 +359,16 @@ class LineOrder:
 
 
 def said_of_mode(columns: Columns) -> Columns:
-    """Return the column that says whether a row's plain prompt is raw, as one without
-    continuations has it; none if it says nothing."""
+    """Return the `raw` column of a row's plain prompt, true with continuations; empty without a
+    setting.
+    """
     if columns.get(CONTINUATIONS) is not None:
         return {RAW: True}
     return {RAW: columns[RAW]} if isinstance(columns.get(RAW), bool) else {}
 
 
 class _Prefixes:
-    """The beginnings of a prompt that end with a line, as (hash, characters of the line)."""
+    """Prefixes of a prompt that end with a line, as (hash, characters of the line)."""
 
     def __init__(self, order: LineOrder) -> None:
         lines = [line for _, line in order.lines]
@@ -403,14 +405,14 @@ SAMPLE_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A row that may be drawn: its place, its size in the input, and what makes columns of it."""
+    """Candidate row: its index, its size in the input, and a function that returns its columns."""
 
     index: int
     num_bytes: int
-    content: bytes | Columns | None  # a line that is not parsed yet, or None for what is no row
+    content: bytes | Columns | None  # a line not yet parsed, or None for an invalid row
 
     def columns(self) -> Columns | None:
-        """Return the row's columns, None if it is no row."""
+        """Return the row's columns, None if it is invalid."""
         if not isinstance(self.content, bytes):
             return self.content
         try:
@@ -420,10 +422,10 @@ class _Sample:
 
 
 def sample_rows(config: JobConfig) -> list[Columns]:
-    """Return the columns of up to `SAMPLE_ROWS` rows and `SAMPLE_BYTES`, in the file's order.
+    """Return the columns of up to `SAMPLE_ROWS` rows and `SAMPLE_BYTES`, in file order.
 
-    Every row within the job's limit is as likely to be in it as any other (J. Vitter, "Random
-    sampling with a reservoir", 1985); what is no row is left out.
+    Every valid row within the job's limit has the same probability (J. Vitter, "Random sampling
+    with a reservoir", 1985).
     """
     draw = random.Random(0)
     kept: list[_Sample] = []
@@ -435,7 +437,7 @@ def sample_rows(config: JobConfig) -> list[Columns]:
             place = draw.randrange(sample.index + 1)
             if place < SAMPLE_ROWS:
                 kept[place] = sample
-    draw.shuffle(kept)  # so that cutting by bytes favours nobody
+    draw.shuffle(kept)  # so that the limit of bytes is unbiased
     chosen: dict[int, Columns] = {}
     num_bytes = 0
     for sample in kept:
@@ -449,7 +451,7 @@ def sample_rows(config: JobConfig) -> list[Columns]:
 
 
 def _samples(source: RowSource) -> Iterator[_Sample]:
-    """Yield the rows; lines of JSON as they are, since of many few will be parsed."""
+    """Yield the rows; lines of JSON unparsed, since only a few of many are needed."""
     if isinstance(source, LineSource) and source.is_json:
         lines = (line.data or b"" for line in source.lines if not line.is_blank)
         for index, data in enumerate(lines):

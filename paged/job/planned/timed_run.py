@@ -16,17 +16,20 @@ from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 
-MIN_RUN_SECONDS = 1.0  # what is shorter is mostly its own beginning
+MIN_RUN_SECONDS = 1.0  # shorter runs are mostly start-up
 FOLDER = "times"
 MOST_SECONDS = 1e9
-# What decides how long a step takes, beside the model and the machine.
+# Settings that determine step times, beside the model and the machine.
 _SETTINGS = ("dtype", "quantization", "kv_cache_dtype", "kernel_set", "model_impl")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Seconds: `load_s` until the model was loaded, `compile_s` until its kernels were ready, and
-    what steps took. Kernels that were compiled are read from disk the next time."""
+    """Timings in seconds: `load_s` of loading the model, `compile_s` of its kernels, and step
+    costs.
+
+    Compiled kernels are read from disk the next time.
+    """
 
     load_s: float
     compile_s: float
@@ -37,7 +40,7 @@ class TimedRun:
 
     @property
     def costs(self) -> StepCosts:
-        """What steps took."""
+        """Step costs."""
         return {
             "step_s": self.step_s,
             "prompt_token_s": self.prompt_token_s,
@@ -47,8 +50,7 @@ class TimedRun:
 
     @classmethod
     def read(cls, config: EngineConfig, device: str) -> "TimedRun | None":
-        """Return what the last run with such settings took on this machine, None if none is
-        known."""
+        """Return the last run with such settings on this machine, None without one."""
         try:
             path = _path(config, device)
             if path is None:
@@ -59,17 +61,17 @@ class TimedRun:
             return None
 
     def keep(self, config: EngineConfig, device: str) -> None:
-        """Write it where `read` finds it. Raises `OSError`."""
+        """Save the timings for `read`. Raises `OSError`."""
         path = _path(config, device)
         if path is not None:
             replace_json(path, asdict(self))
 
 
 def note_run(config: EngineConfig, report: JobReport) -> None:
-    """Keep what a run took, if it was long enough to say something; where it cannot be, it is not.
+    """Save the timings of a run unless it was too short; failures are ignored.
 
-    No text of the file is kept, and no name: a digest of the model's shape, the processor and the
-    settings is what it is found by.
+    No text or name of the file is saved: the key is a digest of the model's shape, the processor
+    and the settings.
     """
     costs, times = report.get("step_costs"), report["time"]
     if costs is None or times["run_s"] < MIN_RUN_SECONDS:

@@ -1,1 +1,1 @@
-"""From a row to what it asks: prompts, templates, chats, batch calls, engine requests."""
+"""Requests of rows: prompts, templates, chats, OpenAI requests."""

@@ -1,7 +1,7 @@
-"""Prompts of rows: text or token ids, and sampling parameters.
+"""Prompts of rows: text, chat or token ids, and sampling parameters.
 
-A row is data from outside. Parameters of other tools are refused unless they have no effect;
-columns close to the name of a parameter are reported, not interpreted.
+A row is untrusted data. Parameters of other tools are refused unless they have no effect; columns
+close to the name of a parameter are reported, not interpreted.
 """
 
 import re
@@ -28,7 +28,7 @@ from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import SamplingParams, sampling_keys
 
-# What decides how a prompt is made, or what runs, is the user's to say and not a row's.
+# Settings of prompts and code to run belong to the user and not to a row.
 FORBIDDEN_COLUMNS = (
     "chat_template",
     TEMPLATE_KWARGS,
@@ -43,7 +43,7 @@ NESTED_PARAMS = "sampling_params"
 
 
 class PromptBuilder:
-    """Builds prompts; `defaults` are the sampling parameters of rows that set none."""
+    """Builds prompts of rows; `defaults` are the sampling parameters of rows without their own."""
 
     def __init__(
         self, config: PromptConfig, defaults: SamplingParams, tokenizer: TokenizerLike
@@ -93,7 +93,7 @@ class PromptBuilder:
         return {"prompt": value}
 
     def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
-        """Return the columns that come back under `input`: all that this layer did not use."""
+        """Return the columns that come back under `input`: all that are not used here."""
         used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY, RAW} | request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
@@ -102,8 +102,11 @@ class PromptBuilder:
         return {name: value for name, value in columns.items() if name not in used}
 
     def misspelt_keys(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
-        """Return those of the `carried` columns that are near a key which the row does not have,
-        each with that key; not what the template reads."""
+        """Return the `carried` columns close to a parameter that the row does not have, with its
+        name.
+
+        Columns read by the template are left out.
+        """
         return tuple(
             (name, key)
             for name, value in carried.items()
@@ -115,7 +118,7 @@ class PromptBuilder:
 
 
 def request_keys() -> frozenset[str]:
-    """Return every key of a row that says how its answer is made."""
+    """Return every key of a row that sets request parameters."""
     return sampling_keys() | {RESPONSE_FORMAT}
 
 
@@ -138,16 +141,16 @@ def _forbidden(name: str) -> RowError:
 
 
 def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingParams:
-    """Apply the row's top level, then its `sampling_params`, which wins."""
+    """Apply the row's top level, then its `sampling_params`, which take precedence."""
     nested = columns.get(NESTED_PARAMS)
     if nested is not None and not isinstance(nested, dict):
         raise RowError("invalid_param", f"{NESTED_PARAMS} must be an object", param=NESTED_PARAMS)
     known = request_keys()
-    # One call, so that a pair such as min_tokens and max_tokens is judged when both are known.
+    # One call, so that pairs such as min_tokens and max_tokens are checked together.
     given = {name: value for name, value in columns.items() if name in known}
     for name, value in (nested or {}).items():
         if name in UNSUPPORTED_COLUMNS:
-            continue  # with a value that asks for nothing
+            continue  # with a neutral value
         if name not in known:
             shown = shown_key(name)
             message = f"no sampling parameter {shown!r}{nearest(name, known)}"
@@ -158,7 +161,7 @@ def _sampling_params(columns: Columns, defaults: SamplingParams) -> SamplingPara
 
 
 def _with_structure(given: dict[str, JSONValue]) -> dict[str, JSONValue]:
-    """Return the same with what `response_format` asks for, if it is given."""
+    """Return the settings with the structure of `response_format`, if given."""
     value = given.pop(RESPONSE_FORMAT, None)
     asked = {} if value is None else structure_of(value)
     for name in asked:
@@ -176,9 +179,11 @@ _IN_BRACES = re.compile(r"(?<!\{)\{\s*([^\W\d]\w*)\s*\}(?!\})")
 
 @dataclass(frozen=True, slots=True)
 class TemplateColumns:
-    """`names` are variables of the template and what it reads of `row` by name; `reads_row` says
-    whether it reads the row in another way. `in_braces` are names in single braces in its text, as
-    Python's and LangChain's formats have them, which Jinja prints as they are.
+    """Columns read by a template.
+
+    `names` are its variables and the names it reads from `row`; `reads_row` is set if it uses the
+    row in another way. `in_braces` are names in single braces in its text, the syntax of Python's
+    and LangChain's formats, which Jinja prints unchanged.
     """
 
     names: frozenset[str]
@@ -187,8 +192,8 @@ class TemplateColumns:
 
     @classmethod
     def of(cls, source: str) -> "TemplateColumns":
-        """Return those of a template; nothing of one that does not compile."""
-        # A plain environment would compute constants while it looks for names: `9**9**9`, for ever.
+        """Return the columns of a template; none if it does not compile."""
+        # A plain environment would compute constants during analysis: `9**9**9`, for ever.
         try:
             tree = Sandbox().parse(source)
             names = set(meta.find_undeclared_variables(tree))
@@ -215,10 +220,10 @@ RESPONSE_FORMAT = "response_format"
 
 
 def structure_of(value: JSONValue) -> dict[str, JSONValue]:
-    """Return the sampling fields that a `response_format` sets: one, or none for plain text.
+    """Return the sampling fields set by a `response_format`: one, or none for plain text.
 
-    Raises `RowError` (`invalid_param`) for another type, or a schema that is not where it belongs.
-    A schema is kept to whether it says `strict` or not.
+    Raises `RowError` (`invalid_param`) for another type or a misplaced schema. A schema is enforced
+    with or without `strict`.
     """
     asked = value if isinstance(value, dict) else {}
     match asked.get("type"):
@@ -239,7 +244,7 @@ def _invalid(reason: str) -> RowError:
     return RowError("invalid_param", f"{RESPONSE_FORMAT} {reason}", param=RESPONSE_FORMAT)
 
 
-# Answering as if they were not there would be a wrong answer. Each with what to use instead.
+# Ignoring these would give a wrong answer. Each with its replacement.
 UNSUPPORTED_COLUMNS: dict[str, str | None] = {
     "top_logprobs": "use logprobs, which takes their number",
     "logits_processors": None,
@@ -253,29 +258,29 @@ UNSUPPORTED_COLUMNS: dict[str, str | None] = {
     "tools": None,
     "cache_salt": None,
 }
-# Of OpenAI's calls only; elsewhere they are columns like any other.
+# In OpenAI's requests only; elsewhere they are ordinary columns.
 _OF_CALLS = {"echo": "use prompt_logprobs to score the prompt, alone with max_tokens 0"}
-# Clients write out defaults. These values ask for nothing; any other one is refused.
+# Values without effect, since clients write out defaults; any other value is refused.
 _NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
     "top_logprobs": (0,),
     "use_beam_search": (False,),
     "best_of": (1,),
     "tools": ([],),
-    "echo": (False,),  # these three of OpenAI's calls only
+    "echo": (False,),  # this and the next two in OpenAI's requests only
     "stream": (False,),
     "suffix": ("",),
 }
 
 
 def is_neutral(name: str, value: object) -> bool:
-    """Whether an unsupported parameter asks for nothing with this value."""
-    # By type too: to Python 0 and False are equal.
+    """Whether an unsupported parameter has no effect with this value."""
+    # By type too: in Python 0 and False are equal.
     neutral = _NEUTRAL_VALUES.get(name, ())
     return any(type(value) is type(each) and value == each for each in neutral)
 
 
 def not_supported(name: str) -> RowError:
-    """Return the error of a row that asks for a parameter, with the way out if there is one."""
+    """Return the error of an unsupported parameter, with its replacement if there is one."""
     instead = UNSUPPORTED_COLUMNS.get(name) or _OF_CALLS.get(name)
     message = f"{name} is not supported" + (f"; {instead}" if instead else "")
     return RowError("invalid_param", message, param=name)
@@ -290,9 +295,9 @@ _SWITCHES = frozenset(each.field for each in flag_fields(SamplingParams) if each
 
 @lru_cache(maxsize=4096)
 def near_key(column: str, known: frozenset[str]) -> str | None:
-    """Return the key that a column is one letter from, or the same but for case, `_` and `-`.
+    """Return the key that differs from a column by one letter, or only by case, `_` and `-`.
 
-    None where it is one of `known` itself, or near none.
+    None for a column in `known`, or close to none.
     """
     if column in known or len(column) < MIN_CHARS or len(column) > 64:
         return None
@@ -303,7 +308,7 @@ def near_key(column: str, known: frozenset[str]) -> str | None:
 
 
 def could_be(name: str, value: JSONValue) -> bool:
-    """Whether a value is of the kind that a parameter takes: other columns are data."""
+    """Whether a value has the type of a parameter: other columns are data."""
     name = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}.get(name, name)
     if name in _NUMBERS:
         return _is_number(value)
@@ -327,8 +332,11 @@ def _folded(name: str) -> str:
 
 
 def _is_one_letter_off(column: str, name: str) -> bool:
-    """Whether one letter more, less or in another place makes `name` of `column`; in names longer
-    than `MIN_CHARS` also another letter: short words are near each other, as note and vote are."""
+    """Whether inserting, deleting or swapping one letter turns `column` into `name`.
+
+    In names longer than `MIN_CHARS` also replacing one: short words are close to each other, such
+    as note and vote.
+    """
     if len(column) == len(name):
         differs = [place for place, (a, b) in enumerate(zip(column, name, strict=True)) if a != b]
         if len(differs) == 1:

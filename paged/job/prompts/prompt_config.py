@@ -19,11 +19,11 @@ MAX_OUTPUT_CHARS = 64 * 2**20
 
 
 class PromptTemplate:
-    """A compiled template; `flag` names it in messages.
+    """Compiled prompt template; `flag` names it in messages.
 
-    A column is a variable of its name; `row["any name"]` reaches the others. A name that is not
-    there is an error, not an empty string. A prompt has at most `max_chars` characters. Raises
-    `UsageError` if the template does not compile.
+    A column is a variable of its name; `row["any name"]` reaches the others. A missing name is an
+    error, not an empty string. A prompt has at most `max_chars` characters. Raises `UsageError` if
+    the template does not compile.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class PromptTemplate:
         flag: str = option("prompt_template"),
         max_chars: int = MAX_OUTPUT_CHARS,
     ) -> None:
-        # Here, because a command's `--help` reads the type of a flag and must not wait for Jinja.
+        # Imported here: `--help` reads the type of a flag and must not load Jinja.
         from jinja2 import TemplateError, TemplateSyntaxError
 
         from pagedrun.paged.text.sandbox import NamedUndefined, Sandbox
@@ -63,7 +63,7 @@ class PromptTemplate:
                 f"the prompt template needs a column {name!r}, which the row does not have",
                 param=name,
             ) from error
-        except Exception as error:  # a template may raise whatever its expressions raise
+        except Exception as error:  # a template may raise any error
             reason = str(error)[:200].encode("utf-8", "replace").decode("utf-8")
             raise RowError(
                 "template_error",
@@ -74,13 +74,13 @@ class PromptTemplate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PromptConfig:
-    """Where the prompt comes from: the row's own columns, one named column, or a template.
+    """Prompt settings: the row's own prompt columns, one named column, or a template.
 
-    `raw` and `system` are those of `PromptReader`. `template_kwargs` are for the chat template.
-    `time` is what the clock of the chat template says in all of them: a run over midnight asks all
-    rows the same.
+    `raw` and `system` are those of `PromptReader`. `template_kwargs` are variables of the chat
+    template. `time` is its clock for all rows, so that they get the same date in a run over
+    midnight.
 
-    Raises `UsageError` for `template_kwargs` that no template may be given.
+    Raises `UsageError` for forbidden `template_kwargs`.
     """
 
     field: Annotated[

@@ -24,7 +24,7 @@ from pagedrun.paged.values.rules import integers
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """One call of OpenAI's API: its parts as they are in the row, whatever they are."""
+    """Request of OpenAI's API: its parts, not yet validated."""
 
     custom_id: JSONValue
     method: JSONValue
@@ -33,27 +33,27 @@ class BatchCall:
 
     @classmethod
     def of(cls, columns: Columns) -> "BatchCall | None":
-        """Return the call that a row with these columns is, None if it is another kind of row."""
+        """Return the OpenAI request of a row with these columns, None for another kind of row."""
         if not columns.keys() >= CALL_COLUMNS:
             return None
         return cls(columns["custom_id"], columns["method"], columns["url"], columns["body"])
 
     @property
     def is_chat(self) -> bool:
-        """Whether it asks for the next message of a chat."""
+        """Whether it is a chat completion."""
         return self.url == CHAT
 
     @property
     def model(self) -> str:
-        """The model that was asked for, repeated in the answer; another one may have answered."""
+        """Requested model, repeated in the answer; another one may have answered."""
         model = self.body.get("model") if isinstance(self.body, dict) else None
         return model if isinstance(model, str) else ""
 
     def columns(self) -> Columns:
-        """Return the columns of a plain row that asks the same.
+        """Return the columns of an equivalent plain row.
 
         Raises `RowError`: `invalid_method`, `invalid_url`, `invalid_body`, and `invalid_param` for
-        a parameter that this tool does not know, since the answer would not be the one asked for.
+        an unknown parameter, which might change the answer.
         """
         if self.method != "POST":
             raise RowError("invalid_method", 'method must be "POST"', param="method")
@@ -68,7 +68,7 @@ class BatchCall:
             if name in _IGNORED or value is None or is_neutral(name, value):
                 continue
             if self.is_chat and name == "top_logprobs":
-                continue  # goes with logprobs
+                continue  # used with logprobs
             if name not in known:
                 raise not_supported(shown_key(name))
             if name == "prompt" and isinstance(value, list):
@@ -82,12 +82,12 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row until it is written: its prompt as a `request` or an `error`, and its columns.
+    """Row between reading and writing: its prompt as a `request` or an `error`, and its columns.
 
     The request's `index` is the row's. `input` are the columns that come back in the output, or all
     where tables are made of the rows: then `used` names the other ones. `expected` is the answer
-    that the row itself names, if any. `call` is set in an OpenAI batch file. `misspelt` has columns
-    close to the name of a parameter, each with that name. Of `row` the columns are dropped.
+    named by the row itself, if any. `call` is set in an OpenAI batch file. `misspelt` has columns
+    close to the name of a parameter, each with that name. `row` is held without its columns.
     """
 
     row: Row
@@ -126,7 +126,7 @@ class JobRow:
 
 
 class RequestBuilder:
-    """Turns rows into `JobRow`s, in input order; never raises for what a row holds."""
+    """Builds a `JobRow` for each row, in input order; never raises for a row's contents."""
 
     def __init__(
         self, prompts: PromptBuilder, encoder: PromptEncoder, *, keeps_columns: bool = False
@@ -179,7 +179,7 @@ class RequestBuilder:
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-# What says something about the caller or the service, and nothing about the answer.
+# Keys about the caller or the service, without effect on the answer.
 _IGNORED = frozenset(
     {
         "metadata",
@@ -195,7 +195,7 @@ _IGNORED = frozenset(
 
 
 def _chat_logprobs(wants: object, num_top: object) -> dict[str, JSONValue]:
-    """Return `logprobs` as a plain row has it: in a chat it is a switch, and the number another."""
+    """Return `logprobs` as in a plain row: in a chat it is a boolean, with a separate number."""
     if wants is not None and not isinstance(wants, bool):
         raise RowError("invalid_param", "logprobs must be true or false", param="logprobs")
     name, rule = "top_logprobs", integers(0, MAX_LOGPROBS)
