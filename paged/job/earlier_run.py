@@ -174,7 +174,7 @@ class EarlierRows:
 
 
 def is_whole(saved: SavedAnswer, request: Request) -> bool:
-    """Return whether a new run would give this same answer to a request with an equal digest."""
+    """Return true if a new run would give this same answer to a request with an equal digest."""
     params = request.params
     if (saved.prompt_logprobs is None) != (params.prompt_logprobs is None):
         return False
@@ -198,7 +198,7 @@ def _num_outputs(saved: SavedAnswer, params: SamplingParams) -> int:
 
 
 def _ends_at(reason: FinishReason, num_tokens: int, params: SamplingParams) -> bool:
-    """Return whether an answer ends there under these limits: cut at the limit, or stopped before
+    """Return true if an answer ends there under these limits: cut at the limit, or stopped before
     it.
     """
     if reason is FinishReason.LENGTH:
@@ -207,7 +207,7 @@ def _ends_at(reason: FinishReason, num_tokens: int, params: SamplingParams) -> b
 
 
 def _can_go_on(saved: SavedAnswer, params: SamplingParams) -> bool:
-    """Return whether an answer was cut by a lower limit and can be continued from its tokens alone.
+    """Return true if an answer was cut by a lower limit and can be continued from its tokens alone.
 
     That needs one sample without scores; the samples of a greedy request are equal.
     """

@@ -159,7 +159,7 @@ class JobWard:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there are rows to lose."""
+        """True if there are rows to lose."""
         return self._leave is not None
 
     def begin(self, leave: Callable[[], str]) -> None:

@@ -276,7 +276,7 @@ class RowWindows:
 
     @property
     def is_last(self) -> bool:
-        """Whether no row is left."""
+        """True if no row is left."""
         return self._digest is not None
 
     def read(self) -> list[Row]:

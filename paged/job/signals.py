@@ -30,7 +30,7 @@ class Ward(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a sudden end could lose anything."""
+        """True if a sudden end could lose anything."""
 
     def leave(self) -> str:
         """Make the results durable before the process ends; return the message to print."""
@@ -88,7 +88,7 @@ class Watchdog:
 
     @property
     def has_something_to_lose(self) -> bool:
-        """Whether the process should be given time to stop by itself."""
+        """True if the process should be given time to stop by itself."""
         return self._ward is not None and self._ward.has_begun
 
     def take_word(self) -> bool:

@@ -19,7 +19,7 @@ _ENDS = (_END, "<|return|>", "<|call|>")
 
 
 def has_channels(chat_template: str | None) -> bool:
-    """Return whether a model with this template answers in channels."""
+    """Return true if a model with this template answers in channels."""
     return all(mark in (chat_template or "") for mark in (_START, _CHANNEL, _MESSAGE))
 
 
@@ -89,12 +89,12 @@ class ChannelReader:
 
     @property
     def is_header(self) -> bool:
-        """Whether the next token is between the contents of two messages."""
+        """True if the next token is between the contents of two messages."""
         return self._header is not None
 
     @property
     def is_answer(self) -> bool:
-        """Whether the next token is one of the answer itself."""
+        """True if the next token is one of the answer itself."""
         return not self.is_header and self._messages[-1].channel in (ANSWER, None)
 
     def take(self, token: int) -> None:
@@ -159,17 +159,17 @@ class ChannelThought:
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer has not begun."""
+        """True if the answer has not begun."""
         return not self._reader.is_answer
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has begun."""
+        """True if the answer has begun."""
         return self._reader.is_answer
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token is one of reasoning, rather than between two messages."""
+        """True if the next token is one of reasoning, rather than between two messages."""
         return self.is_open and not self._reader.is_header
 
     def take(self, token_id: int) -> None:

@@ -27,7 +27,7 @@ class IncrementalText:
 
     @property
     def is_open(self) -> bool:
-        """Whether the end of the text may change: the last tokens are within a character, or
+        """True if the end of the text may change: the last tokens are within a character, or
         without text.
         """
         return bool(self._open)

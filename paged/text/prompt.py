@@ -188,7 +188,7 @@ class Prompt:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the chat template was applied."""
+        """True if the chat template was applied."""
         return not self.add_special_tokens
 
     def followed_by(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":

@@ -105,7 +105,7 @@ class PromptReader:
         return self._as_user_message(value, params, variables)
 
     def _is_raw(self, raw: bool | None, *, is_scored: bool) -> bool:
-        """Return whether a text is completed unchanged; raw: its own setting, if it has one."""
+        """Return true if a text is completed unchanged; raw: its own setting, if it has one."""
         if self._system is not None:
             return False
         asked = self._raw if raw is None else raw
@@ -171,14 +171,14 @@ def template_variables(given: object) -> dict[str, JSONValue]:
 
 
 def is_one_prompt(given: object) -> bool:
-    """Return whether this is a prompt by itself rather than several."""
+    """Return true if this is a prompt by itself rather than several."""
     if isinstance(given, str | Mapping):
         return True
     return isinstance(given, Sequence) and bool(given) and (type(given[0]) is int or is_chat(given))
 
 
 def is_chat(given: object) -> bool:
-    """Return whether this is a list of messages: the first has a role, which no prompt has."""
+    """Return true if this is a list of messages: the first has a role, which no prompt has."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         return False
     return isinstance(given[0], Mapping) and "role" in given[0]

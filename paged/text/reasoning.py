@@ -53,11 +53,11 @@ class ReasoningTags:
         return max(len(self.opening.encode()), len(self.closing.encode())) + 8
 
     def opened_by(self, prompt: str) -> bool:
-        """Return whether an answer to a prompt with this end begins within reasoning."""
+        """Return true if an answer to a prompt with this end begins within reasoning."""
         return prompt.rstrip().endswith(self.opening)
 
     def closed_by(self, prompt: str) -> bool:
-        """Return whether a prompt with this end has closed reasoning."""
+        """Return true if a prompt with this end has closed reasoning."""
         return prompt.rstrip().endswith(self.closing)
 
     def split(self, text: str, prompt: str, *, must_open: bool = False) -> tuple[str | None, str]:
@@ -116,17 +116,17 @@ class Thinking(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the next token belongs to the reasoning or its closing tag."""
+        """True if the next token belongs to the reasoning or its closing tag."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or can no longer begin."""
+        """True if the reasoning has ended or can no longer begin."""
         ...
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token counts against a budget."""
+        """True if the next token counts against a budget."""
         ...
 
     def take(self, token_id: int) -> None:
@@ -149,7 +149,7 @@ class Thought:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the next token is reasoning; the opening tag is not."""
+        """True if the next token is reasoning; the opening tag is not."""
         return self.is_open
 
     def take(self, token_id: int) -> None:

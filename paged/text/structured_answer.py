@@ -40,7 +40,7 @@ class GrammarMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether only the end may follow."""
+        """True if only the end may follow."""
         return self._state is None and not self.error
 
     @property
@@ -51,7 +51,7 @@ class GrammarMatcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether no token is accepted any more."""
+        """True if no token is accepted any more."""
         return self._state is None
 
     def take(self, token: int) -> None:
@@ -210,7 +210,7 @@ class StructuredAnswer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether only the end may follow."""
+        """True if only the end may follow."""
         return self._matcher is not None and self._matcher.is_complete
 
     @property

@@ -311,7 +311,7 @@ def _read_template(path: Path, config: JsonObject) -> str | None:
 
 
 def _is_from_rust(error: BaseException) -> bool:
-    """Return whether Rust code failed, with an error (an Exception) or a panic (not an
+    """Return true if Rust code failed, with an error (an Exception) or a panic (not an
     Exception).
     """
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -217,7 +217,7 @@ SCHEMES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # with the pac
 
 
 def is_remote(name: str) -> bool:
-    """Whether a name is the address of a file in an object store."""
+    """Return true if a name is the address of a file in an object store."""
     scheme, mark, _ = name.partition("://")
     return bool(mark) and scheme in SCHEMES
 

@@ -53,7 +53,7 @@ def expand(
 
 
 def _is_question(name: str) -> bool:
-    """Whether a name without a file reads like text: words, or a question mark at its end.
+    """Return true if a name without a file reads like text: words, or a question mark at its end.
 
     Names that begin like a path or end like a file of rows are typing mistakes instead.
     """

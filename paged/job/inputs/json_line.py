@@ -115,7 +115,7 @@ def _json_type(value: object) -> str:
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether brackets outside strings nest deeper than `MAX_DEPTH`, without recursion."""
+    """Return true if brackets outside strings nest deeper than `MAX_DEPTH`, without recursion."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     depth = 0

@@ -38,7 +38,7 @@ class Line:
 
     @property
     def is_blank(self) -> bool:
-        """Whether the line holds only JSON white space."""
+        """True if the line holds only JSON white space."""
         return self.data is not None and not self.data.strip(JSON_BLANKS)
 
 
@@ -98,7 +98,7 @@ class LineSource(ByteSource):
 
     @property
     def is_json(self) -> bool:
-        """Whether each line is a JSON object."""
+        """True if each line is a JSON object."""
         return self._parse is parse_object
 
     def __iter__(self) -> Iterator[Row]:

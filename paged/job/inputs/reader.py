@@ -184,7 +184,7 @@ def input_stem(name: str) -> str:
 
 
 def is_repeatable(*names: str) -> bool:
-    """Whether the inputs can be read a second time without a download."""
+    """Return true if the inputs can be read a second time without a download."""
     return all(name != STDIN and (Path(name).is_file() or Path(name).is_dir()) for name in names)
 
 
@@ -198,7 +198,7 @@ def file_stamp(name: str) -> tuple[int, int] | None:
 
 
 def is_saved_dataset(folder: str) -> bool:
-    """Whether a folder was written by `save_to_disk`."""
+    """Return true if a folder was written by `save_to_disk`."""
     return any(Path(folder, saved).is_file() for saved in SAVED_FILES)
 
 

@@ -113,7 +113,7 @@ def common(one: ValueType, other: ValueType) -> ValueType:
 
 
 def is_as_it_is(kind: ValueType) -> bool:
-    """Whether values of this type need no `convert`."""
+    """Return true if values of this type need no `convert`."""
     match kind:
         case ListOf(element):
             return is_as_it_is(element)
@@ -163,7 +163,7 @@ def _plain_type(value: JSONValue) -> Plain:
 
 
 def _is_open(known: ValueType) -> bool:
-    """Whether a type has optional keys."""
+    """Return true if a type has optional keys."""
     match known:
         case ListOf(element):
             return _is_open(element)
@@ -262,7 +262,7 @@ class KeptType:
 
 
 def is_kept(kind: Any) -> bool:
-    """Whether values of an Arrow type can be restored from their JSON."""
+    """Return true if values of an Arrow type can be restored from their JSON."""
     return _carrier(kind) is not None or _reader(kind) is not None
 
 

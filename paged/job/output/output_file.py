@@ -101,7 +101,7 @@ class OutputFile:
 
     @property
     def is_regular(self) -> bool:
-        """Whether this is a file on disk, not a device or standard output."""
+        """True if this is a file on disk, not a device or standard output."""
         return self._is_regular
 
     def begin(self, keep: int = 0) -> None:
@@ -262,7 +262,7 @@ def _refuse_kind(path: str, mode: int, input_name: str, overwrite: bool) -> None
 
 
 def _is_shared_folder(path: str) -> bool:
-    """Whether any user may create files beside `path`, as in /tmp."""
+    """Return true if any user may create files beside `path`, as in /tmp."""
     try:
         return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH)
     except (OSError, ValueError):  # opening it reports the error

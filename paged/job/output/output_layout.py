@@ -93,12 +93,12 @@ class OutputLayout:
 
     @property
     def streams_columns(self) -> bool:
-        """Whether columns of a row are written as soon as it is answered."""
+        """True if columns of a row are written as soon as it is answered."""
         return not self.files and not self.columns.takes_rows_as_they_are
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether the journal keeps all columns of the input, for files made of it."""
+        """True if the journal keeps all columns of the input, for files made of it."""
         return bool(self.files) or self.streams_columns
 
     @property
@@ -110,7 +110,7 @@ class OutputLayout:
 
     @property
     def is_made(self) -> bool:
-        """Whether all files are present, from any run."""
+        """True if all files are present, from any run."""
         return bool(self.files) and all(path.exists() for path in self.files)
 
     def check(self, config: JobConfig) -> None:

@@ -89,22 +89,22 @@ class RowColumns:
 
     @property
     def begins_with_input(self) -> bool:
-        """Whether the columns are those of the input and of the answer."""
+        """True if the columns are those of the input and of the answer."""
         return self.is_table and not self.names and not self.is_whole
 
     @property
     def takes_rows_as_they_are(self) -> bool:
-        """Whether the columns are the row's keys."""
+        """True if the columns are the row's keys."""
         return not (self.names or self.flatten or self.begins_with_input or self.explodes)
 
     @property
     def has_answer(self) -> bool:
-        """Whether the answer's text is a column under its given name."""
+        """True if the answer's text is a column under its given name."""
         return self.begins_with_input or self.answer in self.names
 
     @property
     def has_json(self) -> bool:
-        """Whether answers are parsed as JSON."""
+        """True if answers are parsed as JSON."""
         return self.explodes or any(name.startswith(JSON_PREFIX) for name in self.names)
 
     def check(
@@ -151,7 +151,7 @@ class RowColumns:
         return name
 
     def is_of_input(self, name: str) -> bool:
-        """Whether a name is that of a column of the input."""
+        """Return true if a name is that of a column of the input."""
         key = name.split(".")[0]
         if name == self.answer or name.startswith(JSON_PREFIX):
             return False
@@ -348,7 +348,7 @@ class RowShaper:
         return None if self.is_json(name) else known_type(name, flat=self._columns.flatten)
 
     def is_json(self, name: str) -> bool:
-        """Whether a column belongs to JSON answers."""
+        """Return true if a column belongs to JSON answers."""
         return name in self._json_keys or (
             name in self._columns.names and name.startswith(JSON_PREFIX)
         )
@@ -374,7 +374,7 @@ class RowShaper:
         return KeptType(kind) if is_kept(kind) else None
 
     def _is_text(self, name: str) -> bool:
-        """Whether an object is written as text, since a table has one column for it."""
+        """Return true if an object is written as text, since a table has one column for it."""
         return name == ERROR and self._columns.is_table and not self._columns.is_whole
 
     def _look_up(self, row: "RowParts", name: str) -> JSONValue | object:

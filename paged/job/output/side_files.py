@@ -46,7 +46,7 @@ class SideFiles:
 
     @property
     def has_report(self) -> bool:
-        """Whether the report of an earlier run exists."""
+        """True if the report of an earlier run exists."""
         path = self._config.report_path
         return path is not None and path.exists()
 

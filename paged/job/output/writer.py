@@ -73,7 +73,7 @@ class RowWriter:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether another run can resume the output."""
+        """True if another run can resume the output."""
         return self._output.is_regular
 
     def begin(self, finished: FinishedRows | None = None) -> None:

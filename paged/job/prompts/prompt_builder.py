@@ -273,7 +273,7 @@ _NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
 
 
 def is_neutral(name: str, value: object) -> bool:
-    """Whether an unsupported parameter has no effect with this value."""
+    """Return true if an unsupported parameter has no effect with this value."""
     # By type too: in Python 0 and False are equal.
     neutral = _NEUTRAL_VALUES.get(name, ())
     return any(type(value) is type(each) and value == each for each in neutral)
@@ -308,7 +308,7 @@ def near_key(column: str, known: frozenset[str]) -> str | None:
 
 
 def could_be(name: str, value: JSONValue) -> bool:
-    """Whether a value has the type of a parameter: other columns are data."""
+    """Return true if a value has the type of a parameter: other columns are data."""
     name = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}.get(name, name)
     if name in _NUMBERS:
         return _is_number(value)
@@ -332,7 +332,7 @@ def _folded(name: str) -> str:
 
 
 def _is_one_letter_off(column: str, name: str) -> bool:
-    """Whether inserting, deleting or swapping one letter turns `column` into `name`.
+    """Return true if inserting, deleting or swapping one letter turns `column` into `name`.
 
     In names longer than `MIN_CHARS` also replacing one: short words are close to each other, such
     as note and vote.

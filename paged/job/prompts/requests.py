@@ -40,7 +40,7 @@ class BatchCall:
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is a chat completion."""
+        """True for a chat completion."""
         return self.url == CHAT
 
     @property
