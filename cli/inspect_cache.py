@@ -155,7 +155,7 @@ def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> 
     from pagedrun.cli.terminal.console import note, stderr_console
     from pagedrun.paged.job.output.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.output.side_files import RunFiles
-    from pagedrun.paged.metrics.inspection import DEFAULT_TOP, Question, inspect_run
+    from pagedrun.paged.metrics.inspection import DEFAULT_TOP, InspectionQuery, inspect_run
     from pagedrun.paged.metrics.pool_moments import PEAK
     from pagedrun.paged.metrics.saved_report import SavedReport
     from pagedrun.paged.metrics.snapshot_file import read_snapshot
@@ -171,7 +171,7 @@ def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> 
     named = [*options.row, *(f"{ID_PREFIX}{each}" for each in options.id)]
     rows = find_rows(named, files.output)
     indices = tuple(dict.fromkeys(rows[name] for name in named))
-    question = Question(options.at or PEAK, indices, options.top or DEFAULT_TOP)
+    question = InspectionQuery(options.at or PEAK, indices, options.top or DEFAULT_TOP)
     found: ShownInspection = {
         "files": files.to_dict(),
         **inspect_run(snapshot, report, question),

@@ -1,1 +1,1 @@
-"""A step on a device: its tensors, the forward pass, the choice of tokens."""
+"""Execution of runs: engine, main loop, steps, logits stage, decode graphs, devices."""

@@ -1,10 +1,9 @@
 """Inputs of captured decode steps at fixed addresses, advanced by the device itself.
 
-`GraphShape` is the capacity of the buffers, `DecodeBuffers` their tensors, `GraphRows` the
-host's record of which sequence has which row, and `RowUpdate` the changes that the host sends.
-A sequence keeps its row from its first captured step to its last, so that a step in which other
-sequences begin or end sends only what has changed. A row without a sequence computes values
-that are never read.
+`GraphShape` is the capacity of the buffers, `DecodeBuffers` their tensors, `GraphRows` the host's
+record of the sequence in each row, and `RowUpdate` the changes that the host sends. A sequence
+keeps its row from its first captured step to its last, so that a step in which other sequences
+begin or end sends only the changes. A row without a sequence computes values that are never read.
 """
 
 from collections.abc import Sequence as Seq
@@ -26,21 +25,20 @@ from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch, Model
 from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int32s, Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
 
-# Rows for which steps are captured: a step is padded to the next of them. The steps at a run's end
-# have ever fewer rows, and there a row too many costs a larger share, so small steps lie close.
+# Numbers of rows of captured steps: a step is padded to the next one. Small numbers lie close,
+# because steps at the end of a run have few rows and padding costs a larger share of them.
 _FINE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-_COARSE = 64  # from there on, multiples of this
-# The share of rows that may be holes before a smaller shape is taken.
-_MOST_HOLES = 0.25
-# Shorter rows do not get narrower block tables, which cost little: fewer shapes are more.
-_LEAST_TOKENS = 2048
+_COARSE = 64  # beyond, multiples of this
+# Maximum share of empty rows before a smaller shape is used.
+_MAX_EMPTY = 0.25
+# Minimum width of block tables, in tokens: width costs little, and fewer shapes are captured.
+_MIN_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """Rows, blocks of a row, the partitions that all rows together read with others, and the tokens
-    that are forbidden to a row which may not stop yet. filtered: rows may have top_k, top_p, min_p.
-    """
+    """Capacity of a captured step: rows, blocks of a row, partitions that all rows together read
+    with others, and masked stop tokens of a row. filtered: rows may have top_k, top_p or min_p."""
 
     num_rows: int
     width: int
@@ -61,10 +59,10 @@ class GraphShape:
         )
 
     def wastes(self, other: "GraphShape") -> bool:
-        """Return whether steps of another shape leave too many of the rows empty, or have no use
-        for the launches of filters."""
-        has_holes = other.num_rows < (1 - _MOST_HOLES) * self.num_rows
-        return has_holes or (self.filtered and not other.filtered)
+        """Return whether steps of another shape leave too many rows empty, or do not need the
+        launches of filters."""
+        has_empty = other.num_rows < (1 - _MAX_EMPTY) * self.num_rows
+        return has_empty or (self.filtered and not other.filtered)
 
     @classmethod
     def holding(
@@ -77,13 +75,15 @@ class GraphShape:
         *,
         filtered: bool = True,
     ) -> "GraphShape":
-        """Return the smallest shape that is captured and holds rows of so many tokens each, of
-        which so many partitions are read with others and so many tokens may be forbidden.
+        """Return the smallest captured shape for these rows.
+
+        num_tokens: maximum tokens of a row. num_partitions: shared partitions of a row.
+        num_stop_ids: masked stop tokens of a row.
         """
         padded = next(
             (each for each in _FINE if each >= num_rows), -(-num_rows // _COARSE) * _COARSE
         )
-        width = -(-max(num_tokens, _LEAST_TOKENS) // block_size)
+        width = -(-max(num_tokens, _MIN_TOKENS) // block_size)
         shared = padded * _power_of_two(num_partitions)
         return cls(padded, _power_of_two(width), shared, _power_of_two(num_stop_ids), filtered)
 
@@ -98,17 +98,19 @@ FLOATS = ("temperature", "top_p", "min_p")
 
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
-    """New values of some rows; all others are as the device has advanced them.
+    """New values of some rows; the device has advanced all others.
 
-    rows: [num_changed] int64, those that a sequence takes or leaves. integers: [7, num_changed]
-    int64, see `INTEGERS`, zeros where it leaves. floats: [3, num_changed] float32, see `FLOATS`.
+    rows: [num_changed] int64, rows that get or lose a sequence. integers: [7, num_changed] int64,
+    see `INTEGERS`, zeros for rows that lose one. floats: [3, num_changed] float32, see `FLOATS`.
     num_missing: [num_changed] int64, stop_ids: [num_changed, num_stop_ids] int64: see `EarlyStops`;
-    without columns in a shape that has no room for them.
-    table_rows: [num_taken] int64, rows that a sequence takes; tables: [num_groups, num_taken,
-    width] int32, theirs. cells: [num_grown] int64, places in all block tables one behind the other;
-    blocks: [num_grown] int32, what comes there.
-    unknown: [num_unknown] int64, rows whose newest token only the device has seen; sources:
-    [num_unknown] int64, which of the tokens of the step before that is.
+    without columns in a shape without room for them.
+
+    table_rows: [num_taken] int64, rows that get a sequence; tables: [num_groups, num_taken, width]
+    int32, their block tables. cells: [num_grown] int64, flat indices into all block tables; blocks:
+    [num_grown] int32, their new values.
+
+    unknown: [num_unknown] int64, rows whose newest token only the device knows; sources:
+    [num_unknown] int64, indices of these tokens in the previous step.
     """
 
     rows: Int64s
@@ -125,7 +127,7 @@ class RowUpdate:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Return whether no row changes."""
         return not len(self.rows) and not len(self.cells)
 
     @classmethod
@@ -140,11 +142,12 @@ class RowUpdate:
         grown: tuple[Int64s, Int32s],
         stop_ids: tuple[int, Seq[int]],
     ) -> "RowUpdate":
-        """Return what a step that only decodes changes.
+        """Return the changes of a decode step.
 
-        chunks: [num_taken] int64, those that take `rows`. left: [num_left] int64, the rows that
-        nobody has any more. tables: [num_groups, num_rows, width], all as they are now. grown:
-        `cells` and `blocks`. stop_ids: how many a row has room for, and those of any answer.
+        chunks: [num_taken] int64, the chunks that get `rows`. left: [num_left] int64, rows without
+        a sequence from now on. tables: [num_groups, num_rows, width], the current tables. grown:
+        `cells` and `blocks`. stop_ids: columns for the stop tokens of a row, and the stop tokens of
+        all rows.
         """
         width, eos_token_ids = stop_ids
         num_taken, every = len(chunks), np.concatenate([rows, left])
@@ -184,13 +187,13 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBuffers:
-    """Memory for the inputs of steps in which up to `num_rows` sequences decode one token each.
+    """Inputs of steps in which up to `num_rows` sequences decode one token each.
 
-    A row whose context has no tokens is empty: it writes nothing, and what it samples is not
-    looked at. integers: [7, num_rows] int64, see `INTEGERS`. floats: [3, num_rows] float32, see
-    `FLOATS`. block_tables: [num_groups, num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
-    context_lens: [num_rows] int32, the integers of that name as attention reads them. early_stops:
-    what is forbidden to each row, None in a shape that has no room for it.
+    A row whose context has no tokens is empty: it writes nothing, and its samples are ignored.
+    integers: [7, num_rows] int64, see `INTEGERS`. floats: [3, num_rows] float32, see `FLOATS`.
+    block_tables: [num_groups, num_rows, width] int32. rows: [num_rows] int32, 0, 1, 2, …
+    context_lens: [num_rows] int32, the copy of the integers of that name for attention.
+    early_stops: masked stop tokens of each row, None in a shape without room for them.
     """
 
     integers: Tensor
@@ -205,7 +208,7 @@ class DecodeBuffers:
     def allocate(
         cls, num_rows: int, width: int, num_stop_ids: int, num_groups: int, device: Device
     ) -> "DecodeBuffers":
-        """Return buffers in which all rows are empty."""
+        """Return buffers with empty rows."""
 
         def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device.torch_device)
@@ -227,7 +230,7 @@ class DecodeBuffers:
     def update(self, update: RowUpdate, chosen: Tensor | None) -> None:
         """Change some rows, by one copy.
 
-        chosen: the tokens of the step before, on the device; None where the host knows all.
+        chosen: the tokens of the previous step on the device; None if the host knows all.
         """
         if update.is_empty:
             return
@@ -261,7 +264,7 @@ class DecodeBuffers:
 
     @property
     def attentions(self) -> tuple[AttentionInputs, ...]:
-        """What attention of each group reads in every step: prepared once, before the first."""
+        """Attention inputs of each group in all steps; prepared once, before the first."""
         rows = DecodeInputs(self.rows, self.context_lens)
         return tuple(AttentionInputs(tables, decode=rows) for tables in self.block_tables)
 
@@ -274,11 +277,11 @@ class DecodeBuffers:
         *,
         filtered: bool = True,
     ) -> Tensor:
-        """Compute a step, sample, and advance every row to the next one, all on the device.
+        """Compute a step, sample, and advance all rows, entirely on the device.
 
-        attentions: prepared from the inputs of that name. filtered: as `SamplingBatch` has it.
-        Returns the sampled tokens, [num_rows] int64. Nothing here depends on what is in the
-        buffers but values in kernels: a captured step can be replayed for any of it.
+        attentions: prepared from the inputs of that name. filtered: as in `SamplingBatch`. Returns
+        the sampled tokens, [num_rows] int64. Control flow does not depend on the contents of the
+        buffers, so that a captured step can be replayed for any contents.
         """
         input_ids, positions, lens, top_k, seed, row, sample = self.integers
         temperature, top_p, min_p = self.floats
@@ -310,14 +313,14 @@ class DecodeBuffers:
         return ids
 
 
-_NOT_KNOWN = -1  # a context that no step has
+_NOT_KNOWN = -1  # no context has this length
 
 
 class GraphRows:
-    """The books of one graph's buffers, which hold no rows yet.
+    """Record of the sequences in the buffers of one graph, empty at first.
 
-    tables: [num_groups, num_rows, width] int32. num_partitions: [num_rows] int32, those that each
-    row reads with others, 0 in a hole.
+    tables: [num_groups, num_rows, width] int32. num_partitions: [num_rows] int32, leading
+    partitions that each row reads with others, 0 in an empty row.
     """
 
     def __init__(self, shape: GraphShape, num_groups: int, block_size: int) -> None:
@@ -330,32 +333,32 @@ class GraphRows:
         self.num_partitions: Int32s = np.zeros(shape.num_rows, dtype=np.int32)
 
     def forget(self) -> None:
-        """Take note that the buffers do not follow what the sequences do from here on."""
+        """Mark all rows as outdated."""
         self._ends[:] = _NOT_KNOWN
 
     def advance(self, rows: Int64s) -> None:
-        """Take note that the device has done a step, and is behind it in these rows."""
+        """Record that the device has advanced these rows by one step."""
         self._ends[rows] += 1
 
-    def seat(
+    def assign(
         self, step: StepInput, eos_token_ids: Seq[int], *, reads_together: bool
     ) -> tuple[Int64s, RowUpdate]:
-        """Give the sequences of a step that only decodes their rows; those of others are empty.
+        """Assign rows to the sequences of a decode step; rows of other sequences become empty.
 
-        Returns the row of each chunk, [num_chunks] int64, and what the device has to be told.
+        Returns the row of each chunk, [num_chunks] int64, and the changes for the device.
         """
         rows = self._rows_of(step.uids)
-        is_seated = rows >= 0
-        is_kept = is_seated & (self._ends[rows] == step.ends)
+        is_assigned = rows >= 0
+        is_kept = is_assigned & (self._ends[rows] == step.ends)
         num_grown = step.num_blocks - self._num_blocks[rows]
         is_kept &= (num_grown >= 0) & (num_grown <= len(step.block_tables))
-        if step.transfers:  # which may have put other blocks into a table
+        if step.transfers:  # they may have changed tables
             is_kept &= self._has_tables(rows, step)
         is_free = np.ones(self._shape.num_rows, dtype=np.bool_)
-        is_free[rows[is_seated]] = False
+        is_free[rows[is_assigned]] = False
         was_left = is_free & (self._uids != NO_UID)
         (free,) = np.nonzero(is_free)
-        rows[~is_seated] = free[: int((~is_seated).sum())]
+        rows[~is_assigned] = free[: int((~is_assigned).sum())]
         taken, grown = np.flatnonzero(~is_kept), np.flatnonzero(is_kept & (num_grown > 0))
         was_left[rows] = False
         (left,) = np.nonzero(was_left)
@@ -372,14 +375,14 @@ class GraphRows:
         return rows, update
 
     def _rows_of(self, uids: Int64s) -> Int64s:
-        """Return the row that each sequence has, -1 for none."""
+        """Return the row of each sequence, -1 for none."""
         order = np.argsort(self._uids, kind="stable")
-        place = np.searchsorted(self._uids[order], uids)
-        rows: Int64s = order[np.minimum(place, len(order) - 1)]
+        index = np.searchsorted(self._uids[order], uids)
+        rows: Int64s = order[np.minimum(index, len(order) - 1)]
         return np.where(self._uids[rows] == uids, rows, -1)
 
     def _has_tables(self, rows: Int64s, step: StepInput) -> NDArray[np.bool_]:
-        """Return whose tables begin with what was noted of them, up to the step's own token."""
+        """Return a mask of the rows whose recorded tables match the step up to its own token."""
         same = np.ones(len(rows), dtype=np.bool_)
         num_held = -(-step.starts // self._block_size)
         for known, given in zip(self.tables, step.block_tables, strict=True):
@@ -403,7 +406,7 @@ class GraphRows:
             known[rows[taken], : given.shape[1]] = given[taken]
 
     def _grow(self, step: StepInput, rows: Int64s, grown: Int64s) -> tuple[Int64s, Int32s]:
-        """Note the blocks that chunks begin to write to; return `cells` and `blocks`."""
+        """Record the blocks that chunks start to write; return `cells` and `blocks`."""
         columns = step.starts[grown] // self._block_size
         _, num_rows, width = self.tables.shape
         cells, blocks = [], []

@@ -33,9 +33,12 @@ from pagedrun.paged.scheduling.step_input import StepInput
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """ids: the sampled tokens on the device, which the next run overwrites. rows: [num_chunks]
-    int64, which of them is of which chunk that was replayed. read: what attention has read there.
-    rest: the chunks that were not replayed, None if there are none."""
+    """Result of the replayed part of a step.
+
+    ids: the sampled tokens on the device, overwritten by the next run. rows: [num_chunks] int64,
+    index in `ids` of each replayed chunk. read: the attention inputs. rest: the chunks that were
+    not replayed, None if all were.
+    """
 
     ids: Tensor
     rows: Int64s
@@ -44,9 +47,9 @@ class Replayed:
 
 
 class DecodeGraph:
-    """A step of a given shape, the buffers that it reads and advances, and who is in them.
+    """Step of one shape, with the buffers that it reads and advances and their sequences.
 
-    Until `capture` is called, `run` computes it kernel by kernel.
+    `run` computes the step kernel by kernel until `capture` is called.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class DecodeGraph:
         self.buffers = DecodeBuffers.allocate(
             shape.num_rows, shape.width, shape.num_stop_ids, len(cache.groups), device
         )
-        self._seats = GraphRows(shape, len(cache.groups), cache.block_size)
+        self._rows = GraphRows(shape, len(cache.groups), cache.block_size)
         self._model = model
         self._sampler = sampler
         self._cache = cache
@@ -73,54 +76,55 @@ class DecodeGraph:
         self._groups: PrefixGroups | None = None
 
     def capture(self, memory: object) -> None:
-        """Record the step on the device, with scratch memory to share with other graphs.
+        """Record the step on the device; memory: scratch memory shared with other graphs.
 
-        It is computed once for that: the buffers must hold no rows yet.
+        The step is computed once, so that the buffers must hold no rows yet.
         """
         self._captured = self._device.capture(self._step, memory)
 
     def forget(self) -> None:
-        """Say that what is in the buffers is not what its sequences come to by other steps."""
-        self._seats.forget()
+        """Mark the buffers as outdated: their sequences were advanced by other steps."""
+        self._rows.forget()
 
     def run(
         self, step: StepInput, known: KnownTokens | None, sharing: PrefixSharing
     ) -> tuple[Tensor, Int64s, PrefixGroups | None]:
-        """Compute a step that only decodes, as its shape has room for.
+        """Compute a decode step that fits the shape.
 
-        `known` are the tokens of the step before that the host has not seen, None if there are
-        none. Returns the sampled tokens, [num_rows] int64 on the device, which the next run
-        overwrites; the row of each chunk, [num_chunks] int64; and who has read what together.
+        `known`: tokens of the previous step that the host has not read, None if there are none.
+        Returns the sampled tokens, [num_rows] int64 on the device, overwritten by the next run; the
+        row of each chunk, [num_chunks] int64; and the groups of rows that read together.
         """
         eos_token_ids: Seq[int] = self._sampler.eos_token_ids
         sources = step.sources if known is None else known.sources
-        rows, update = self._seats.seat(
+        rows, update = self._rows.assign(
             replace(step, sources=sources), eos_token_ids, reads_together=self._reads_together
         )
         self.buffers.update(update, None if known is None else known.ids)
         if self.shape.num_shared_partitions:
             self._group(update, sharing)
-        self._seats.advance(rows)
+        self._rows.advance(rows)
         if self._captured is None:
             return self._step(), rows, self._groups
         self._captured.replay()
         return self._captured.ids, rows, self._groups
 
     def _group(self, update: RowUpdate, sharing: PrefixSharing) -> None:
-        """Find out who reads together, if that has changed.
+        """Update the groups of rows that read together, if they have changed.
 
-        Where rows have only left, the device is not told: what it reads for them is not looked at.
+        If rows have only left, the groups on the device stay as they are: results of those rows are
+        ignored.
         """
         if not len(update.rows):
             return
         if not len(update.table_rows) and self._groups is not None:
             self._groups = without_rows(self._groups, update.rows)
             return
-        seats = self._seats
+        record = self._rows
         rows = np.arange(self.shape.num_rows, dtype=np.int32)
-        partitions = seats.num_partitions.copy()
+        partitions = record.num_partitions.copy()
         size = self._cache.block_size
-        self._groups = groups = sharing.groups(seats.tables[0], rows, partitions, size)
+        self._groups = groups = sharing.groups(record.tables[0], rows, partitions, size)
         if groups is None:
             return
         for attention, spec in zip(self._attentions, self._cache.specs, strict=True):
@@ -138,10 +142,11 @@ class DecodeGraph:
 
 
 class DecodeGraphs:
-    """Captures a step when its shape comes back: most of those at a run's beginning do not.
+    """Graphs by shape, captured when a shape occurs for the second time.
 
-    All of them share scratch memory; `num_bytes` is what they take with it, measured. With
-    `capture` off the same steps are computed kernel by kernel: what is tested without a GPU.
+    Most shapes at the beginning of a run occur once. All graphs share scratch memory; `num_bytes`
+    is the measured memory of graphs and scratch. With `capture` off the same steps are computed
+    kernel by kernel, as in tests without a GPU.
     """
 
     def __init__(
@@ -155,7 +160,7 @@ class DecodeGraphs:
         capture: bool,
         room: int | None = None,
     ) -> None:
-        """Capture what takes up to `room` bytes, None: whatever comes."""
+        """room: maximum bytes of all graphs, None for no limit."""
         self._room = room
         self.num_bytes = 0
         self._model = model
@@ -168,23 +173,23 @@ class DecodeGraphs:
         self._memory = device.graph_memory() if capture else None
         self._graphs: dict[GraphShape, DecodeGraph] = {}
         self._seen: set[GraphShape] = set()
-        self._last: DecodeGraph | None = None  # whose rows follow their sequences
+        self._last: DecodeGraph | None = None  # the graph with up-to-date rows
 
     @property
     def shapes(self) -> list[GraphShape]:
-        """What was captured so far."""
+        """Captured shapes."""
         return list(self._graphs)
 
     def run(self, step: StepInput, before: InFlight | None) -> Replayed | None:
-        """Compute what of a step can be replayed; return that and what is left, or None.
+        """Replay a part of a step; return its result and the rest, or None.
 
-        That is each generated token of a sequence, to be followed by one that is chosen in a way
-        that can be captured, where a step of such a shape was seen before. `before` is the step
-        that this one goes on from, if its tokens are not known yet.
+        The part is the generated tokens whose next token is sampled by rules that can be captured,
+        if the shape was seen before. `before`: the previous step, if its tokens are inputs of this
+        one.
         """
         found = self._part_of(step)
         if found is None:
-            self._last = None  # a step comes between that the buffers do not follow
+            self._last = None  # this step does not advance the buffers
             return None
         graph, decoding, rest = found
         if graph is not self._last:
@@ -196,8 +201,8 @@ class DecodeGraphs:
         read = DecodeInputs(torch.arange(len(lens), dtype=torch.int32), lens, groups)
         return Replayed(ids, rows, read, rest)
 
-    def takes(self, step: StepInput) -> NDArray[np.bool_]:
-        """Return which chunks are one generated token to be followed by one, [num_chunks]."""
+    def is_decoding(self, step: StepInput) -> NDArray[np.bool_]:
+        """Return a mask of the chunks of one generated token that sample, [num_chunks]."""
         taken: NDArray[np.bool_] = (
             (step.ends == step.starts + 1)
             & step.samples
@@ -207,28 +212,28 @@ class DecodeGraphs:
         return taken
 
     def release(self) -> None:
-        """Let go of all that was captured, and of the memory that it takes."""
+        """Free all graphs and their memory."""
         self._last = None
         self._graphs.clear()
         self.num_bytes = 0
 
     def _part_of(self, step: StepInput) -> tuple[DecodeGraph, StepInput, StepInput | None] | None:
-        """Return the graph to run, for what of a step, and what is left; None for no part."""
-        is_taken = self.takes(step)
+        """Return the graph, the part of the step to replay and the rest; None for no part."""
+        is_taken = self.is_decoding(step)
         if not is_taken.any():
             return None
         decoding, rest = step.split(is_taken)
         if not self._sampler.can_capture(decoding.draws):
             return None
         if rest is not None and (rest.ends > rest.num_prompt_tokens).any():
-            return None  # generated tokens computed again, which read prefixes with the others
+            return None  # recomputed generated tokens share prefix reads with the others
         graph = self._graph(self._shape_of(decoding))
         return None if graph is None else (graph, decoding, rest)
 
     def _graph(self, shape: GraphShape) -> DecodeGraph | None:
-        """Return the graph for a step of some shape, None where that is seen for the first time.
+        """Return the graph for a shape, None for a shape seen for the first time.
 
-        That whose rows are up to date is kept while few of them are empty.
+        The graph of the previous step is preferred while few of its rows are empty.
         """
         last, is_new = self._last, shape not in self._seen
         fits = last is not None and last.shape.holds(shape)

@@ -1,8 +1,8 @@
 """Devices: the host's CPU or a GPU, with its kernels, its memory and transfers between the two.
 
-`Device` is the CPU; `CudaDevice` overrides what differs on a GPU (AMD GPUs use the same names
-in torch). No other code asks which kind a device is. Many small tensors go to a GPU packed into
-one allocation and one copy (`transferred`), since each call to the driver costs microseconds.
+`Device` is the CPU; `CudaDevice` overrides the differences of a GPU (AMD GPUs use the same names in
+torch). No other code tests the kind of a device. Many small tensors go to a GPU packed into one
+allocation and one copy (`transferred`), since each call to the driver costs microseconds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 class CapturedStep(Protocol):
-    """What `Device.capture` returns."""
+    """Recorded step, see `Device.capture`."""
 
     @property
     def ids(self) -> Tensor:
-        """What the step returns, at the address where each replay writes it."""
+        """Result of the step, at the address where each replay writes it."""
 
     def replay(self) -> None:
-        """Do it again, in stream order, with what its inputs hold by then."""
+        """Launch the step with the current contents of its inputs, in stream order."""
 
 
 class GpuDescription(TypedDict, total=False):
-    """Its name, memory in bytes, and the runtime of its driver; empty for a processor."""
+    """Name, memory in bytes, and driver runtime of a GPU; empty for a CPU."""
 
     name: str
     memory: int
@@ -56,13 +56,13 @@ class GpuDescription(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A tensor that is there when `done` has happened, at once without."""
+    """Tensor that is complete after the event `done`, immediately if that is None."""
 
     tensor: Tensor
     done: torch.cuda.Event | None = None
 
     def wait(self) -> Tensor:
-        """Return the tensor when it is there."""
+        """Wait for the copy and return the tensor."""
         if self.done is not None:
             self.done.synchronize()
         return self.tensor
@@ -70,15 +70,12 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place for tensors and the backend of `pagedrun.kernels` that computes there.
+    """Torch device with the backend of `pagedrun.kernels` that computes on it.
 
-    `async_scheduling` says whether the host schedules a step before it has seen the tokens of the
-    one before; where the host is the device it would gain nothing. `graphs` says whether steps that
-    only decode run in buffers of their own, which the device advances: see `DecodeGraphs`.
-    `kernel_set` is what multiplies on a CPU. `dtypes` says which number formats it is for.
-
-    What differs on a GPU is what `CudaDevice` overrides; no other code asks of which kind a device
-    is.
+    `async_scheduling`: the host schedules a step before it has read the tokens of the previous one,
+    which gains nothing where the host computes. `graphs`: decode steps run in persistent buffers
+    that the device advances, see `DecodeGraphs`. `kernel_set`: kernels of a CPU, None on a GPU.
+    `dtypes`: supported number formats.
     """
 
     torch_device: torch.device
@@ -90,40 +87,42 @@ class Device:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether an op returns before it is done, so that its time cannot be taken around it."""
+        """Return whether ops return before they are done, so that a timer around them is wrong."""
         return False
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether pools lie in a memory that is not the host's.
+        """Return whether pools are allocated in memory other than the host's.
 
-        There a run's pool is as large as it can be, and the next run of the same sizes gets it.
+        Then the pool of a run is as large as possible, and reused by the next run of the same
+        sizes.
         """
         return False
 
     @property
     def memory_bytes(self) -> int | None:
-        """All bytes of its own memory, None where that is the host's."""
+        """Total bytes of device memory, None for a CPU."""
         return None
 
     @property
     def captures(self) -> bool:
-        """Whether a decode step can be recorded and replayed, rather than computed op by op."""
+        """Return whether decode steps can be recorded and replayed."""
         return False
 
     @property
     def pins_host_memory(self) -> bool:
-        """Whether host blocks are page-locked, so that the device can reach them."""
+        """Return whether host blocks are page-locked, so that the device can access them."""
         return False
 
     @property
     def is_row_invariant(self) -> bool:
-        """Whether a row's bytes never depend on its batch, `reproducible` or not."""
+        """Return whether the bytes of a row are independent of its batch even without
+        `reproducible`."""
         return True
 
     @property
     def read_once(self) -> ReadOnce:
-        """When a shared prefix is read once for all of its rows."""
+        """Rule for reading a shared prefix once for all of its rows."""
         return ON_GPU if self.kernel_set is None else self.kernel_set.read_once
 
     def dtype(self, asked: str, own: str) -> torch.dtype:
@@ -132,7 +131,7 @@ class Device:
         return chosen
 
     def cache_dtype(self, asked: str, model: torch.dtype) -> torch.dtype:
-        """Return the dtype of the cache for `--kv-cache-dtype asked` and a model's dtype.
+        """Return the dtype of the cache for `--kv-cache-dtype asked` and the dtype of a model.
 
         Raises `UsageError` as `DeviceDtypes.of_cache` does.
         """
@@ -141,17 +140,18 @@ class Device:
         return chosen
 
     def arithmetic(self, dtype: str) -> dict[str, object]:
-        """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
+        """Return the facts that decide the last bits of a model in `dtype`, as plain JSON
+        values."""
         if self.kernel_set is not None:
             return {"device": "cpu", **self.kernel_set.describe(dtype), "numba": version("numba")}
         return {"device": self.torch_device.type, "torch": torch.__version__}
 
     def machine(self, dtype: str) -> dict[str, object]:
-        """Return `arithmetic` and the kernels that it is of: what stored prefixes belong to."""
+        """Return `arithmetic` and the name of the kernels: the identity of stored prefixes."""
         return {"kernels": self.kernels.name, **self.arithmetic(dtype)}
 
     def check(self, dtype: torch.dtype) -> None:
-        """Raise `UsageError` if the kernel set does not do what it promises on this processor."""
+        """Raise `UsageError` if the self-check of the kernel set fails on this processor."""
         if self.kernel_set is None:
             return
         from pagedrun.kernels.cpu.self_check import check_products
@@ -168,7 +168,7 @@ class Device:
     def compile_ahead(
         self, dtype: torch.dtype, cache_dtype: torch.dtype, activations: Iterable[str]
     ) -> "CompilingAhead | None":
-        """Begin to compile the kernels that a decoder's runs call; None where they are no CPU's."""
+        """Start to compile the CPU kernels of a decoder; None on a GPU."""
         if self.kernel_set is None:
             return None
         from pagedrun.kernels.cpu.compile_ahead import CompilingAhead, RunKernels
@@ -177,9 +177,9 @@ class Device:
         return CompilingAhead(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
 
     def compiling_told(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
-        """Return a context in which `on_compile` is called once, when a kernel is compiled.
+        """Return a context that calls `on_compile` once, when a kernel is compiled.
 
-        Where kernels are no CPU's it is called now: nobody says which ones are on disk.
+        On a GPU it is called now, because cached kernels cannot be listed.
         """
         if self.kernel_set is None:
             on_compile()
@@ -189,22 +189,22 @@ class Device:
         return compiling_told(on_compile)
 
     def aside(self) -> AbstractContextManager[None]:
-        """Launch what is in the context on a stream of its own, for moves to and from the host.
+        """Return a context that launches transfers to and from the host on a separate stream.
 
-        It begins when what was launched before is done, and what is launched afterwards waits for
-        it; the host waits for neither.
+        The stream waits for earlier launches, and later launches wait for it; the host does not
+        wait.
         """
         return nullcontext()
 
     def graph_memory(self) -> object:
-        """Return scratch memory that captured steps may share, None where none is captured."""
+        """Return scratch memory shared by captured steps, None on a CPU."""
         return None
 
     def capture(self, step: Callable[[], Tensor], memory: object) -> CapturedStep:
-        """Record a step, with scratch memory of `graph_memory`; only where the device `captures`.
+        """Record a step, with scratch memory of `graph_memory`; only if the device `captures`.
 
-        It is computed once before, since neither compiling a kernel nor a library's first use of a
-        device can be recorded.
+        The step is computed once before, because neither the compilation of a kernel nor the first
+        use of a library can be recorded.
         """
         raise NotImplementedError(f"{self.torch_device.type} captures no steps")
 
@@ -213,44 +213,44 @@ class Device:
         return tensor
 
     def to_host(self, tensor: Tensor) -> HostCopy:
-        """Begin to copy a tensor to the host."""
+        """Start to copy a tensor to the host."""
         return HostCopy(tensor)
 
     def release_unused_memory(self) -> None:
-        """Return to the system what the allocator keeps for tensors to come."""
+        """Return cached memory of the allocator to the system."""
         with suppress(AttributeError):  # of a C library other than glibc
             CDLL(None).malloc_trim(0)
 
     def free_bytes(self) -> int:
-        """Return the bytes that can be allocated at this moment."""
+        """Return the bytes that can be allocated now."""
         return HostMemory.read().available
 
     def bytes_in_use(self) -> int:
-        """Return what is taken of the memory that the ledger is of: of the host's, at the peak."""
+        """Return the used bytes of the device; on a CPU the peak resident size of the process."""
         return peak_resident_bytes()
 
     def bytes_held(self, allocated: int, touched: int) -> int:
-        """Return how many of the bytes of an allocation are in use, of which some were touched."""
+        """Return the used bytes of an allocation, `touched` of which were written."""
         return touched  # the system only backs pages that are written
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the last cache before the memory, None where that is not known."""
+        """Return the bytes of the last-level cache, None if unknown."""
         return largest_cpu_cache()
 
     def describe(self) -> GpuDescription:
-        """Return what a result says of the device besides its type."""
+        """Return facts of the device for benchmark results."""
         return {}
 
 
 def choose_device(asked: str, kernel_set: str = "auto") -> Device:
     """Return the device for `--device asked`; "auto" is the GPU if there is one.
 
-    Raises `UsageError` for `cuda` where torch finds no GPU, and for a `kernel_set` that the
-    processor cannot run.
+    Raises `UsageError` for `cuda` if torch finds no GPU, and for a `kernel_set` that the processor
+    does not support.
     """
     if asked == "cuda" or (asked == "auto" and torch.cuda.is_available()):
         return CudaDevice.current()
-    from pagedrun.kernels.cpu.backend import CpuBackend  # here: a GPU does without Numba
+    from pagedrun.kernels.cpu.backend import CpuBackend  # here: a GPU needs no Numba
 
     chosen = choose_kernel_set(kernel_set)
     return Device(
@@ -260,7 +260,7 @@ def choose_device(asked: str, kernel_set: str = "auto") -> Device:
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice(Device):
-    """A GPU with the kernels of `pagedrun.kernels.gpu`; `side_stream` is for `aside`."""
+    """GPU with the kernels of `pagedrun.kernels.gpu`; `side_stream` is used by `aside`."""
 
     side_stream: torch.cuda.Stream | None = None
 
@@ -268,7 +268,7 @@ class CudaDevice(Device):
     def current(cls) -> "CudaDevice":
         """Return torch's current GPU.
 
-        Raises `UsageError` where torch finds none or Triton cannot be imported.
+        Raises `UsageError` if torch finds none or Triton cannot be imported.
         """
         if torch.version.cuda is None and torch.version.hip is None:
             raise UsageError(
@@ -304,43 +304,44 @@ class CudaDevice(Device):
 
     @property
     def has_own_memory(self) -> bool:
-        """A GPU's."""
+        """GPU memory."""
         return True
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of the GPU."""
+        """Total bytes of GPU memory."""
         return int(self._properties.total_memory)
 
     @property
     def captures(self) -> bool:
-        """In CUDA graphs."""
+        """CUDA graphs."""
         return True
 
     @property
     def pins_host_memory(self) -> bool:
-        """Kernels read and write it over the bus."""
+        """Kernels access host blocks over the bus."""
         return True
 
     @property
     def is_row_invariant(self) -> bool:
-        """The vendor's products choose their order by the number of rows."""
+        """Vendor matrix products choose the order of summation by the number of rows."""
         return False
 
     def arithmetic(self, dtype: str) -> dict[str, object]:
-        """Return what decides the last bits of a model in `dtype`, as plain JSON values."""
+        """Return the facts that decide the last bits of a model in `dtype`, as plain JSON
+        values."""
         capability = torch.cuda.get_device_capability(self.torch_device)
         described: dict[str, object] = {
             "device": self.torch_device.type,
             "torch": torch.__version__,
             "gpu": [torch.cuda.get_device_name(self.torch_device), *capability],
         }
-        with suppress(PackageNotFoundError):  # some builds of torch bring it under another name
+        with suppress(PackageNotFoundError):  # some builds of torch include it under another name
             described["triton"] = version("triton")
         return described
 
     def aside(self) -> AbstractContextManager[None]:
-        """Launch what is in the context on the side stream; see `Device.aside`."""
+        """Return a context that launches on the side stream; see `Device.aside`."""
         return self._aside()
 
     @contextmanager
@@ -354,7 +355,7 @@ class CudaDevice(Device):
         torch.cuda.current_stream().wait_stream(self.side_stream)
 
     def graph_memory(self) -> object:
-        """Return a pool of memory for CUDA graphs."""
+        """Return a memory pool for CUDA graphs."""
         return torch.cuda.graph_pool_handle()
 
     def capture(self, step: Callable[[], Tensor], memory: object) -> CapturedStep:
@@ -364,13 +365,13 @@ class CudaDevice(Device):
     def place(self, tensor: Tensor) -> Tensor:
         """Return a host tensor on the device, without waiting for the copy.
 
-        The copy takes its turn on the current stream; the page-locked memory that it reads is
-        torch's to reuse when it is done.
+        The copy is queued on the current stream; torch reuses its page-locked buffer when it is
+        done.
         """
         return tensor.pin_memory().to(self.torch_device, non_blocking=True)
 
     def to_host(self, tensor: Tensor) -> HostCopy:
-        """Begin to copy a tensor to the host."""
+        """Start to copy a tensor to the host."""
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         copy.copy_(tensor, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -378,29 +379,29 @@ class CudaDevice(Device):
         return HostCopy(copy, done)
 
     def release_unused_memory(self) -> None:
-        """Give back what torch keeps for tensors to come."""
+        """Empty torch's cache of free memory."""
         torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:
-        """Return the bytes that can be allocated at this moment."""
+        """Return the bytes that can be allocated now."""
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self.torch_device)[0]
 
     def bytes_in_use(self) -> int:
-        """Return what is taken of the GPU's memory at this moment, by whomever."""
+        """Return the used bytes of GPU memory, other processes included."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
         return total - free
 
     def bytes_held(self, allocated: int, touched: int) -> int:
-        """Return how many of the bytes of an allocation are in use: all of them."""
+        """Return all bytes of an allocation."""
         return allocated
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the L2 cache, None where that is not known."""
+        """Return the bytes of the L2 cache, None if unknown."""
         return int(getattr(self._properties, "L2_cache_size", 0)) or None
 
     def describe(self) -> GpuDescription:
-        """Return the name, the memory and the runtime of the GPU."""
+        """Return name, memory and runtime of the GPU."""
         properties = self._properties
         return {
             "name": properties.name,
@@ -417,7 +418,7 @@ class CudaDevice(Device):
 
 @dataclass(frozen=True, slots=True)
 class CudaStep:
-    """Implements `CapturedStep`."""
+    """Implements `CapturedStep` with a CUDA graph."""
 
     graph: torch.cuda.CUDAGraph
     ids: Tensor
@@ -442,15 +443,15 @@ class CudaStep:
 
 T = TypeVar("T")
 Place = Callable[[Tensor], Tensor]
-ALIGNMENT = 16  # bytes: what vector loads of kernels want, and more than any number takes
+ALIGNMENT = 16  # bytes: for vector loads of kernels, and at least the size of any element
 
 
 def transferred(device: Device, placed: Callable[[Place], T]) -> T:
-    """Return what `placed` makes of host tensors once they lie on the device, copied all at once.
+    """Return `placed` applied to host tensors, with all of them copied to the device at once.
 
-    `placed` calls what it is given for each of them, in the same order whenever it is called.
+    `placed` maps each tensor by its argument, in the same order in each call.
     """
-    if not device.is_asynchronous:  # a copy is no call to a driver there
+    if not device.is_asynchronous:  # copies need no driver call
         return placed(device.place)
     found: list[Tensor] = []
 
@@ -464,7 +465,7 @@ def transferred(device: Device, placed: Callable[[Place], T]) -> T:
 
 
 def transfer_packed(device: Device, tensors: Seq[Tensor]) -> list[Tensor]:
-    """Return host tensors on the device; their memory there is one allocation, filled by one copy.
+    """Return host tensors on the device, packed into one allocation and one copy.
 
     Each begins at a multiple of `ALIGNMENT` bytes.
     """
@@ -475,7 +476,7 @@ def transfer_packed(device: Device, tensors: Seq[Tensor]) -> list[Tensor]:
     if not total:
         return [device.place(each) for each in tensors]
     packed = torch.empty(total, dtype=torch.uint8)
-    bytes_of = packed.numpy()  # which is filled with fewer calls than a tensor
+    bytes_of = packed.numpy()  # filled with fewer calls than a tensor
     for each, end in zip(tensors, ends, strict=True):
         if each.nbytes:
             flat = each.reshape(-1).view(torch.uint8).numpy()
@@ -486,7 +487,7 @@ def transfer_packed(device: Device, tensors: Seq[Tensor]) -> list[Tensor]:
 
 def _part(there: Tensor, like: Tensor, end: int) -> Tensor:
     """Return the tensor that ends at byte `end` of a packed transfer, in the shape of `like`."""
-    if not like.nbytes:  # as many are: who comes, who goes, who needs a block
+    if not like.nbytes:  # many parts of a row update are empty
         return torch.empty(like.shape, dtype=like.dtype, device=there.device)
     part = there[end - like.nbytes : end].view(like.dtype)
     return part if like.dim() == 1 else part.view(like.shape)
@@ -496,7 +497,7 @@ CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def largest_cpu_cache(folder: Path = CPU_CACHES) -> int | None:
-    """Return the bytes of the largest cache in a CPU's folder, None if it tells of none."""
+    """Return the bytes of the largest cache in a CPU's folder, None if none is listed."""
     sizes = []
     for file in folder.glob("index*/size"):
         text = file.read_text().strip()  # "32768K"

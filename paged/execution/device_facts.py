@@ -21,7 +21,7 @@ from pagedrun.paged.planning.memory import MemoryBudget
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """A device's own memory: bytes in all, and those that nothing takes."""
+    """Memory of a GPU in bytes: in total, and free."""
 
     total: int
     free: int
@@ -29,11 +29,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """`memory` is the device's own, None for a processor, which has the host's.
+    """Facts that decide number formats, kernels and sizes of pools.
 
-    `read_once` says when its kernels read a shared prefix for all rows together,
-    `async_scheduling` whether the host is a step ahead of it, as `Device` says. `code_kernels`:
-    which kernels it has for weights of few bits.
+    `memory`: of a GPU; None for a CPU, which uses host memory. `read_once`, `async_scheduling`: see
+    `Device`. `code_kernels`: the kernels for quantized weights.
     """
 
     read_once: ReadOnce
@@ -43,24 +42,24 @@ class DeviceFacts:
 
     @property
     def dtypes(self) -> DeviceDtypes:
-        """Which number formats suit the device."""
+        """Number formats of the device."""
         return CpuDtypes() if self.memory is None else GpuDtypes()
 
     @property
     def memory_bytes(self) -> int | None:
-        """All bytes of its own memory, None where that is the host's."""
+        """Total bytes of device memory, None for a CPU."""
         return None if self.memory is None else self.memory.total
 
     @property
     def packs_weights(self) -> bool:
-        """Whether its kernels hold weights in a layout of their own."""
+        """Return whether the kernels repack weights into their own layout."""
         return self.memory is None
 
     def budget(self, *, weights: int, activations: int, utilization: float) -> MemoryBudget:
-        """Return what a pool may take once the weights are loaded, in bytes.
+        """Return the memory of the pools with the weights loaded, in bytes.
 
-        activations: what the largest step is reckoned to take; a run on a GPU measures it.
-        utilization: the share of a GPU's memory, 0 to 1, that may be filled.
+        activations: estimate for the largest step; a run on a GPU measures it. utilization: the
+        share of a GPU's memory, 0 to 1, that may be filled.
         """
         if self.memory is None:
             return MemoryBudget.of_host(taken=weights)
@@ -72,7 +71,7 @@ class DeviceFacts:
         )
 
 
-# A driver that torch could find a GPU with: NVIDIA's, on Windows' Linux, and AMD's.
+# Device files of drivers: NVIDIA, WSL, AMD.
 DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 
 
@@ -98,9 +97,9 @@ def probe_device(
     driver_files: Iterable[Path] = DRIVER_FILES,
     choose: Callable[[str, str], DeviceFacts] = chosen_device,
 ) -> DeviceFacts:
-    """Return the facts of the device that a run with `--device asked` takes.
+    """Return the facts of the device of a run with `--device asked`.
 
-    `choose` is asked, and torch imported, only where a driver is there or a GPU is asked for.
+    `choose` is called, and torch imported, only if a driver is installed or a GPU is requested.
     Raises `UsageError` where `choose_device` does.
     """
     if asked == "cuda" or (asked == "auto" and any(path.exists() for path in driver_files)):

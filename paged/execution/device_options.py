@@ -1,4 +1,4 @@
-"""Number formats and kernel sets of a device, by what the user asked for. Imports no torch."""
+"""Number formats and kernel sets of a device, by the options of the user. Imports no torch."""
 
 from typing import Protocol
 
@@ -11,26 +11,28 @@ class DeviceDtypes(Protocol):
     """Chooses dtypes by name, as in `DTYPE_BYTES` and `KV_DTYPES`."""
 
     def of_model(self, asked: str, own: str) -> str:
-        """Return the dtype that a model runs in for `--dtype asked`.
+        """Return the dtype of a model for `--dtype asked`.
 
-        own: the dtype of the model's config. Raises `UsageError` for one that the device refuses.
+        own: the dtype in the config of the model. Raises `UsageError` for a dtype that the device
+        does not support.
         """
         ...
 
     def of_cache(self, asked: str, model: str) -> str | None:
-        """Return the cache's dtype for `--kv-cache-dtype asked`, None for the model's own.
+        """Return the dtype of the cache for `--kv-cache-dtype asked`, None for that of the model.
 
-        model: the dtype that the model runs in. Raises `UsageError` for one that the device or the
-        model's dtype does not go with.
+        model: the dtype of the model. Raises `UsageError` for a dtype that the device, or a model
+        in that dtype, does not support.
         """
         ...
 
 
 class CpuDtypes:
-    """The model's own where the processor is fast in it, float32 otherwise.
+    """The dtype of the model if the processor is fast in it, float32 otherwise.
 
-    float16 models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three of
-    their bits. A quantised cache goes with both: float32 may be there for speed, not for digits.
+    float16 models run in float32: no CPU multiplies float16 fast, and bfloat16 would drop three
+    bits. A quantized cache is allowed with both, since float32 may be used for speed, not for
+    precision.
     """
 
     def of_model(self, asked: str, own: str) -> str:
@@ -50,7 +52,7 @@ class CpuDtypes:
 
 
 class GpuDtypes:
-    """The model's own, and a quantised cache beside a model in 16 bits."""
+    """The dtype of the model, and a quantized cache for 16-bit models."""
 
     def of_model(self, asked: str, own: str) -> str:
         """Return the dtype of a model."""
@@ -59,8 +61,7 @@ class GpuDtypes:
     def of_cache(self, asked: str, model: str) -> str | None:
         """Return the dtype of a cache.
 
-        Raises `UsageError` for a quantised one beside a float32 model, whose digits it would throw
-        away.
+        Raises `UsageError` for a quantized cache of a float32 model, whose precision would be lost.
         """
         if asked == "auto":
             return None
@@ -74,9 +75,9 @@ class GpuDtypes:
 
 
 def choose_kernel_set(asked: str) -> KernelSet:
-    """Return the set for `--kernel-set asked`; "auto" is the fastest that this processor runs.
+    """Return the set for `--kernel-set asked`; "auto" is the fastest that this processor supports.
 
-    Raises `UsageError` for one that it cannot run.
+    Raises `UsageError` for a set that it does not support.
     """
     try:
         return KernelSet.best() if asked == "auto" else KernelSet.named(asked)

@@ -1,7 +1,7 @@
 """Engine: a loaded model, ready to start runs.
 
-`Engine.start` is the one path from requests to a `Run`: it plans the first window, sizes the
-pools for that plan within the memory there is, and allocates them. Replicas call the same parts
+`Engine.start` is the one path from requests to a `Run`: it plans the first window, sizes the pools
+for that plan within the available memory, and allocates them. Replicas call the same parts
 separately (`sizing`, `basis`, `run`), because another process makes their plans.
 """
 
@@ -34,8 +34,7 @@ from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
-# Settings that are part of the weights as they are held, and of what was opened before they were
-# read.
+# Settings that decide the loaded weights, and the files opened with them.
 FIXED = frozenset(
     {
         *("model", "model_impl", "device", "dtype", "quantization", "reproducible", "kernel_set"),
@@ -45,10 +44,10 @@ FIXED = frozenset(
 
 
 class Engine:
-    """Plans requests, sizes a pool for them and starts their run; as often as one likes.
+    """Plans requests, sizes pools for them and starts their runs, any number of times.
 
-    `loaded` was loaded for `config`, or for one that differs in nothing that is `FIXED`. `config`
-    is then what of it holds for the model, what is fitted as it suits the device.
+    `loaded` was loaded for `config`, or for one that differs in no setting in `FIXED`. `config` is
+    then adjusted to the model and, in its fitted settings, to the device.
     """
 
     def __init__(
@@ -60,19 +59,19 @@ class Engine:
         self._times: LoadTimes = {"load_s": loaded.load_s}
 
     def reconfigured(self, **changes: Any) -> "Engine":
-        """Return an engine with other settings and the same weights, not loaded again.
+        """Return an engine with other settings and the same weights, without loading.
 
-        `changes` are fields of `EngineConfig`; raises `UsageError` for a value out of range.
-        What is `FIXED` cannot change.
+        `changes`: fields of `EngineConfig` that are not in `FIXED`. Raises `UsageError` for a value
+        out of range.
         """
         assert not changes.keys() & FIXED, "the weights would have to be loaded again"
         fitted = tuple(name for name in self.config.fitted if name not in changes)
         return Engine(replace(self.config, fitted=fitted, **changes), self.loaded, self.policy)
 
     def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
-        """Compile the kernels that runs will use, by samples enough to read their prompt together.
+        """Compile the kernels that runs will use, with enough samples to read a prompt together.
 
-        The first use on a machine takes tens of seconds; the machine code is kept on disk.
+        The first use on a machine takes tens of seconds; machine code is cached on disk.
         `on_compile` is called when a kernel is compiled, once or twice.
         """
         began = time.perf_counter()
@@ -105,16 +104,13 @@ class Engine:
 
         A request that cannot be run (too long, an id outside the vocabulary, larger than the pool)
         gets a completion with an error; the others are not affected. A completion in place of a
-        request is one that cannot be asked, and comes back as it is. `more` are further windows
-        of requests; indices rise through all of them. Each is asked for and planned in a thread of
-        its own while the one before it runs, and `on_window` is called in the caller's when it is
-        taken. A run with `more` that does not come to its end must be closed. `done` are indices of
-        requests that are answered already: they get no completion, but what rows share is decided
-        with them. Of requests that `earlier` answers wholly the completions are copies, and others
-        go on from what it has. With a `deadline` rows run in an order that is drawn, and those that
-        would not be finished by then are not begun: the run is then `is_cut`. `warn` takes what the
-        user should know and that stops nothing.
-        Raises `UsageError` if the kernels fail their self-check.
+        request is yielded unchanged. `more`: further windows of requests, with indices that rise
+        through all windows; each is read and planned in another thread while the one before it
+        runs. A run with `more` must be closed if it is not iterated to the end. `done`: indices of
+        answered requests; they get no completion, but count in decisions about sharing. `earlier`:
+        answers of an earlier run; requests that it answers wholly are copied, others are continued.
+        With a `deadline` rows run in random order, and rows that would not finish in time are not
+        started: the run is then `is_cut`. Raises `UsageError` if the kernels fail their self-check.
         """
         config, loaded = self.config, self.loaded
         loaded.finish_compiling()
@@ -145,7 +141,7 @@ class Engine:
         hooks: RunHooks = NO_HOOKS,
         ends_at: float | None = None,
     ) -> Run:
-        """Return the run of windows that are planned already, here or elsewhere.
+        """Return the run of planned windows.
 
         sizes: from `sizing`. reserved_len: the tokens that one length for all rows would reserve.
         ends_at: see `Run`.
@@ -198,7 +194,7 @@ class Engine:
         return sizing.basis(loaded.config.vocab_size, self._read_once, room)
 
     def notices(self) -> Iterator[str]:
-        """Yield what the user should know of the model."""
+        """Yield messages for the user about the model."""
         library, notice = self.loaded.model.library, self.loaded.config.notice
         if notice is not None:
             yield notice
@@ -211,7 +207,7 @@ class Engine:
     def _stored_prefixes(
         self, cache: KVCache, warn: Callable[[str], None] | None
     ) -> StoredPrefixes | None:
-        """Return what a run with this cache may take from the prefix store, if there is one."""
+        """Return the prefix store as seen by a run with this cache, None without a store."""
         config, loaded, store = self.config, self.loaded, self.loaded.prefix_store
         if store is None:
             return None
@@ -227,13 +223,13 @@ class Engine:
 
     @property
     def max_model_len(self) -> int:
-        """The most tokens a prompt and its answer may have together."""
+        """Maximum number of tokens of a prompt and its answer."""
         limit = self.loaded.config.max_position_embeddings
         return min(limit, self.config.max_model_len or limit)
 
     @property
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
-        """What a token takes in the pool of each group of layers."""
+        """KV cache specification of each group of layers."""
         loaded = self.loaded
         dtype = loaded.device.cache_dtype(self.config.kv_cache_dtype, loaded.dtype)
         return loaded.model.kv_cache_specs(str(dtype).removeprefix("torch."))
@@ -245,5 +241,5 @@ class Engine:
 
     @property
     def _read_once(self) -> ReadOnce:
-        """When a shared prefix is read once for all of its rows."""
+        """Rule for reading a shared prefix once for all of its rows."""
         return self.policy.read_once or self.loaded.device.read_once

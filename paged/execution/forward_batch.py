@@ -1,8 +1,8 @@
-"""Layout of a step's tokens as tensors, first in host memory, then on the device.
+"""Construction of a `ForwardBatch` from the input of a step.
 
-Prompt tokens come first and generated tokens after them, because the prefill and the decode
-kernels take contiguous ranges. Tensors go to the device in one packed transfer. Input tokens
-that only the device knows, sampled by the step before, are filled in there.
+Prompt tokens come first and generated tokens after them, because the prefill and the decode kernels
+take contiguous ranges. Tensors go to the device in one packed transfer. Input tokens that only the
+device knows, sampled by the step before, are filled in there.
 """
 
 from collections.abc import Sequence as Seq
@@ -112,9 +112,9 @@ def forward_batch(
 def _slots(
     tables: Int32s, rows: Int64s, positions: Int64s, is_stored: NDArray[np.bool_], block_size: int
 ) -> Tensor:
-    """Return where each token's key and value go, [num_tokens] int64.
+    """Return the cache slots of each token's key and value, [num_tokens] int64.
 
-    tables: [num_chunks, width] int32. rows: [num_tokens] int64, each token's chunk.
+    tables: [num_chunks, width] int32. rows: [num_tokens] int64, the chunk of each token.
     """
     slots = tables[rows, positions // block_size].astype(np.int64) * block_size
     slots += positions % block_size
@@ -123,10 +123,10 @@ def _slots(
 
 
 def _state_inputs(step: StepInput, batch_index: Int64s, lengths: Int64s) -> StateInputs | None:
-    """Return what recurrent layers need, None in a model without them.
+    """Return the inputs of recurrent layers, None for a model without them.
 
-    batch_index: [num_tokens] int64, position in the batch of each token, chunk by chunk.
-    lengths: [num_chunks] int64, tokens of the chunks.
+    batch_index: [num_tokens] int64, position in the batch of each token, chunk by chunk. lengths:
+    [num_chunks] int64, tokens of the chunks.
     """
     if (step.write_slots == NO_STATE).all():
         return None
@@ -139,9 +139,9 @@ def _state_inputs(step: StepInput, batch_index: Int64s, lengths: Int64s) -> Stat
 
 
 def _scored_tokens(step: StepInput, offsets: Int64s) -> Int64s:
-    """Return which tokens have one behind them that is to be scored, [num_scored] int64.
+    """Return the indices of the tokens whose next token is to be scored, [num_scored] int64.
 
-    offsets: [num_chunks] int64, where the tokens of each chunk begin.
+    offsets: [num_chunks] int64, index of the first token of each chunk.
     """
     counts = step.num_scored
     firsts = offsets + step.first_scored - step.starts

@@ -45,13 +45,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that can compute, with its tokenizer and its sampler.
+    """Model with its weights on a device, its tokenizer and its sampler.
 
-    `grammar_mask` is the first of the sampler's processors. `memory` is where its runs get their
-    pools from, one after the other. `prefix_store` is the one that was opened before the weights
-    were read, None without one. `stored_bytes` is what the weights take in their files, None where
-    they are from none. `load_s` is how long the loading took, in seconds. `compiling` are the
-    kernels that are compiled meanwhile, None on a GPU.
+    `grammar_mask`: the first processor of the sampler. `memory`: allocates the pools of one run at
+    a time. `prefix_store`: opened before the weights were read, None without one. `stored_bytes`:
+    size of the weights in their files, None for weights that come from no file. `load_s`: seconds
+    spent loading. `compiling`: compilation of CPU kernels in the background, None on a GPU.
     """
 
     config: RunnableConfig
@@ -79,16 +78,14 @@ class LoadedModel:
         processors: Seq[LogitsProcessor] | None = None,
         grammars: Grammars | None = None,
     ) -> "LoadedModel":
-        """Read the weights and put them where they are computed with.
+        """Read the weights into the memory of the device.
 
-        `device` overrides what `config.device` chooses, for instance with other kernels to check
-        it. `read` gives the weights by name; None reads them from the folder `config.model`.
-        `processors` change logits before tokens are chosen, in this order, behind the structures of
-        answers and before thoughts that are long enough are closed; None are those of
-        `processors_of`. `grammars` are those that rows were checked by; None makes its own.
-        The model is held as `config.quantization` wants it.
-        Raises `ModelError` when the model folder cannot be used, `UsageError` when the device or
-        the prefix store cannot.
+        `device` overrides `config.device`, for instance to check other kernels. `read` returns a
+        weight by name; None reads the folder `config.model`. `processors` run in this order after
+        grammars and before thinking budgets; None stands for `processors_of`. `grammars`: those
+        that the rows were checked by; None makes new ones. Weights are quantized as
+        `config.quantization` requires. Raises `ModelError` if the model folder cannot be used,
+        `UsageError` if the device or the prefix store cannot.
         """
         model_config = model_config.held_as(config.quantization, config.model)
         config = model_config.settings(config)
@@ -137,7 +134,7 @@ class LoadedModel:
         )
 
     def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
-        """Wait for the kernels that are compiled ahead, and compile some of them here.
+        """Wait for the background compilation, and compile the remaining kernels in this thread.
 
         `on_compile` is called first, if there are any.
         """
@@ -148,7 +145,7 @@ class LoadedModel:
 def _compiling(
     config: EngineConfig, model_config: RunnableConfig, device: Device, dtype: torch.dtype
 ) -> "CompilingAhead | None":
-    """Begin to compile what runs of a model of ours will call."""
+    """Start to compile the kernels of a model of pagedrun's own layers."""
     if not isinstance(model_config, ModelConfig):
         return None
     layers = model_config.network.layers
@@ -166,8 +163,8 @@ def _stored(
     device: Device,
     dtype: torch.dtype,
 ) -> tuple[Model, int]:
-    """Return the model of a checkpoint, by pagedrun's code or by that of the library, and the bytes
-    that its weights take in their files."""
+    """Return the model of a checkpoint, with layers of pagedrun or of Transformers, and the size of
+    its weights in their files."""
     if isinstance(model_config, ModelConfig):
         tensors = ModelTensors(checkpoint, model_config.network)
         if config.quantization == "none" and tensors.quantized:
@@ -175,7 +172,7 @@ def _stored(
         source = _source(config, device, dtype, tensors.read, tensors.stored)
         return _model(config, model_config, tensors.network, source), tensors.num_bytes
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
-    # Imported here: it takes seconds, and most models do without it.
+    # Imported here: it takes seconds, and most models do not need it.
     from pagedrun.paged.models.transformers_backend.model import load_transformers
 
     model = load_transformers(
@@ -203,7 +200,7 @@ def _source(
     read: ReadTensor,
     stored: StoredTensors | None = None,
 ) -> WeightSource:
-    """Return where weights come from; `stored` says what a checkpoint has, None: there is none."""
+    """Return a source of weights; stored: the tensors of a checkpoint, None without one."""
     return WeightSource(
         read,
         dtype,

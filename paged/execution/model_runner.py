@@ -1,7 +1,7 @@
 """Execution of one step on a model and its KV cache.
 
-Decode graphs replay the part of a step for which they have a graph; the rest is launched kernel
-by kernel. After an out-of-memory error a step is computed in pieces of half the size.
+Decode graphs replay the part of a step for which they have a graph; the rest is launched kernel by
+kernel. After an out-of-memory error a step is computed in pieces of half the size.
 """
 
 import sys
@@ -26,7 +26,7 @@ from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError, option
 
-MAX_SCORED_BYTES = 64 * 2**20  # of the logits that are there at once to score tokens by
+MAX_SCORED_BYTES = 64 * 2**20  # size of the logits of one scoring pass
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class AttentionReads:
     """Bytes of keys and values read by attention so far."""
 
     num_bytes: int = 0
-    num_bytes_without_sharing: int = 0  # if every row had read its prefix for itself
+    num_bytes_without_sharing: int = 0  # if each row had read its own prefix
 
 
 class ModelRunner:
-    """Moves the blocks that a step wants moved, then computes it.
+    """Transfers the blocks of a step, then computes it.
 
-    `shared_prefix_attention` lets rows read the partitions that they share together. `graphs` take
-    what decodes in a step; the rest, and without them all of it, is computed kernel by kernel.
+    `shared_prefix_attention`: rows read the partitions that they share together. `graphs`: replay
+    decode steps; None computes all steps kernel by kernel.
     """
 
     def __init__(
@@ -60,36 +60,36 @@ class ModelRunner:
         self._device = device
         self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._graphs = graphs
-        self._max_tokens = sys.maxsize  # fewer after running out of memory
+        self._max_tokens = sys.maxsize  # lowered after an out-of-memory error
         self._bytes_read = model.network.bytes_read(cache.specs)
         self.reads = AttentionReads()
 
     @torch.inference_mode()
     def run(self, step: StepInput, before: InFlight | None = None) -> StepResult:
-        """Return the tokens sampled, one for each pending sample of each chunk that samples, in
-        order, and what there is to tell of how likely tokens are.
+        """Return the sampled tokens, one for each pending sample of each chunk that samples, in
+        order, and the requested log-probabilities.
 
-        `before` is the step whose tokens are not known yet, if this one goes on from them.
+        `before`: the step whose tokens are inputs of this one, None if the host knows all inputs.
         """
         self._cache.transfer(step.transfers)
         return self._run(step, before)
 
     def _run(self, step: StepInput, before: InFlight | None) -> StepResult:
-        """Compute a step, at once or, where memory does not allow it, in pieces."""
+        """Compute a step, in pieces if memory requires it."""
         if step.num_tokens <= self._max_tokens:
             try:
                 return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                self._give_way(step.num_tokens, error)
+                self._halve_after_oom(step.num_tokens, error)
         first, second = step.halves()
         return self._run(first, before).followed_by(self._run(second, before))
 
-    def _give_way(self, num_tokens: int, error: Exception) -> None:
-        """From now on compute fewer tokens at once than the memory has just not had room for.
+    def _halve_after_oom(self, num_tokens: int, error: Exception) -> None:
+        """Limit further steps to half the number of tokens that ran out of memory.
 
-        Raises `EngineError` when there is nothing left to cut.
+        Raises `EngineError` if the step has a single token.
         """
         if num_tokens == 1:
             raise EngineError(
@@ -98,10 +98,10 @@ class ModelRunner:
                 f"{option('gpu_memory_utilization')}"
             ) from error
         self._max_tokens = num_tokens // 2
-        if self._graphs is not None:  # they take memory of their own, and whoever made them has it
+        if self._graphs is not None:  # their memory is held by their owner
             self._graphs.release()
             self._graphs = None
-        # Frames of the failed step hold its tensors as long as the error is handled.
+        # Frames of the failed step keep its tensors alive while the error is handled.
         clear_frames(error.__traceback__)
         self._device.release_unused_memory()
 
@@ -133,9 +133,9 @@ class ModelRunner:
         return StepResult(drawn.ids, drawn.logprobs, scores)
 
     def _scores(self, hidden: Tensor, step: StepInput) -> TokenLogprobs | None:
-        """Return how likely the step's targets are; hidden: [num_scored, hidden_size].
+        """Return the log-probabilities of the targets of a step; hidden: [num_scored, hidden_size].
 
-        Their logits are there for a few at a time only.
+        Their logits are computed a few at a time.
         """
         row_bytes = self._model.network.vocab_size * hidden.element_size()
         size = max(MAX_SCORED_BYTES // row_bytes, 1)
@@ -149,7 +149,7 @@ class ModelRunner:
 
     @property
     def captured_shapes(self) -> list[GraphShape]:
-        """The shapes of decode steps that have graphs."""
+        """Shapes of captured decode steps."""
         return self._graphs.shapes if self._graphs is not None else []
 
     def _note_reads(self, read: AttentionInputs | DecodeInputs) -> None:
@@ -162,4 +162,4 @@ class ModelRunner:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return "DefaultCPUAllocator" in str(error)  # the host's has no class of its own
+    return "DefaultCPUAllocator" in str(error)  # torch has no error class for host memory

@@ -1,8 +1,8 @@
 """Device memory of a run: allocation of the pools, measurement of the budget, and the ledger.
 
-On a GPU the pool fills the device and graphs hold its addresses, so that there is one pool at a
-time and the next run of the same sizes takes it over. The largest step is measured before the
-pool is sized. On a CPU each run allocates what it needs.
+On a GPU the pool fills the device and graphs contain its addresses, so that there is one pool at a
+time and the next run of the same sizes reuses it. The largest step is measured before the pool is
+sized. On a CPU each run allocates what it needs.
 """
 
 from collections.abc import Sequence as Seq
@@ -30,7 +30,7 @@ from pagedrun.paged.values.errors import UsageError, option
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the last run had, and for which it was made."""
+    """Cache and graphs of the last run, with the sizes that they were made for."""
 
     made_for: tuple[object, ...]
     cache: KVCache
@@ -38,11 +38,10 @@ class _Held:
 
 
 class PoolMemory:
-    """Makes a run's cache and graphs; on a GPU the next run of the same sizes gets them again.
+    """Allocates the cache and the graphs of runs, one run at a time.
 
-    There a pool fills what the device has for it, so there cannot be two, and a graph knows the
-    addresses of the one it was captured over. One run at a time, then. On a CPU every run has its
-    own, as large as it needs.
+    On a GPU a pool fills the available memory and graphs contain its addresses, so that the next
+    run of the same sizes reuses both. On a CPU each run gets new pools.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class PoolMemory:
         device: Device,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """Take what `budget` allows; None looks at what the device has."""
+        """budget: memory of the pools; None measures the device."""
         self._model = model
         self._sampler = sampler
         self._device = device
@@ -60,7 +59,7 @@ class PoolMemory:
         self._held: _Held | None = None
 
     def budget(self, config: EngineConfig, specs: Seq[KVCacheSpec]) -> MemoryBudget:
-        """Return what the pools may take; on a GPU as it was before there was any."""
+        """Return the memory of the pools; on a GPU as measured before the first pool."""
         if self._budget is None:
             if not self._device.has_own_memory:
                 return MemoryBudget.of_host(taken=self._model.mapped_bytes)
@@ -83,9 +82,9 @@ class PoolMemory:
         *,
         graph_room: int | None = None,
     ) -> tuple[KVCache, DecodeGraphs | None]:
-        """Return memory for so many blocks of each group of layers and, where steps are captured,
-        their graphs, which may take `graph_room` bytes if that is given; and for the `slots` of
-        recurrent layers, whose steps are not captured."""
+        """Return the cache with `num_blocks` blocks of each group of layers and the slots of
+        recurrent layers, and the decode graphs of a device that captures steps, which may take
+        `graph_room` bytes. Steps of recurrent layers are not captured."""
         size = config.block_size
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
@@ -96,7 +95,7 @@ class PoolMemory:
         if self._held is not None and self._held.made_for == made_for:
             return self._held.cache, self._held.graphs
         if self._held is not None:
-            self._held = None  # first, or both would have to fit
+            self._held = None  # freed first: both may not fit
             self._device.release_unused_memory()
         try:
             cache = KVCache(
@@ -107,7 +106,7 @@ class PoolMemory:
                 None if slots is None else self._states(slots),
             )
         except RuntimeError as error:
-            if "DefaultCPUAllocator" not in str(error):  # the host's has no class of its own
+            if "DefaultCPUAllocator" not in str(error):  # torch has no error class for host memory
                 raise
             raise UsageError(
                 f"the host has no room for a KV pool of {sum(num_blocks)} blocks and "
@@ -135,7 +134,7 @@ class PoolMemory:
         return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)
 
 
-CHUNK_TOKENS = 512  # of the chunks that a step is measured with: what they attend to must exist
+CHUNK_TOKENS = 512  # size of the chunks of a measured step, for which blocks are allocated
 
 
 def gpu_budget(
@@ -147,10 +146,10 @@ def gpu_budget(
     num_logits: int,
     utilization: float,
 ) -> MemoryBudget:
-    """Measure the largest step and return what it leaves, in bytes.
+    """Measure the largest step and return the remaining memory, in bytes.
 
     specs: of the pools. num_tokens, num_logits: of that step. utilization: the share of the
-    device's memory, 0 to 1, that this process may fill; what others hold counts as filled.
+    device's memory, 0 to 1, that may be filled, memory of other processes included.
     """
     activations = _measure_step(model, device, specs, num_tokens, num_logits)
     torch.cuda.empty_cache()
@@ -164,7 +163,7 @@ def gpu_budget(
 def _measure_step(
     model: Model, device: Device, specs: Seq[KVCacheSpec], num_tokens: int, num_logits: int
 ) -> int:
-    """Return the bytes that a step of new prompts takes besides weights and cache, at its peak."""
+    """Return the peak bytes of a step of new prompts, besides weights and cache."""
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
     state_specs = model.state_specs()
@@ -215,10 +214,10 @@ def _measure_step(
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """Adds up what a run holds; `budget` is what its pool was sized by.
+    """Sums up the memory of a run; `budget`: the one its pool was sized by.
 
-    `stored_weight_bytes` is what the weights take in their files, None where they are from none.
-    `graphs` are the run's, if there are any.
+    `stored_weight_bytes`: size of the weights in their files, None without files. `graphs`: of the
+    run, None without.
     """
 
     model: Model
@@ -239,13 +238,13 @@ class MemoryLedger:
     ) -> LedgerFigures:
         """Return the report's `memory` object, in bytes.
 
-        peak_blocks: the most blocks of each group's pool that were held. peak_slots: the most of
-        recurrent layers' states. step_tokens, step_logits: of the largest step. What the process
-        had in use at its peak beyond weights, activations, pool and states is `other`. On the host
-        only the part of a pool that was touched has been in use.
+        peak_blocks: the maximum number of held blocks in the pool of each group. peak_slots: the
+        same for states of recurrent layers. step_tokens, step_logits: of the largest step. `other`
+        is the peak use of the process beyond weights, activations, pool and states. On the host
+        only the touched part of a pool counts as used.
         """
         weights = self.model.num_bytes
-        activations = self.budget.activations  # measured, or reckoned from the largest step
+        activations = self.budget.activations  # measured, or estimated from the largest step
         if activations is None:
             activations = self.model.activation_bytes(step_tokens, step_logits)
         pools = zip(self.cache.groups, peak_blocks, strict=True)

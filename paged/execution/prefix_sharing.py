@@ -21,10 +21,10 @@ Span = tuple[NDArray[np.int64], int, int]  # rows, first partition, partition af
 
 
 class PrefixSharing:
-    """Groups rows step after step, anew only where something that matters has changed.
+    """Groups rows step by step, and reuses the groups of the previous step while they hold.
 
-    While no sequence joins or leaves and tables grow at their ends alone, that is not the case.
-    With `share` off every row is a group of its own, which gives the same bytes: to compare.
+    They hold while no sequence joins or leaves and tables only grow at their ends. With `share` off
+    every row is a group of its own, which gives the same bytes; for comparisons.
     """
 
     def __init__(self, *, share: bool) -> None:
@@ -38,11 +38,11 @@ class PrefixSharing:
         num_partitions: Int32s,
         block_size: int,
     ) -> PrefixGroups | None:
-        """Return the groups for rows that have leading shared partitions, or `None` if none has.
+        """Return the groups of rows with leading shared partitions, `None` without such rows.
 
-        block_tables: [num_tables, max_blocks]. table_rows: [num_rows], each row's table.
-        num_partitions: [num_rows], how many leading partitions of each row take the shared path.
-        The groups may be those of an earlier step: they must not be changed.
+        block_tables: [num_tables, max_blocks]. table_rows: [num_rows], the table of each row.
+        num_partitions: [num_rows], leading partitions of each row that take the shared path. Groups
+        may be reused from an earlier step and must not be changed.
         """
         if not num_partitions.any():
             return None
@@ -55,11 +55,10 @@ class PrefixSharing:
 
 
 def without_rows(groups: PrefixGroups, rows: NDArray[np.int64]) -> PrefixGroups | None:
-    """Return groups as they are without some rows, or `None` if nobody is left.
+    """Return groups without some rows, or `None` if no row is left.
 
-    groups: of rows of which each has the block table of its own number. Those that are left read as
-    much, and as much together, as if they were grouped anew; but groups that have become alike stay
-    two.
+    groups: of rows whose index is the index of their table. The remaining rows read as much, and as
+    much together, as in new groups; but groups that have become equal are not merged.
     """
     num_partitions = groups.num_partitions.numpy().copy()
     num_partitions[rows] = 0
@@ -83,7 +82,7 @@ def without_rows(groups: PrefixGroups, rows: NDArray[np.int64]) -> PrefixGroups 
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """Groups, and all that they follow from; see `PrefixSharing.groups` and `_last_blocks`."""
+    """Groups and the values that determine them; see `PrefixSharing.groups` and `_last_blocks`."""
 
     table_rows: Int32s
     num_partitions: Int32s
@@ -124,11 +123,11 @@ def _grouped(
 def _last_blocks(
     block_tables: Int32s, table_rows: Int32s, num_partitions: Int32s, block_size: int
 ) -> Int32s:
-    """Return the block that holds the last token of each shared partition, [num_rows, most].
+    """Return the block with the last token of each shared partition, [num_rows, most].
 
     A block has one content, and by the chain of its key one content before it: rows with the same
-    last block of a partition share all of it. Zeros stand behind each row's own partitions, where
-    its table may change without a change of the groups.
+    last block of a partition share all of it. Entries after the shared partitions of a row are
+    zero, because its table may change there without a change of the groups.
     """
     partitions = np.arange(int(num_partitions.max()))
     ends = (partitions + 1) * PARTITION_TOKENS - 1

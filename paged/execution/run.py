@@ -1,10 +1,10 @@
 """Run: the main loop of the engine.
 
-Each iteration schedules a step, launches it, updates the sequences, reads back the tokens of a
-step and yields the completions of finished requests. On a device with `async_scheduling` the
-tokens of a step are read one step late, so that the device computes the next step while the
-host checks stop conditions, detokenizes and writes. Tokens computed after a row's stop token
-are discarded; the answers are the same.
+Each iteration schedules a step, launches it, updates the sequences, reads back the tokens of a step
+and yields the completions of finished requests. On a device with `async_scheduling` the tokens of a
+step are read one step late, so that the device computes the next step while the host checks stop
+conditions, detokenizes and writes. Tokens computed after the stop token of a row are discarded; the
+answers are the same.
 """
 
 import time
@@ -21,7 +21,7 @@ from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN
-from pagedrun.paged.execution.logits.sampler import NO_TOKEN, no_choice
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN, no_token_error
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.pool_memory import MemoryLedger
 from pagedrun.paged.execution.score_log import ScoreLog
@@ -56,11 +56,11 @@ from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """The same for every run of an engine.
+    """Policies shared by all runs of an engine.
 
-    `new_predictor` makes what decides in one run who may join those that run. `read_once` says
-    when a shared prefix is read once for all of its rows; None leaves that to the device. Up to
-    `min_stall_steps` steps in which no row gets a token are never too many.
+    `new_predictor` makes the predictor of output lengths that admits rows in one run. `read_once`:
+    the rule for reading a shared prefix once for all of its rows, None for that of the device. Up
+    to `min_stall_steps` consecutive steps without a token are never a stall.
     """
 
     new_predictor: Callable[[], OutputLengthPredictor] = OutputLengthPredictor
@@ -72,7 +72,7 @@ DEFAULT_POLICY = RunPolicy()
 
 
 class Run:
-    """Planned windows of requests, run with one pool without a pause between. Iterate it once."""
+    """Runs planned windows of requests with one pool. Iterate it once."""
 
     def __init__(
         self,
@@ -160,39 +160,40 @@ class Run:
         """Yield one completion per request, as they finish."""
         began, statistics = time.perf_counter(), self.statistics
         while True:
-            self._end_in_time()
-            yield from self._take_windows()
+            self._check_deadline()
+            yield from self._admit_windows()
             if not (self.scheduler.has_work or self._in_flight):
                 return
             self.scheduler.begin_step()
             before = statistics.last_step
             may_wait = self.scheduler.has_work and self._launch()
             while len(self._in_flight) > int(may_wait):
-                yield from self._settle(self._in_flight.popleft())
+                yield from self._read_back(self._in_flight.popleft())
             now = time.perf_counter() - began
-            # A host that runs ahead of its device has waited for the step before.
+            # With async scheduling this iteration has waited for the previous step.
             settled = before if self._device.async_scheduling else statistics.last_step
             statistics.note_seconds(now - statistics.run_s, *settled)
             statistics.run_s = now
             self._record_step()
 
     def close(self) -> None:
-        """End the planning of windows that will not be run, and wait for its end; forget rows."""
+        """Stop the planning of further windows, and remove all requests from the logits stage."""
         if isinstance(self._windows, Ahead):
             self._windows.close()
         self._sampler.end_all()
 
-    def _end_in_time(self) -> None:
-        """Begin no more rows once they would not be finished in time."""
+    def _check_deadline(self) -> None:
+        """Stop to admit rows if further ones would not finish in time."""
         if self._last.is_over and (self.scheduler.num_planned or not self._is_last):
             self.is_cut = self._is_last = True
             self.scheduler.end_plan()
 
-    def _take_windows(self) -> Iterator[Completion]:
-        """Take the next window if one is out; yield the completions of rows that cannot be run.
+    def _admit_windows(self) -> Iterator[Completion]:
+        """Add the next window if the last is scheduled; yield the completions of rows that cannot
+        run.
 
-        That is the only point at which the run waits for the planner: which rows are in which step
-        does not depend on when a window was ready. Of a feed it does, and no row's bytes.
+        The run waits for the planner only here, so that the rows of each step do not depend on the
+        time at which a window was ready. With a feed they do, but the bytes of the rows do not.
         """
         while self.scheduler.is_out and not self._is_last:
             if not is_ready(self._windows, wait=not (self.scheduler.has_work or self._in_flight)):
@@ -205,8 +206,8 @@ class Run:
                 yield from self._begin(window)
 
     def _begin(self, window: PlannedWindow[PlannedPart]) -> Iterator[Completion]:
-        """Take up a window: its requests go to the scheduler, which makes sequences one by one;
-        yield the completions of those that cannot be run."""
+        """Add a window: its requests go to the scheduler, which makes sequences one by one. Yields
+        the completions of those that cannot be run."""
         self._num_windows += 1
         if self._num_windows > 1 and self._hooks.on_window is not None:
             self._hooks.on_window()
@@ -225,21 +226,21 @@ class Run:
             yield from map(self._completed, self._answers.fail(request, error))
 
     def _entered(self, planned: PlannedRequest) -> PlannedRequest:
-        """Tell the logits stage of a request that the scheduler takes now."""
+        """Announce a request to the logits stage when the scheduler takes it."""
         self._sampler.begin(planned.request, planned.begun_token_ids)
         for each in self._by_row:
             each.begin(planned.request)
         return self._answers.begin(planned)
 
     def _launch(self) -> bool:
-        """Start the next step; return whether its tokens may be looked at one step late.
+        """Launch the next step; return whether its tokens may be read one step late.
 
-        Not where there was nothing to compute, nor where the host needs the tokens at once.
+        They may not if there was nothing to compute, or if the host needs the tokens at once.
         """
         scheduler = self.scheduler
         step = scheduler.schedule()
         before = self._in_flight[-1] if self._in_flight else None
-        if not step.num_chunks and before is not None:  # what is in flight will give blocks back
+        if not step.num_chunks and before is not None:  # the step in flight will free blocks
             self.cache.transfer(step.transfers)
             return False
         if not step.num_chunks:
@@ -258,16 +259,16 @@ class Run:
         for place in grown[is_last].tolist():
             scheduler.retire(scheduler.sequence_at(place))
         if self._watch.is_stalled(len(grown)):
-            told = f"no row got a token in {self._watch.num_steps} steps"
-            raise stalled(told, scheduler, self.state())
+            cause = f"no row got a token in {self._watch.num_steps} steps"
+            raise stalled(cause, scheduler, self.state())
         return (
             self._device.async_scheduling
             and not table.num_beams[grown].any()
             and not self._sampler.needs_newest_token(step.draws)
         )
 
-    def _settle(self, step: InFlight) -> Iterator[Completion]:
-        """Look at the tokens of a step and at those that must follow them."""
+    def _read_back(self, step: InFlight) -> Iterator[Completion]:
+        """Process the tokens of a step, and the tokens that a grammar forces after them."""
         scheduler, table = self.scheduler, self.scheduler.table
         failed = self._scores.note_step(step)
         is_live, drawn = step.is_live(table), step.wait()
@@ -288,7 +289,7 @@ class Run:
         table.outputs[places, positions] = tokens
         uids = table.uid[places]
         while len(places):
-            yield from self._look_at(places, positions, tokens)
+            yield from self._process_tokens(places, positions, tokens)
             goes_on = table.uid[places] == uids
             places, uids = places[goes_on], uids[goes_on]
             tokens = self._grammars.forced(table.row[places], table.sample[places])
@@ -299,10 +300,13 @@ class Run:
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
 
-    def _look_at(self, places: Int64s, positions: Int64s, tokens: Int64s) -> Iterator[Completion]:
-        """Take note of the newest tokens of sequences, and finish those that they end.
+    def _process_tokens(
+        self, places: Int64s, positions: Int64s, tokens: Int64s
+    ) -> Iterator[Completion]:
+        """Process the newest tokens of sequences, and finish the sequences that they end.
 
-        [num_tokens] int64 each: where the sequence is, which of its tokens it is, the token.
+        places, positions, tokens: [num_tokens] int64 each: index of the sequence in the table,
+        position of the token in its answer, token.
         """
         scheduler, table = self.scheduler, self.scheduler.table
         rows, samples = table.row[places], table.sample[places]
@@ -319,7 +323,7 @@ class Run:
                 yield from self._collect(sequence, output)
 
     def _collect(self, sequence: Sequence, output: SampleOutput) -> Iterator[Completion]:
-        """Keep an answer; yield the completions when it is the last of its request."""
+        """Add an answer; yield the completions if it is the last of its request."""
         request, scores = sequence.request, self._scores
         output = scores.scored(output, request.index)
         answers, more = self._answers.collect(request, output, sequence.num_cached_tokens)
@@ -329,9 +333,9 @@ class Run:
         return map(self._completed, completed)
 
     def _fail(self, request: Request) -> Iterator[Completion]:
-        """End every sample of a request whose logits hold no choice."""
+        """End all samples of a request whose logits allow no token."""
         self.scheduler.fail(request)
-        error = self._grammars.error(request.index) or no_choice(request.params)
+        error = self._grammars.error(request.index) or no_token_error(request.params)
         return map(self._completed, self._answers.fail(request, error))
 
     def _completed(self, completion: Completion) -> Completion:
@@ -372,20 +376,20 @@ class Run:
 
     @property
     def attention_reads(self) -> AttentionReads:
-        """What attention has read so far."""
+        """Bytes read by attention so far."""
         return self._runner.reads
 
     @property
     def captured_shapes(self) -> list[GraphShape]:
-        """The shapes of decode steps that have graphs, in the order in which they occurred."""
+        """Shapes of captured decode steps, in the order of capture."""
         return self._runner.captured_shapes
 
     def state(self) -> dict[str, object]:
-        """Return what runs and waits now and which blocks it holds; any thread may ask."""
+        """Return running and waiting sequences and their blocks; may be called from any thread."""
         return engine_state(self.scheduler, self._num_steps, self._num_finished)
 
     def report(self) -> EngineReport:
-        """Return what happened so far, in the report's shape; the job adds `rows`."""
+        """Return the memory report so far; the job adds `rows`."""
         counted, reads, stored = self.statistics, self.attention_reads, self._stored
         report = memory_report(
             attention_bytes=(reads.num_bytes, reads.num_bytes_without_sharing),
@@ -413,7 +417,7 @@ class Run:
         return report
 
     def snapshot(self) -> Snapshot:
-        """Return what became of every block so far."""
+        """Return the block history so far."""
         return self._recorder.snapshot(self.statistics.bytes_per_token)
 
 

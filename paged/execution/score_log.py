@@ -1,4 +1,4 @@
-"""Log-probabilities of requests that ask for them, kept until the request is answered."""
+"""Log-probabilities that requests ask for, kept until the request is answered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
 @dataclass(slots=True)
 class _Scored:
-    """A request, its prompt's tokens from the second on, and by sample those of its answers."""
+    """Request, tokens of its prompt from the second on, and tokens of its answers by sample."""
 
     request: Request
     prompt: list[TokenLogprob] = field(default_factory=list)
@@ -22,7 +22,7 @@ class _Scored:
 
 
 class ScoreLog:
-    """Takes tokens in the order of their sequence; those of rows that it does not know are dropped.
+    """Log-probabilities by request, added in the order of the tokens; other rows are ignored.
 
     `show` returns the text of one token.
     """
@@ -33,19 +33,19 @@ class ScoreLog:
         self._rows: dict[int, _Scored] = {}
 
     def begin(self, request: Request) -> None:
-        """Take note of a request, if it asks for any log-probabilities."""
+        """Add a request, if it asks for log-probabilities."""
         params = request.params
         if request.continuations or (params.logprobs, params.prompt_logprobs) != (None, None):
             self._rows[request.index] = _Scored(request)
 
     def end(self, row: int) -> None:
-        """Forget a request, by its index."""
+        """Remove a request, by its index."""
         self._rows.pop(row, None)
 
     def note_step(self, step: InFlight) -> list[Request]:
-        """Keep what a step says of tokens that were known before it.
+        """Add the scores of tokens that were inputs of a step.
 
-        Returns the requests whose logits are no distribution.
+        Returns the requests whose logits contain NaN.
         """
         failed: dict[int, Request] = {}
         for row, sample, token_id, found in step.scored():
@@ -56,9 +56,9 @@ class ScoreLog:
         return list(failed.values())
 
     def note_draws(self, step: InFlight, tokens: Int64s, is_kept: NDArray[np.bool_]) -> None:
-        """Keep what a step says of the tokens that it drew, of those that stay.
+        """Add the log-probabilities of sampled tokens.
 
-        tokens: [num_draws] int64. is_kept: [num_draws].
+        tokens: [num_draws] int64. is_kept: [num_draws], False for discarded tokens.
         """
         draws = step.step.draws
         for draw, found in step.drawn(is_kept):
@@ -66,7 +66,7 @@ class ScoreLog:
             self._note_answer(row, sample, int(tokens[draw]), found)
 
     def _note_known(self, row: int, sample: int, token_id: int, found: FoundLogprob) -> None:
-        """Keep a token that was known before: one of the prompt, or behind it of a continuation."""
+        """Add a token of a prompt, or of a continuation."""
         scored = self._rows.get(row)
         if scored is None:
             return
@@ -77,7 +77,7 @@ class ScoreLog:
             scored.prompt.append(self._token(token_id, found, num_top))
 
     def _note_answer(self, row: int, sample: int, token_id: int, found: FoundLogprob) -> None:
-        """Keep a token of an answer, or of a continuation."""
+        """Add a token of an answer, or of a continuation."""
         scored = self._rows.get(row)
         if scored is not None:
             num_top = 1 if scored.request.continuations else scored.request.params.logprobs or 0
@@ -85,7 +85,7 @@ class ScoreLog:
             scored.answers.setdefault(sample, []).append(token)
 
     def scored(self, output: SampleOutput, row: int) -> SampleOutput:
-        """Return an answer with the log-probabilities of its tokens, if they are asked for."""
+        """Return an answer with the log-probabilities of its tokens, if requested."""
         scored = self._rows.get(row)
         if scored is None or scored.request.params.logprobs is None:
             return output
@@ -93,7 +93,7 @@ class ScoreLog:
         return replace(output, logprobs=tuple(tokens))
 
     def completed(self, completion: Completion, row: int) -> Completion:
-        """Return what answers a row, and those that ask the same, with all that was scored."""
+        """Return a completion of a row or of its duplicate with all scores."""
         scored = self._rows.get(row)
         if scored is None or completion.error is not None:
             return completion

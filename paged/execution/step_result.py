@@ -1,7 +1,7 @@
 """Results of a step: token ids and log-probabilities on the device, and their way to the host.
 
 A `StepResult` becomes `InFlight` when its tokens have been appended to their sequences and the
-copies to the host have begun. `KnownTokens` gives the next step those tokens on the device,
+copies to the host have started. `KnownTokens` gives the next step those tokens on the device,
 before the host has them.
 """
 
@@ -21,9 +21,11 @@ from pagedrun.paged.scheduling.step_input import StepInput
 
 
 class StepResult(NamedTuple):
-    """ids: int64, the tokens drawn, `NO_TOKEN` where there was no choice. logprobs: of the draws
-    that want them. scores: of the step's targets. Both are None where there are none. order:
-    [num_draws] int64, which of `ids` each draw's is, None: they are in order.
+    """Tokens and log-probabilities of a step, on the device.
+
+    ids: int64, the sampled tokens, `NO_TOKEN` where the logits allow none. logprobs: of the draws
+    that request them; scores: of the targets of the step; both None without any. order: [num_draws]
+    int64, index in `ids` of the token of each draw, None for 0, 1, 2, …
     """
 
     ids: Tensor
@@ -46,7 +48,7 @@ class StepResult(NamedTuple):
 
 
 def joined(parts: list[TokenLogprobs | None]) -> TokenLogprobs | None:
-    """Return the tokens of all parts as one, None if there is none."""
+    """Return the concatenation of all parts, None if there is none."""
     found = [part for part in parts if part is not None]
     if len(found) < 2:
         return found[0] if found else None
@@ -54,7 +56,8 @@ def joined(parts: list[TokenLogprobs | None]) -> TokenLogprobs | None:
 
 
 class FoundLogprob(NamedTuple):
-    """How likely a token is, and the likeliest ones at its place with theirs."""
+    """Log-probability and rank of a token, and the most likely tokens at its position with
+    theirs."""
 
     logprob: float
     rank: int
@@ -62,30 +65,30 @@ class FoundLogprob(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether its logits were a distribution."""
+        """Return whether the log-probability is not NaN."""
         return self.logprob == self.logprob
 
 
 @dataclass(frozen=True, slots=True)
 class HostLogprobs:
-    """The parts of a `TokenLogprobs`."""
+    """Copy of a `TokenLogprobs` to the host."""
 
     parts: tuple[HostCopy, ...]
 
     @classmethod
     def of(cls, found: TokenLogprobs | None, device: Device) -> "HostLogprobs | None":
-        """Begin to copy; None stays None."""
+        """Start the copy; None for None."""
         return None if found is None else cls(tuple(map(device.to_host, found)))
 
     def top(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the likeliest tokens and their log-probabilities, [num_tokens, num_top] each."""
+        """Return the most likely tokens and their log-probabilities, [num_tokens, num_top] each."""
         _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
         return top_ids, top_logprobs
 
     def wait(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[FoundLogprob]:
-        """Yield them in order when they are there, each number as its shortest decimal has it.
+        """Wait for the copy and yield its entries in order, rounded to the shortest decimals.
 
-        chosen: [num_tokens], of which ones; None means all.
+        chosen: [num_tokens], the entries to yield; None means all.
         """
         parts = [part.wait().numpy() for part in self.parts]
         if chosen is not None:
@@ -99,19 +102,19 @@ class HostLogprobs:
 
 
 def _shortest(values: NDArray[np.float32]) -> list[float]:
-    """Return the float64 with fewest digits that each of these is the nearest float32 of."""
+    """Return, for each float32, the float64 with the fewest digits that rounds to it."""
     return [float(str(value)) for value in values]
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The tokens that a step samples, and whose they are.
+    """Tokens of a launched step and their sequences.
 
-    ids: int64 on the device, `NO_TOKEN` where the logits hold no choice. copy: the same on their
-    way to the host. places, uids: [num_sampled] int64, the sequence that each token is of.
-    positions: [num_sampled] int64, where it goes among the sequence's generated tokens. step: what
-    was computed. logprobs: of those of its draws that want them. scores: of its targets. order:
-    [num_sampled] int64, which of `ids` each token is, None: they are in order.
+    ids: int64 on the device, `NO_TOKEN` where the logits allow none. copy: the same on their way to
+    the host. places, uids: [num_sampled] int64, row index and id of the sequence of each token.
+    positions: [num_sampled] int64, index among the generated tokens of the sequence. step: the
+    input of the step. logprobs: of the draws that request them. scores: of the targets. order:
+    [num_sampled] int64, index in `ids` of each token, None for 0, 1, 2, …
     """
 
     ids: Tensor
@@ -133,7 +136,7 @@ class InFlight:
         grown: Int64s,
         device: Device,
     ) -> "InFlight":
-        """Return a step whose tokens have just been appended to the sequences at `grown`."""
+        """Return a step whose tokens have been appended to the sequences at row indices `grown`."""
         return cls(
             ids=result.ids,
             copy=device.to_host(result.ids),
@@ -147,11 +150,11 @@ class InFlight:
         )
 
     def places_of(self, draws: Int64s) -> Int64s:
-        """Return where in `ids` the tokens of some draws are."""
+        """Return the indices in `ids` of the tokens of some draws."""
         return draws if self.order is None else self.order[draws]
 
     def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
-        """Yield row, sample and token of each target, and how likely it is, when that is there."""
+        """Wait, then yield row, sample, token and log-probability of each target."""
         if self.scores is None:
             return
         counts = self.step.num_scored
@@ -165,8 +168,7 @@ class InFlight:
         )
 
     def drawn(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, FoundLogprob]]:
-        """Yield which draw it is and how likely its token, when it is there: of the chosen draws,
-        those whose log-probabilities are asked for.
+        """Wait, then yield index and log-probability of the chosen draws that request one.
 
         chosen: [num_draws].
         """
@@ -176,10 +178,10 @@ class InFlight:
             yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
 
     def top_of(self, chosen: NDArray[np.bool_]) -> tuple[Int64s, NDArray[np.float32]]:
-        """Return the likeliest tokens of the chosen draws and their log-probabilities, when they
-        are there, [num_chosen, num_top] each.
+        """Wait, then return the most likely tokens of the chosen draws and their log-probabilities,
+        [num_chosen, num_top] each.
 
-        chosen: [num_draws], of those whose log-probabilities are asked for.
+        chosen: [num_draws], only draws that request log-probabilities.
         """
         assert self.logprobs is not None, "no draw wants log-probabilities"
         rows = chosen[self.step.draws.wants_logprobs]
@@ -187,12 +189,13 @@ class InFlight:
         return top_ids[rows], top_logprobs[rows]
 
     def wait(self) -> Int64s:
-        """Return the tokens, [num_sampled] int64, when they are there."""
+        """Wait, then return the tokens, [num_sampled] int64."""
         ids: Int64s = self.copy.wait().numpy()
         return ids if self.order is None else ids[self.order]
 
     def is_live(self, table: SequenceTable) -> NDArray[np.bool_]:
-        """Return of which tokens the sequence is still there, and not ended by one before."""
+        """Return a mask of the tokens whose sequence exists and was not ended by an earlier
+        token."""
         same = table.uid[self.places] == self.uids
         live: NDArray[np.bool_] = same & (self.positions < table.num_output_tokens[self.places])
         return live
@@ -200,22 +203,25 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class KnownTokens:
-    """ids: int64 on the device, the tokens of the step before. sources: [num_unknown] int64, which
-    of them the unknown tokens of this step are, in its order."""
+    """Tokens of the previous step that are inputs of this one.
+
+    ids: int64 on the device, the tokens of the previous step. sources: [num_unknown] int64, indices
+    in `ids` of the unknown tokens of this step, in order.
+    """
 
     ids: Tensor
     sources: NDArray[np.int64]
 
     @classmethod
     def of(cls, step: StepInput, before: InFlight | None) -> "KnownTokens | None":
-        """Return those of the step `before` that a step goes on from, None if there are none."""
+        """Return the tokens of `before` that are inputs of a step, None if there are none."""
         if not len(step.sources):
             return None
         assert before is not None, "a token is unknown that no step is computing"
         return cls(before.ids, before.places_of(step.sources))
 
     def chosen(self, sources: Tensor) -> Tensor:
-        """Return the unknown tokens, [num_unknown] int64; any token where there was no choice.
+        """Return the unknown tokens, [num_unknown] int64; an arbitrary one in place of `NO_TOKEN`.
 
         sources: those of this object, on the device.
         """

@@ -1,1 +1,1 @@
-"""What this machine is and has, as far as a run depends on it; and its kernels, compiled ahead."""
+"""Facts of this machine that runs depend on, and compilation of its kernels ahead of time."""

@@ -1,1 +1,1 @@
-"""Metrics of a run: records made while it goes on, and what is read back from its files."""
+"""Metrics of a run: recorded during the run, and read back from its files."""

@@ -1,4 +1,4 @@
-"""Advice in a report: the most costly findings, each with the flag that changes it."""
+"""Advice in a report: the most costly findings, each with the option that changes it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pagedrun.paged.values.errors import option, turned_off
 
 MAX_ADVICE = 2
 
-# Below these a change would not be felt.
+# Thresholds of a noticeable change.
 MIN_GAIN = 0.02  # of the run's time
 MIN_GAIN_SECONDS = 1.0
 MIN_FREE_SHARE = 0.1  # of the pool's bytes, for a larger one
@@ -23,9 +23,9 @@ MIN_TOKENS_WORTH_SHARING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing that is off: a `code` for scripts, a `sentence` for people, with options marked.
+    """Finding in a report: a `code` for scripts and a `sentence` for users, with options marked.
 
-    `weight` compares what it costs: about the share of the run's work that is lost.
+    `weight`: estimated share of the run's work that is lost.
     """
 
     code: str
@@ -34,9 +34,9 @@ class Advice:
 
 
 def advise(report: JobReport, *, ignore_eos: bool = False) -> list[Advice]:
-    """Return at most MAX_ADVICE things that are off in a report, those that cost most first.
+    """Return at most MAX_ADVICE findings of a report, by falling weight.
 
-    With `ignore_eos` answers were meant to be as long as they may be.
+    ignore_eos: answers were requested at full length, so that cut answers are no finding.
     """
     if not report["tokens"]["prompt"]:
         return []
@@ -47,7 +47,8 @@ def advise(report: JobReport, *, ignore_eos: bool = False) -> list[Advice]:
 
 
 def _memory(report: JobReport) -> Iterator[Advice]:
-    """A pool that is too small, and blocks that leave too much of it empty."""
+    """Yield findings about pools that are too small and blocks that leave too much of them
+    empty."""
     tokens, kv = report["tokens"], report["kv"]
     num_preempted = report["preemptions"]["swap"] + report["preemptions"]["recompute"]
     again = tokens["preempted_recomputed"]
@@ -82,21 +83,21 @@ def _memory(report: JobReport) -> Iterator[Advice]:
 
 
 def _share_of_waiting(report: JobReport) -> float:
-    """Return the share of the run that is saved if all rows run at once that may: steps take
-    `step_s` however many rows they have, and there are fewer of them. 0 where steps cost nothing of
-    their own, as on processors that are busy with few rows, or where that is not known."""
+    """Return the share of the run that would be saved if `max_num_seqs` rows ran at once: steps
+    take `step_s` whatever their rows, and there would be fewer. 0 if steps have no fixed cost, as
+    on processors that are busy with few rows, or if it is unknown."""
     costs, timeline, run_s = report.get("step_costs"), report["timeline"], report["time"]["run_s"]
     if costs is None or not timeline or run_s <= 0:
         return 0.0
-    num_steps, seats = timeline[-1]["step"], report["config"].get("max_num_seqs")
+    num_steps, slots = timeline[-1]["step"], report["config"].get("max_num_seqs")
     at_once = report["tokens"]["generated"] / max(num_steps, 1)
-    most = min(seats, report["rows"]["total"]) if isinstance(seats, int) else 0
+    most = min(slots, report["rows"]["total"]) if isinstance(slots, int) else 0
     share = costs["step_s"] * num_steps / run_s / max(len(report.get("replicas", ())), 1)
     return min(share, 1.0) * max(1 - at_once / max(most, 1), 0.0)
 
 
 def _is_felt(report: JobReport, share: float) -> bool:
-    """Return whether a share of the run is more than a moment."""
+    """Return whether a share of the run is at least `MIN_GAIN_SECONDS`."""
     return share * report["time"]["run_s"] >= MIN_GAIN_SECONDS
 
 
@@ -107,7 +108,7 @@ def _has_room(report: JobReport) -> bool:
 
 
 def _more_room(report: JobReport) -> str:
-    """Return what leaves a row more of the pool."""
+    """Return the advice that leaves a row more of the pool."""
     fewer = f"lower {option('max_num_seqs')}"
     if not _has_room(report):
         return fewer
@@ -115,7 +116,7 @@ def _more_room(report: JobReport) -> str:
 
 
 def _hits(report: JobReport) -> Iterator[Advice]:
-    """Hits below what was achievable, and why."""
+    """Yield findings about hits below the achievable rate."""
     prefix, kv = report["prefix"], report["kv"]
     lost = prefix["achievable_hit_rate"] - prefix["hit_rate"]
     if not report["config"].get("prefix_caching", True):
@@ -158,7 +159,7 @@ def _time_of_prompts(report: JobReport, share: float) -> float:
 
 
 def _sharing(report: JobReport) -> Iterator[Advice]:
-    """Prompts that have hardly anything in common, though there are many of them."""
+    """Yield findings about many prompts with little in common."""
     prefix, tokens, total = report["prefix"], report["tokens"], report["rows"]["total"]
     advice = report["template_advice"]
     if advice is not None and advice["found"]:
@@ -179,7 +180,7 @@ def _sharing(report: JobReport) -> Iterator[Advice]:
 
 
 def _endings(report: JobReport) -> Iterator[Advice]:
-    """Answers that were cut."""
+    """Yield findings about cut answers."""
     reasons = endings(report["finish_reasons"])
     cut, total = reasons.get("length", 0), sum(reasons.values())
     if total and cut / total >= MIN_CUT_SHARE:

@@ -67,22 +67,22 @@ def _table(sample: int, blocks: list[TableBlock], block_size: int) -> ShownTable
 
 
 def residencies(snapshot: Snapshot, row: int) -> list[tuple[int, int]]:
-    """Return the stretches of steps [begin, end) in which the row held blocks, in order."""
+    """Return the intervals of steps [begin, end) in which the row held blocks, in order."""
     held = snapshot.holdings.where(snapshot.holdings.row == row)
     order = np.argsort(held.begin, kind="stable")
     begins, ends = held.begin[order], np.maximum.accumulate(held.end[order])
     if not len(begins):
         return []
-    # A stretch begins where everything before it has ended.
+    # An interval begins after the end of all earlier holdings.
     (first,) = np.nonzero(np.append(True, begins[1:] > ends[:-1]))
     last = np.append(first[1:], len(begins)) - 1
     return list(zip(begins[first].tolist(), ends[last].tolist(), strict=True))
 
 
 def shared_blocks(tables: Sequence[ShownTable]) -> list[SharedBlocks]:
-    """Return the stretches of blocks that several of a row's tables have in common, in order.
+    """Return the ranges of blocks that several tables of a row have in common, in order.
 
-    A block of the pool has the same place in each table that holds it.
+    A block of the pool has the same position in each table that holds it.
     """
     holders: dict[tuple[int, int], list[int]] = {}
     for table in tables:
@@ -105,13 +105,13 @@ def shared_blocks(tables: Sequence[ShownTable]) -> list[SharedBlocks]:
 
 @dataclass(frozen=True, slots=True)
 class BlockLives(Table):
-    """One entry for each time that a block was filled: many rows may hold it until it is emptied.
+    """Lifetimes of blocks, from filling to emptying; many rows may hold the block meanwhile.
 
     It was first held in step `begin` and last released at step `end`; in between, it may have been
-    in the cache with nobody holding it. `position` is its place in its first holder's table,
-    `rows` are the distinct rows that held it, `hits` how often it was found in the cache, and
-    `peak_refs` the most holders at once. Ordered by block, then begin. Of a snapshot that keeps
-    the holdings of some rows only, `begin`, `end`, `rows` and `hits` are what these know.
+    cached without a holder. `position` is its position in the table of its first holder, `rows` the
+    number of distinct rows that held it, `hits` the number of times it was found in the cache, and
+    `peak_refs` the maximum number of holders. Ordered by block, then begin. In a snapshot with the
+    holdings of some rows only, `begin`, `end`, `rows` and `hits` count those rows.
     """
 
     block: Int32s
@@ -128,11 +128,11 @@ class BlockLives(Table):
 
     @classmethod
     def read(cls, snapshot: Snapshot) -> "BlockLives":
-        """Return the lives of all blocks. Sorts the holdings twice; a million take seconds."""
+        """Return the lifetimes of all blocks. Sorts the holdings twice; a million take seconds."""
         held = snapshot.holdings
         if not len(held):
             return cls.of()
-        # In a step a block is filled first and found afterwards, as by samples that fork.
+        # Within a step a block is filled first and found afterwards, as by forked samples.
         held = held.where(np.lexsort((held.found, held.begin, held.block)))
         starts = _starts(held)
         life = np.cumsum(starts) - 1
@@ -150,33 +150,34 @@ class BlockLives(Table):
 
     @property
     def steps(self) -> Int32s:
-        """[num_lives] int32, steps between taking and last release."""
+        """[num_lives] int32, steps from the first holder to the last release."""
         return self.end - self.begin
 
     def most_shared(self, count: int) -> "BlockLives":
-        """Return the lives with most holders at once; of equals those held longer, then by block.
+        """Return the lifetimes with most holders at once; ties by length, then by block.
 
-        A block that never had two holders is not among them.
+        Blocks that never had two holders are left out.
         """
         order = np.lexsort((self.block, -self.steps, -self.peak_refs))
         return self.where(order[self.peak_refs[order] > 1][:count])
 
     def _raised(self, snapshot: Snapshot) -> "BlockLives":
-        """Return the lives with no fewer holders than the samples saw: those count every row."""
+        """Return the lifetimes with `peak_refs` raised to those of the samples, which count all
+        rows."""
         span = np.int64(snapshot.num_steps + 2)
         keys = self.block * span + self.begin
         peaks = self.peak_refs.copy()
         blocks = np.arange(snapshot.num_blocks, dtype=np.int64)
         for step, refs in zip(snapshot.samples.steps, snapshot.samples.ref_counts, strict=True):
-            place = np.searchsorted(keys, blocks * span + step, side="right") - 1
-            alive = (place >= 0) & (self.block[place] == blocks) & (step < self.end[place])
-            np.maximum.at(peaks, place[alive], refs[alive].astype(np.int32))
+            index = np.searchsorted(keys, blocks * span + step, side="right") - 1
+            alive = (index >= 0) & (self.block[index] == blocks) & (step < self.end[index])
+            np.maximum.at(peaks, index[alive], refs[alive].astype(np.int32))
         columns = self.columns() | {"peak_refs": peaks}
         return BlockLives(**columns)
 
 
 def lifetimes(lives: BlockLives) -> Lifetimes:
-    """Return how long the lives were, counted in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
+    """Return a histogram of lifetimes, in classes that double: 0, 1, 2 to 3, 4 to 7, …"""
     steps = np.sort(lives.steps)
     last = len(steps) - 1
     bits = np.frexp(steps.astype(np.float64))[1]  # binary digits: exact below 2**53
@@ -194,13 +195,14 @@ def lifetimes(lives: BlockLives) -> Lifetimes:
 
 
 def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return where a life begins, given the holdings by block and begin, [num_holdings] bool.
+    """Return a mask of the holdings that begin a lifetime, sorted by block and begin,
+    [num_holdings] bool.
 
-    A block that is taken though it was not found is empty then, so nobody holds it; that somebody
-    seems to is a matter of who replaced a block in the middle of a table.
+    A block that is taken without being found is empty and has no holder; an apparent holder is a
+    sequence that replaced a block in the middle of its table.
     """
     is_new_block = np.append(True, held.block[1:] != held.block[:-1])
-    # One running maximum for all blocks: each lies above those before it.
+    # One running maximum for all blocks: each block is offset above the blocks before it.
     span = np.int64(int(held.end.max()) + 1)
     floor = (np.cumsum(is_new_block) - 1) * span
     latest_end = np.maximum.accumulate(held.end + floor)
@@ -209,7 +211,7 @@ def _starts(held: Holdings) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
 
 
 def _distinct(life: Int64s, row: Int32s) -> Int64s:
-    """Return how many different rows each life has; `life` rises."""
+    """Return the number of distinct rows of each lifetime; `life` rises."""
     order = np.lexsort((row, life))
     life, row = life[order], row[order]
     is_new = np.append(True, (life[1:] != life[:-1]) | (row[1:] != row[:-1]))
@@ -218,7 +220,8 @@ def _distinct(life: Int64s, row: Int32s) -> Int64s:
 
 
 def _most_at_once(life: Int64s, begin: Int32s, end: Int32s) -> Int64s:
-    """Return the most holdings of each life in one step; `life` rises from 0 without gaps."""
+    """Return the maximum number of concurrent holdings of each lifetime; `life` rises from 0
+    without gaps."""
     change = np.repeat(np.array([1, -1]), len(life))
     lives, steps = np.concatenate([life, life]), np.concatenate([begin, end])
     order = np.lexsort((change, steps, lives))  # releases first: a step begins with them

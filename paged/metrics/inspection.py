@@ -1,6 +1,6 @@
-"""Inspection of a finished run: its pool as one object that JSON can hold.
+"""Inspection of a finished run: its pool as one JSON object.
 
-Combines a snapshot and a saved report; a section that needs the one that is missing is null.
+Combines a snapshot and a saved report; sections that need a missing one are null.
 """
 
 from collections.abc import Collection, Sequence
@@ -53,10 +53,10 @@ DEFAULT_TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What somebody wants to see: `at` as `Moment.find` reads it, `rows` by index.
+class InspectionQuery:
+    """Query of an inspection: `at` as for `Moment.find`, `rows` by index.
 
-    `top` bounds every list that a long run makes long.
+    `top` limits the length of lists that grow with the run.
     """
 
     at: str = PEAK
@@ -65,11 +65,11 @@ class Question:
 
 
 def inspect_run(
-    snapshot: Snapshot | None, report: SavedReport | None, question: Question
+    snapshot: Snapshot | None, report: SavedReport | None, query: InspectionQuery
 ) -> Inspection:
-    """Return what snapshot and report tell; null where the one that would know is missing.
+    """Return the inspection of a snapshot, a report or both; unknown sections are null.
 
-    One of them is there. Raises `UsageError` if `question.at` names no moment.
+    Raises `UsageError` if `query.at` names no moment.
     """
     found: Inspection = {
         "pool": _pool(snapshot, report),
@@ -88,10 +88,10 @@ def inspect_run(
     }
     groups = [] if report is None else reported_groups(report)
     if snapshot is not None:
-        groups = inspected_groups(snapshot, Moment.find(snapshot, question.at))
-        _add_blocks(found, snapshot, question)
+        groups = inspected_groups(snapshot, Moment.find(snapshot, query.at))
+        _add_blocks(found, snapshot, query)
     elif report is not None:
-        found["moment"] = timeline_moment(report, question.at)
+        found["moment"] = timeline_moment(report, query.at)
         found["peak"] = timeline_moment(report, PEAK)
         found["use_over_time"] = [int(point["blocks_used"]) for point in report.timeline]
     states = None if report is None else reported_states(report)
@@ -121,30 +121,30 @@ def _shape(block_size: int, num_blocks: int, bytes_per_token: int) -> InspectedP
 
 
 def _statistics(snapshot: Snapshot | None, report: SavedReport | None) -> RunCounts:
-    """Return hits, misses and what else is counted once for a run."""
+    """Return hits, misses and other totals of a run."""
 
-    def told(name: str) -> Number | None:
+    def reported(name: str) -> Number | None:
         return None if report is None else report.get(name)
 
-    swap, recompute = told("swap"), told("recompute")
+    swap, recompute = reported("swap"), reported("recompute")
     if snapshot is not None and report is None:
         swap = int(np.count_nonzero(snapshot.preemptions.swapped))
         recompute = len(snapshot.preemptions) - swap
-    hits, misses = told("hits"), told("misses")
-    hit_tokens, prompt_tokens = told("hit_tokens"), told("prompt_tokens")
+    hits, misses = reported("hits"), reported("misses")
+    hit_tokens, prompt_tokens = reported("hit_tokens"), reported("prompt_tokens")
     return {
         "hits": hits,
         "misses": misses,
         "hit_tokens": hit_tokens,
         "prompt_tokens": prompt_tokens,
-        "achievable_hit_rate": told("achievable_hit_rate"),
-        "duplicate_rows": told("duplicate_rows"),
-        "bytes_saved": told("bytes_saved"),
-        "shared_blocks_peak": told("shared_blocks_peak"),
-        "peak_blocks": told("peak_blocks"),
-        "block_copies": told("block_copies"),
-        "forks": told("forks"),
-        "evictions": told("evictions"),
+        "achievable_hit_rate": reported("achievable_hit_rate"),
+        "duplicate_rows": reported("duplicate_rows"),
+        "bytes_saved": reported("bytes_saved"),
+        "shared_blocks_peak": reported("shared_blocks_peak"),
+        "peak_blocks": reported("peak_blocks"),
+        "block_copies": reported("block_copies"),
+        "forks": reported("forks"),
+        "evictions": reported("evictions"),
         "swap": swap,
         "recompute": recompute,
         "hit_rate": _rate(hits, misses),
@@ -160,15 +160,15 @@ def _rate(hits: Number | None, misses: Number | None) -> float | None:
     return hits / (hits + misses)
 
 
-def _add_blocks(found: Inspection, snapshot: Snapshot, question: Question) -> None:
-    """Add what only the snapshot tells."""
-    moment = Moment.find(snapshot, question.at)
-    top, gone = question.top, snapshot.preemptions
+def _add_blocks(found: Inspection, snapshot: Snapshot, query: InspectionQuery) -> None:
+    """Add the sections that need a snapshot."""
+    moment = Moment.find(snapshot, query.at)
+    top, gone = query.top, snapshot.preemptions
     lives = BlockLives.read(snapshot)
     found["row_stride"] = snapshot.row_stride
     found["use_over_time"] = use_over_time(snapshot)
     found["peak"] = peak_moment(snapshot)
-    found["rows"] = [_row(snapshot, row, moment, top) for row in question.rows]
+    found["rows"] = [_row(snapshot, row, moment, top) for row in query.rows]
     found["prefixes"] = _prefixes(snapshot, top)
     found["lifetimes"] = lifetimes(lives)
     found["most_shared"] = cast(list[BlockLife], lives.most_shared(top).records())
@@ -227,9 +227,9 @@ def _prefixes(snapshot: Snapshot, top: int) -> HeldPrefixes:
 def preemption_events(
     preemptions: Preemptions, beam_rows: Collection[int] = ()
 ) -> list[PreemptionEvent]:
-    """Return each preemption as an object that JSON can hold, its cause in words included.
+    """Return preemptions as JSON objects, with their causes in words.
 
-    beam_rows: those whose samples are beams, which give way together.
+    beam_rows: rows whose samples are beams, which are preempted together.
     """
     records = cast(list[PreemptionRecord], preemptions.records())
     return [{**each, "cause": _cause(each, each["row"] in beam_rows)} for each in records]
@@ -281,7 +281,7 @@ def top_prefixes(nodes: PrefixNodes, count: int, bytes_per_token: int) -> list[H
 
 
 def beam_rows_of(snapshot: Snapshot) -> list[int]:
-    """Return the indices of the rows that had more than one beam, as far as they are kept."""
+    """Return the indices of the kept rows that had more than one beam."""
     rows: list[int] = np.unique(snapshot.branchings.row).tolist()
     return rows
 
@@ -295,7 +295,7 @@ def inspected_beams(snapshot: Snapshot) -> InspectedBeams | None:
 
 
 def row_beams(snapshot: Snapshot, row: int, top: int) -> RowBeams | None:
-    """Return the sums of a row and the first `top` steps in them, None without beams."""
+    """Return the sums of a row and its first `top` events, None without beams."""
     mine = snapshot.branchings.where(snapshot.branchings.row == row)
     if not len(mine):
         return None
@@ -312,7 +312,7 @@ def _counts(branchings: Branchings) -> BeamCounts:
 
 
 def reported_states(report: SavedReport) -> StateFigures | None:
-    """Return the report's figures, zeros for those that it lacks; None for a model without such
+    """Return the report's state figures, zeros for missing ones; None for a model without recurrent
     layers."""
 
     def figure(name: str) -> int:

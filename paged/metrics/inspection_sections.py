@@ -8,7 +8,7 @@ Number = int | float
 
 
 class InspectedPool(TypedDict):
-    """`pool`; only a snapshot knows the steps."""
+    """`pool`; `num_steps` needs a snapshot."""
 
     block_size: int
     num_blocks: int
@@ -18,7 +18,7 @@ class InspectedPool(TypedDict):
 
 
 class RunCounts(TypedDict):
-    """`statistics`: what is counted once for a run, None for what nobody counted."""
+    """`statistics`: totals of a run, None where unknown."""
 
     hits: Number | None
     misses: Number | None
@@ -39,7 +39,7 @@ class RunCounts(TypedDict):
 
 
 class StateCounts(TypedDict):
-    """Blocks in each state; of allocated ones the tokens, and the share of slots these fill."""
+    """Number of blocks in each state; tokens in allocated blocks, and their share of the slots."""
 
     free: int
     cached: int
@@ -51,7 +51,7 @@ class StateCounts(TypedDict):
 
 
 class PoolMoment(StateCounts):
-    """`moment` and `peak`: the pool after a step; `asked` is what somebody called it."""
+    """`moment` and `peak`: the pool after a step; `asked`: the name of the moment in the query."""
 
     asked: str
     step: int
@@ -59,30 +59,30 @@ class PoolMoment(StateCounts):
 
 
 class InspectedGroup(GroupFigures):
-    """One entry of `groups`, the pool of a group of layers, as the report's `kv.groups` has it.
+    """Entry of `groups`: the pool of a group of layers, as in the report's `kv.groups`.
 
-    `moment` is what was in it after the step shown, None where no snapshot tells.
+    `moment`: its contents after the step shown, None without a snapshot.
     """
 
     moment: StateCounts | None
 
 
 class BlockMap(TypedDict):
-    """`block_map`: a letter for each block, and the state that each letter is for."""
+    """`block_map`: a letter for each block, and the state of each letter."""
 
     letters: dict[str, str]
     blocks: str
 
 
 class RowsHeld(TypedDict):
-    """`rows_held`: how many rows hold blocks at the moment, and the first of them."""
+    """`rows_held`: number of rows that hold blocks at the moment, and the first of them."""
 
     count: int
     first: list[int]
 
 
 class PreemptionRecord(TypedDict):
-    """One entry of a snapshot's `Preemptions`."""
+    """Entry of a snapshot's `Preemptions`."""
 
     step: int
     row: int
@@ -96,20 +96,20 @@ class PreemptionRecord(TypedDict):
 
 
 class PreemptionEvent(PreemptionRecord):
-    """The same with its cause in words."""
+    """Preemption with its cause in words."""
 
     cause: str
 
 
 class PreemptionEvents(TypedDict):
-    """`preemptions`: how many there were, and the first of them."""
+    """`preemptions`: their number, and the first of them."""
 
     count: int
     events: list[PreemptionEvent]
 
 
 class HeldBlock(TypedDict):
-    """One block of a table: the sequence's `logical` is the pool's `physical`."""
+    """Block of a table: number `logical` of the sequence is block `physical` of the pool."""
 
     logical: int
     physical: int
@@ -119,10 +119,10 @@ class HeldBlock(TypedDict):
 
 
 class GroupTable(TypedDict):
-    """The block table of one sample of a row in a further group of layers.
+    """Block table of a sample of a row in a further group of layers.
 
-    `group` is the group's number, `num_layers` and `window` its layers. Blocks behind the window
-    are not in it, since they were given back.
+    `group`: number of the group; `num_layers`, `window`: its layers. Blocks before the window are
+    released and not listed.
     """
 
     group: int
@@ -133,7 +133,11 @@ class GroupTable(TypedDict):
 
 
 class TableBlock(HeldBlock):
-    """One block of a table, as `TableEntry` has it; the state by its name."""
+    """Block of a table in the first group.
+
+    It was taken in step `since`: `found` in the cache, `copied` from a shared block before a write,
+    or else empty. `tokens` counts those of all holders.
+    """
 
     found: bool
     copied: bool
@@ -141,8 +145,7 @@ class TableBlock(HeldBlock):
 
 
 class BeamCounts(TypedDict):
-    """Of beams: how many began on the blocks of others, how many died, and the blocks that had no
-    other holder when these gave them back."""
+    """Beams that were forked from others or died, and blocks freed by their deaths."""
 
     forked: int
     died: int
@@ -150,27 +153,27 @@ class BeamCounts(TypedDict):
 
 
 class BeamEvent(BeamCounts):
-    """The same behind one step, for one row."""
+    """Counts of one row after one step."""
 
     step: int
     row: int
 
 
 class InspectedBeams(BeamCounts):
-    """`beams`: the sums of a run, and the rows that they are of."""
+    """`beams`: sums of a run, and the number of rows with beams."""
 
     rows: int
 
 
 class RowBeams(BeamCounts):
-    """The sums of a row, in how many steps its beams forked or died, and the first of these."""
+    """Sums of a row, number of steps with events, and the first events."""
 
     count: int
     events: list[BeamEvent]
 
 
 class SharedBlocks(TypedDict):
-    """Samples or beams of a row whose tables have the same blocks from place `first` to `last`."""
+    """Range `first` to `last` of table positions with the same blocks in several samples."""
 
     samples: list[int]
     first: int
@@ -178,7 +181,8 @@ class SharedBlocks(TypedDict):
 
 
 class LastToken(TypedDict):
-    """Where the last token of a table lies: block of the pool, place in it, and slot."""
+    """Location of the last token of a table: block of the pool, offset in it, and slot (physical
+    block times block size, plus offset)."""
 
     token: int
     physical: int
@@ -187,7 +191,7 @@ class LastToken(TypedDict):
 
 
 class ShownTable(TypedDict):
-    """The block table of one sample of a row."""
+    """Block table of a sample of a row, and its number of stored tokens."""
 
     sample: int
     tokens: int
@@ -196,12 +200,12 @@ class ShownTable(TypedDict):
 
 
 class InspectedRow(TypedDict):
-    """One entry of `rows`. `stays` are the first stretches of steps [begin, end) in which the row
-    held blocks; `sampled_at` is the first sampled step in one of them. `beams` is None for a row
-    without; else the samples of its tables are beams.
+    """Entry of `rows`.
 
-    `group_tables` are those of the groups of layers behind the first, if there are several. `id` is
-    how somebody asked for it, `text` how its prompt begins.
+    `stays`: the first intervals of steps [begin, end) in which the row held blocks; `sampled_at`:
+    the first sampled step in one of them. `beams`: None for a row without beams; otherwise the
+    samples of its tables are beams. `group_tables`: tables of the further groups of layers, if any.
+    `id`: the id in the query; `text`: beginning of the prompt.
     """
 
     row: int
@@ -219,7 +223,11 @@ class InspectedRow(TypedDict):
 
 
 class HeldPrefix(TypedDict):
-    """A prefix as `ShownPrefix` has it; `text` is that of the tokens behind its parent's."""
+    """Prefix of `tokens` tokens that `rows` rows begin with, `row` among them.
+
+    `parent`: index in the same list of the longest listed prefix of this one, which ends at
+    `start`; None at the root. `text`: text of the tokens from `start`.
+    """
 
     parent: int | None
     start: int
@@ -232,7 +240,7 @@ class HeldPrefix(TypedDict):
 
 
 class HeldPrefixes(TypedDict):
-    """`prefixes`: what all of them save, and those that save most."""
+    """`prefixes`: sums of all of them, and those that save most."""
 
     count: int
     tokens_saved: int
@@ -241,9 +249,7 @@ class HeldPrefixes(TypedDict):
 
 
 class Lifetimes(TypedDict):
-    """`lifetimes`: how long blocks lived, in steps. `counts[i]` lives lasted `least[i]` to
-    `most[i]` steps.
-    """
+    """`lifetimes` of blocks, in steps: `counts[i]` lasted `least[i]` to `most[i]` steps."""
 
     num_lives: int
     median: int
@@ -255,7 +261,7 @@ class Lifetimes(TypedDict):
 
 
 class BlockLife(TypedDict):
-    """One entry of `most_shared`, as `BlockLives` has it."""
+    """Entry of `most_shared`, see `BlockLives`."""
 
     block: int
     begin: int
@@ -267,7 +273,7 @@ class BlockLife(TypedDict):
 
 
 class Inspection(TypedDict):
-    """What snapshot and report tell of a run; None or empty where the one that would is missing."""
+    """Inspection of a run; sections of a missing snapshot or report are None or empty."""
 
     pool: InspectedPool
     statistics: RunCounts

@@ -1,7 +1,7 @@
 """Contents of the pools at one moment of a run, as counts and block states.
 
-The moment is named by `--at` (a step, a share, a time, the peak); the counts come from a
-snapshot or, less detailed, from a report's timeline.
+The moment is selected by `--at` (a step, a share, a time, the peak); the counts come from a
+snapshot or, less detailed, from the timeline of a report.
 """
 
 import re
@@ -27,7 +27,7 @@ States = NDArray[np.uint8]
 
 
 class BlockState(IntEnum):
-    """Held by nobody and empty, held by nobody but found by later prompts, by one, by several."""
+    """State of a block: free and empty, free with cached content, one holder, several holders."""
 
     FREE = 0
     CACHED = 1
@@ -53,9 +53,9 @@ def block_states(samples: PoolSamples, number: int) -> States:
 
 
 def state_counts(samples: PoolSamples) -> NDArray[np.int64]:
-    """Return how many blocks are in each state, [num_samples, 4] int64, as `BlockState` counts."""
+    """Return the number of blocks in each state, [num_samples, 4] int64, by `BlockState`."""
     counts = np.zeros((len(samples), len(BlockState)), dtype=np.int64)
-    for number in range(len(samples)):  # one at a time: all states at once may not fit in memory
+    for number in range(len(samples)):  # one at a time, to save memory
         counts[number] = np.bincount(block_states(samples, number), minlength=len(BlockState))
     return counts
 
@@ -81,11 +81,11 @@ class Moment:
 
     @classmethod
     def find(cls, snapshot: Snapshot, asked: str) -> "Moment | None":
-        """Return the moment that `asked` names; None if the snapshot has no samples at all.
+        """Return the moment with name `asked`; None for a snapshot without samples.
 
         `peak` (most blocks held, the first time), `first`, `last`, a step (`41`), a share of the
-        run's steps (`50%`) or a time (`1.5s`): there the last sample that is not later, or the
-        first one. Raises `UsageError` for anything else.
+        run's steps (`50%`) or a time (`1.5s`): the last sample that is not later, or else the first
+        one. Raises `UsageError` for any other name.
         """
         samples = snapshot.samples
         counts = state_counts(samples)
@@ -103,9 +103,9 @@ class Moment:
 def choose_sample(
     asked: str, steps: Int64s, times: Float64s, num_held: Int64s, num_steps: int
 ) -> int | None:
-    """Return which of the samples `asked` names, as `Moment.find` does; None if there are none.
+    """Return the index of the sample with name `asked`, see `Moment.find`; None without samples.
 
-    steps, times and num_held: [num_samples], the first two rising; blocks held in each.
+    steps, times: [num_samples], rising. num_held: [num_samples], blocks held in each.
     """
     match = _ASKED.fullmatch(asked)
     if asked not in (PEAK, FIRST, LAST) and (
@@ -123,11 +123,11 @@ def choose_sample(
         return {FIRST: 0, LAST: len(steps) - 1, PEAK: int(np.argmax(num_held))}[asked]
     value = float(match["number"])
     if match["unit"] == "s":
-        place = np.searchsorted(times, value, side="right")
+        index = np.searchsorted(times, value, side="right")
     else:
         step = value * num_steps / 100 if match["unit"] else value
-        place = np.searchsorted(steps, step, side="right")
-    return max(int(place) - 1, 0)
+        index = np.searchsorted(steps, step, side="right")
+    return max(int(index) - 1, 0)
 
 
 LETTERS = {
@@ -139,7 +139,7 @@ LETTERS = {
 
 
 def snapshot_moment(snapshot: Snapshot, moment: Moment) -> PoolMoment:
-    """Return the counts of one sample: blocks in each state, allocated ones, tokens in these."""
+    """Return the counts of one sample."""
     return {
         "asked": moment.asked,
         "step": moment.step,
@@ -157,7 +157,7 @@ def sample_counts(samples: PoolSamples, number: int, block_size: int) -> StateCo
 
 
 def timeline_moment(report: SavedReport, asked: str) -> PoolMoment | None:
-    """Return the same from a report's timeline; None if that is empty.
+    """Return the counts of one point of a report's timeline; None if that is empty.
 
     Raises `UsageError` if `asked` names no moment.
     """
@@ -181,13 +181,13 @@ def timeline_moment(report: SavedReport, asked: str) -> PoolMoment | None:
 
 
 def peak_moment(snapshot: Snapshot) -> PoolMoment | None:
-    """Return the counts of the sample in which most blocks were held, None without samples."""
+    """Return the counts of the sample with most blocks held, None without samples."""
     moment = Moment.find(snapshot, PEAK)
     return None if moment is None else snapshot_moment(snapshot, moment)
 
 
 def use_over_time(snapshot: Snapshot) -> list[int]:
-    """Return the blocks held in each sample."""
+    """Return the number of blocks held in each sample."""
     counts = state_counts(snapshot.samples)
     held: list[int] = (counts[:, BlockState.PRIVATE] + counts[:, BlockState.SHARED]).tolist()
     return held
@@ -216,7 +216,7 @@ def _counts(
 
 
 def inspected_groups(snapshot: Snapshot, moment: Moment | None) -> list[InspectedGroup]:
-    """Return the pool of each group, none for a model with a single one."""
+    """Return the pool of each group, none for a model with a single group."""
     first = snapshot.first_group
     if first is None:
         return []
@@ -235,12 +235,12 @@ def inspected_groups(snapshot: Snapshot, moment: Moment | None) -> list[Inspecte
 
 
 def reported_groups(report: SavedReport) -> list[InspectedGroup]:
-    """Return the same as far as a report tells it."""
+    """Return the pools of the groups in a report."""
     return [{**each, "moment": None} for each in report.groups]
 
 
 def group_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[GroupTable]:
-    """Return the block tables of a row's samples in the groups behind the first."""
+    """Return the block tables of a row's samples in the further groups."""
     found: list[GroupTable] = []
     for number, group in enumerate(snapshot.further, start=1):
         states = block_states(_samples_of(snapshot, group), moment.number)

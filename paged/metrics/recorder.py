@@ -1,7 +1,7 @@
 """Recorder: block-by-block log of a run's pools, in bounded memory.
 
-`Residency` is the log of one sequence (its block table over time); the recorder turns all of
-them, and samples of the pools, into a `Snapshot`.
+`Residency` is the log of one sequence (its block table over time); the recorder turns all of them,
+and samples of the pools, into a `Snapshot`.
 """
 
 from array import array
@@ -36,7 +36,7 @@ from pagedrun.paged.values.request import Completion
 
 
 class Replaced(NamedTuple):
-    """A block that a sequence held at `position` until it got one of its own to write to."""
+    """Block that a sequence held at `position` until it was replaced by a copy to write to."""
 
     position: int
     block_id: int
@@ -47,11 +47,11 @@ class Replaced(NamedTuple):
 
 @dataclass(slots=True)
 class Residency:
-    """A sequence's time in the pool, from admission until it ends or gives way.
+    """Stay of a sequence in the pool, from admission until it ends or is preempted.
 
-    `block_ids` is its block table, `begins` the step in which each of them was taken, and `found`
-    whether it was there with its content. `end` is the first step in which it held nothing, None if
-    it still does. Of beams, one that forks when another dies goes on with the residency of that.
+    `block_ids`: its block table; `begins`: the step in which each block was taken; `found`: whether
+    it had its content then. `end`: the first step without blocks, None while it holds some. A beam
+    that is forked when another dies continues the residency of that one.
     """
 
     row: int
@@ -66,13 +66,13 @@ class Residency:
         return len(self.block_ids) + len(self.replaced)
 
     def take(self, block_ids: Sequence[int], step: int, *, found: bool) -> None:
-        """Note blocks that come to the end of the table in a step."""
+        """Append blocks to the table in a step."""
         self.block_ids.extend(block_ids)
         self.begins.extend([step] * len(block_ids))
         self.found.extend([found] * len(block_ids))
 
     def give(self, position: int, step: int) -> None:
-        """Note that the block at `position` is given up in a step; another takes its place."""
+        """Record that the block at `position` is replaced in a step."""
         self.replaced.append(
             Replaced(
                 position,
@@ -85,8 +85,11 @@ class Residency:
 
 
 class Branching(NamedTuple):
-    """What became of the beams of a row behind a step: `forked` began on the blocks of others,
-    `died` gave theirs back, of which `freed` had no other holder."""
+    """Beam events of a row after a step.
+
+    `forked` beams began on the blocks of others, `died` beams released theirs, `freed` of these
+    blocks had no other holder.
+    """
 
     step: int
     row: int
@@ -96,7 +99,7 @@ class Branching(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """A sequence of `for_row` needed so many blocks, more than were free."""
+    """Cause of a preemption: a sequence of `for_row` needed more blocks than were free."""
 
     for_row: int
     num_needed: int
@@ -104,7 +107,7 @@ class Shortage(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """A sequence that gave way: what it had, and the cause."""
+    """Preempted sequence: its tokens and blocks, and the cause."""
 
     step: int
     row: int
@@ -116,7 +119,7 @@ class Preemption(NamedTuple):
 
 
 class Residencies(Protocol):
-    """All residencies of a run, those of every `row_stride`-th row where they are too many."""
+    """Log of all residencies of a run, or of every `row_stride`-th row of a long run."""
 
     row_stride: int
     branchings: list[Branching]
@@ -127,27 +130,27 @@ class Residencies(Protocol):
 
 MAX_SAMPLES = 400
 MIN_SAMPLES = 16
-MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples together: 32 MB
+MAX_SAMPLED_BLOCKS = 8_000_000  # in all samples: 32 MB
 
 
-class _Books(NamedTuple):
-    """The books of a pool after a step."""
+class _PoolState(NamedTuple):
+    """Holders and fills of the blocks of a pool after a step."""
 
     ref_counts: NDArray[np.uint16]
     fills: NDArray[np.uint16]
 
     @classmethod
-    def of(cls, pool: BlockPool) -> "_Books":
+    def of(cls, pool: BlockPool) -> "_PoolState":
         return cls(_compact(pool.ref_counts), _compact(pool.fills))
 
 
 class _Sample(NamedTuple):
-    """The books of all pools after a step, and who holds what of those behind the first."""
+    """State of all pools after a step, and the block tables of the further groups."""
 
     step: int
     seconds: float
-    books: _Books
-    further: tuple[tuple[_Books, HeldBlocks], ...]
+    state: _PoolState
+    further: tuple[tuple[_PoolState, HeldBlocks], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +163,10 @@ class WatchedGroup:
 
 
 class Recorder:
-    """Watches one run; `snapshot` tells what it saw.
+    """Watches one run; `snapshot` returns its history.
 
-    A sample copies two numbers for each block. There are at most `max_samples`, and a week-long run
-    takes a few thousand on its way to them, so they cost far less than a hundredth of its time.
+    A sample copies two numbers for each block. There are at most `max_samples`; a week-long run
+    takes a few thousand on the way, far less than a hundredth of its time.
     """
 
     def __init__(
@@ -174,8 +177,8 @@ class Recorder:
         first_group: PoolShape | None = None,
         further: Seq[WatchedGroup] = (),
     ) -> None:
-        """Watch the pool and the residency log of a model's first group, and the groups behind it,
-        if any. first_group: the shape of the first then."""
+        """pool, log: of the first group of layers. first_group: its shape, if there are further
+        groups."""
         self._pool = pool
         self._log = log
         self._first_group = first_group
@@ -183,7 +186,7 @@ class Recorder:
         num_blocks = pool.num_blocks + sum(each.pool.num_blocks for each in further)
         capacity = max(MAX_SAMPLED_BLOCKS // num_blocks, MIN_SAMPLES)
         self._samples: Decimated[_Sample] = Decimated(min(capacity, max_samples))
-        self._peak: _Sample | None = None  # kept in any case: the moment that one looks at first
+        self._peak: _Sample | None = None  # always kept: the default moment of an inspection
         self._peak_blocks = 0
         self._prefixes = PrefixNodes.of()
         self._prompts: Counter[int] = Counter()
@@ -191,28 +194,28 @@ class Recorder:
         self._num_steps = 0
 
     def note_step(self, step: int, seconds: float) -> None:
-        """Note the state of the pool after a step."""
+        """Sample the pools after a step, if due."""
         self._num_steps = step
         is_peak = self._pool.num_held > self._peak_blocks
         if is_peak or self._samples.wants(step):
-            further = tuple((_Books.of(each.pool), each.held()) for each in self._further)
-            sample = _Sample(step, seconds, _Books.of(self._pool), further)
+            further = tuple((_PoolState.of(each.pool), each.held()) for each in self._further)
+            sample = _Sample(step, seconds, _PoolState.of(self._pool), further)
             self._samples.add(step, sample)
             if is_peak:
                 self._peak_blocks, self._peak = self._pool.num_held, sample
 
     def note_prefixes(self, nodes: PrefixNodes) -> None:
-        """Note the tree of a window."""
+        """Add the prefix tree of a window."""
         self._prefixes = self._prefixes.joined(nodes).best(MAX_PREFIXES)
 
     def note_completion(self, completion: Completion) -> None:
-        """Note the lengths of a row that was answered, and not by an earlier run."""
+        """Add the lengths of a row, unless it failed or was copied from an earlier run."""
         if completion.error is None and not completion.is_copied:
             self._prompts[len(completion.request.prompt_token_ids)] += 1
             self._answers.update(len(output.token_ids) for output in completion.outputs)
 
     def snapshot(self, bytes_per_token: int) -> Snapshot:
-        """Return what was seen so far."""
+        """Return the history so far."""
         samples = self._kept_samples()
         return Snapshot(
             block_size=self._pool.block_size,
@@ -241,7 +244,7 @@ class Recorder:
 
 
 def _pool_samples(samples: Seq[_Sample], num_blocks: int) -> PoolSamples:
-    ref_counts, fills = _stacked([sample.books for sample in samples], num_blocks)
+    ref_counts, fills = _stacked([sample.state for sample in samples], num_blocks)
     return PoolSamples(
         steps=np.array([sample.step for sample in samples], dtype=np.int64),
         times=np.array([sample.seconds for sample in samples], dtype=np.float64),
@@ -250,9 +253,11 @@ def _pool_samples(samples: Seq[_Sample], num_blocks: int) -> PoolSamples:
     )
 
 
-def _group_samples(group: WatchedGroup, samples: Seq[tuple[_Books, HeldBlocks]]) -> GroupSamples:
-    """Return what was sampled of one group, sample by sample."""
-    ref_counts, fills = _stacked([books for books, _ in samples], group.shape.num_blocks)
+def _group_samples(
+    group: WatchedGroup, samples: Seq[tuple[_PoolState, HeldBlocks]]
+) -> GroupSamples:
+    """Return the samples of one group."""
+    ref_counts, fills = _stacked([state for state, _ in samples], group.shape.num_blocks)
     held = [each for _, each in samples]
 
     def column(name: str) -> NDArray[np.int32]:
@@ -274,23 +279,25 @@ def _group_samples(group: WatchedGroup, samples: Seq[tuple[_Books, HeldBlocks]])
     )
 
 
-def _stacked(books: Seq[_Books], num_blocks: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+def _stacked(
+    state: Seq[_PoolState], num_blocks: int
+) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     """Return holders and fills of a pool's blocks, [num_samples, num_blocks] uint16 each."""
-    shape = (len(books), num_blocks)
+    shape = (len(state), num_blocks)
     return (
-        np.array([each.ref_counts for each in books], np.uint16).reshape(shape),
-        np.array([each.fills for each in books], np.uint16).reshape(shape),
+        np.array([each.ref_counts for each in state], np.uint16).reshape(shape),
+        np.array([each.fills for each in state], np.uint16).reshape(shape),
     )
 
 
 def _compact(numbers: "array[int]") -> NDArray[np.uint16]:
-    """Return the numbers in half the space, and those that do not fit as the largest that does."""
+    """Return the numbers as uint16, clipped to its maximum."""
     limit = np.iinfo(np.uint16).max
     return np.minimum(np.frombuffer(numbers, dtype=np.int32), limit).astype(np.uint16, copy=False)
 
 
 def _holdings(log: Iterable[Residency], now: int) -> Holdings:
-    """Return one entry for each block of each residency; what is still held ends `now`."""
+    """Return one entry for each block of each residency; blocks that are still held end `now`."""
     residencies = list(log)
     sizes = np.array([len(each.block_ids) for each in residencies], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes

@@ -1,8 +1,8 @@
 """Sections of the memory report (`OUT.report.json`), a type each.
 
-Bytes, seconds and tokens throughout; rates are between 0 and 1. A report made by this process
-is read by the terminal, the pages and the advice with every key type-checked; one that comes
-from a file is checked where it is read (`saved_report`).
+Units are bytes, seconds and tokens; rates are between 0 and 1. A report made by this process is
+read by the terminal, the pages and the advice with every key type-checked; a report from a file is
+checked where it is read (`saved_report`).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ Section = TypeVar("Section")
 
 
 class RowCounts(TypedDict):
-    """`rows`: how the rows of the input ended; `skipped` were in the output already, of which
-    `skipped_failed` have an error for an answer (left out if none has).
+    """`rows`: outcomes of the input rows.
 
-    The others are those of a run that takes answers from an earlier one's output: of the `ok`
-    rows, `copied` were answered by that, `continued` were begun by it.
+    `skipped` rows were in the output already, `skipped_failed` of them with an error (left out if
+    0). With answers of an earlier run, `copied` of the `ok` rows were copied from it, `continued`
+    continue its answers, `computed` use neither.
     """
 
     total: int
@@ -35,15 +35,15 @@ class RowCounts(TypedDict):
 
 
 class Accuracy(TypedDict):
-    """`accuracy`: of the rows that name an expected answer, those that got it."""
+    """`accuracy`: rows with an expected answer, and those that got it."""
 
     expected: int
     correct: int
 
 
 class ScoredPromptFigures(TypedDict):
-    """`scored_prompts`: prompts whose log-probabilities were asked for, and their tokens but the
-    first of each; `logprob` is their sum, `perplexity` null where it is past what a float holds."""
+    """`scored_prompts`: prompts with requested log-probabilities, their tokens except the first of
+    each; `logprob` is the sum, `perplexity` null if it overflows a float."""
 
     rows: int
     tokens: int
@@ -52,15 +52,14 @@ class ScoredPromptFigures(TypedDict):
 
 
 class ReasoningCounts(TypedDict):
-    """`reasoning`: the rows whose answers have a thought, and of these those in which one was cut,
-    so that there is no answer."""
+    """`reasoning`: rows whose answers have a thought, and rows with a cut thought and no answer."""
 
     rows: int
     cut: int
 
 
 class VoteCounts(TypedDict):
-    """`votes`: the rows with a vote, the samples that they asked for, and those drawn of them."""
+    """`votes`: rows with a vote, samples requested, and samples drawn."""
 
     rows: int
     samples: int
@@ -68,7 +67,7 @@ class VoteCounts(TypedDict):
 
 
 class TokenFigures(TypedDict):
-    """`tokens`; of the generated ones some were copied from rows that ask the same."""
+    """`tokens`; `generated_copied` of the generated ones were copied to duplicates of a row."""
 
     prompt: int
     cached: int
@@ -79,8 +78,8 @@ class TokenFigures(TypedDict):
 
 
 class LoadTimes(TypedDict):
-    """What an engine took before its runs, which may have compiled nothing beforehand; a job adds
-    `wall_s`, the time of the whole command until its output was complete."""
+    """Times of an engine before its runs; a job adds `wall_s`, the time of the command until its
+    output was complete."""
 
     load_s: float
     compile_s: NotRequired[float]
@@ -88,7 +87,7 @@ class LoadTimes(TypedDict):
 
 
 class StageTimes(LoadTimes):
-    """The stages before and beside a run."""
+    """Times of the stages before and beside a run."""
 
     plan_s: float
 
@@ -102,7 +101,7 @@ class TimeFigures(StageTimes):
 
 
 class PoolFigures(TypedDict):
-    """What a run, or a simulation of it, held in its pool."""
+    """Pool use of a run or of its simulation."""
 
     block_size: int
     num_blocks: int
@@ -118,7 +117,7 @@ class PoolFigures(TypedDict):
 
 
 class GroupFigures(TypedDict):
-    """The pool of a group of layers. `window` is how many tokens they see, None: all."""
+    """Pool of a group of layers. `window`: visible tokens, None for all."""
 
     num_layers: int
     window: int | None
@@ -130,9 +129,9 @@ class GroupFigures(TypedDict):
 
 
 class GroupsPart(TypedDict, total=False):
-    """The part of `kv` that is there for a model with several groups of layers.
+    """Part of `kv` for a model with several groups of layers.
 
-    The other figures are of the first of them, which keeps whole sequences; bytes are of all.
+    The other figures are of the first group, which keeps whole sequences; bytes are of all groups.
     """
 
     groups: list[GroupFigures]
@@ -150,7 +149,7 @@ class KVSection(KVFigures, GroupsPart):
 
 
 class PrefixFigures(TypedDict):
-    """`prefix`; `memory_report` says what each rate counts."""
+    """`prefix`; see `memory_report` for the definition of each rate."""
 
     hit_tokens: int
     hit_rate: float
@@ -177,17 +176,17 @@ class CopyCounts(TypedDict):
 
 
 class PreemptionCounts(TypedDict):
-    """`preemptions`, by the way in which they were made."""
+    """`preemptions`, by mode."""
 
     swap: int
     recompute: int
 
 
 class LedgerFigures(TypedDict):
-    """Where the bytes of a device went: what is left of `device_total` is free.
+    """Memory use of a device; the rest of `device_total` is free.
 
-    On a GPU `graphs` is what captured steps hold, `decoding_room` what the pool leaves for them and
-    for states of attention.
+    On a GPU `graphs` is the memory of captured steps, `decoding_room` the memory that the pool
+    leaves for them and for attention states.
     """
 
     weights: int
@@ -215,7 +214,7 @@ class MemoryFigures(TypedDict):
 
 
 class TimelinePoint(TypedDict):
-    """One entry of `timeline`: the engine after a step, `t` seconds into the run."""
+    """Entry of `timeline`: the engine after a step, `t` seconds into the run."""
 
     t: float
     step: int
@@ -228,7 +227,7 @@ class TimelinePoint(TypedDict):
 
 
 class Hardware(TypedDict, total=False):
-    """`hardware`; empty where no row reached the engine."""
+    """`hardware`; empty if no row reached the engine."""
 
     device: str
     processor: str
@@ -238,7 +237,7 @@ class Hardware(TypedDict, total=False):
 
 
 class ReplicaPool(TypedDict):
-    """The KV pool of a replica."""
+    """KV pool of a replica."""
 
     num_blocks: int
     pool_bytes: int
@@ -247,12 +246,11 @@ class ReplicaPool(TypedDict):
 
 
 class ReplicaFigures(TypedDict):
-    """One entry of the report's `replicas`.
+    """Entry of the report's `replicas`.
 
-    `node` is the address of its machine. It ran from `joined_s` to `left_s`, seconds of the run,
-    and the driver wrote `rows` of its answers; tokens are those that it computed, also of rows that
-    another replica answered first. `died` says of what, if it did: then tokens are those it had
-    told of, and there is no `kv`.
+    `node`: address of its machine. It ran from `joined_s` to `left_s`, seconds of the run, and the
+    driver wrote `rows` of its answers; tokens include rows that another replica answered first.
+    `died`: cause of death; then tokens are the last reported ones, and there is no `kv`.
     """
 
     number: int
@@ -271,10 +269,10 @@ class ReplicaFigures(TypedDict):
 
 
 class StateFigures(TypedDict):
-    """The report's `states` object, of a model with recurrent layers.
+    """`states` of a model with recurrent layers.
 
-    A slot holds what all of these layers keep of one sequence. `kept_states` were kept for
-    others to begin with, and `found_states` is how many sequences began with one.
+    A slot holds the states of all these layers for one sequence. `kept_states`: states kept for
+    other sequences; `found_states`: sequences that started from one.
     """
 
     num_slots: int
@@ -287,10 +285,10 @@ class StateFigures(TypedDict):
 
 
 class WeightFigures(TypedDict):
-    """`weights`: `count` numbers, the bytes that hold them, and the bits of one on average.
+    """`weights`: their number, bytes, and average bits.
 
-    `stored`: the tensors that are read, in their files, scales of quantised ones included; None
-    where there are no files. `held`: in memory.
+    `stored`: tensors in their files, scales of quantized ones included; None without files. `held`:
+    in memory.
     """
 
     count: int
@@ -301,7 +299,7 @@ class WeightFigures(TypedDict):
 
 
 class EngineReport(TypedDict):
-    """What an engine knows of its run."""
+    """Part of the report that an engine makes."""
 
     tokens: TokenFigures
     time: TimeFigures
@@ -323,9 +321,9 @@ class EngineReport(TypedDict):
 
 
 class MovableParts(TypedDict):
-    """One entry of `TemplateAdvice`: columns, or a line, to move behind what rows share.
+    """Entry of `TemplateAdvice`: columns or a line to move after the shared parts.
 
-    `text` is how the line begins, where texts were asked for.
+    `text`: beginning of the line, if texts were requested.
     """
 
     kind: str
@@ -340,14 +338,14 @@ class MovableParts(TypedDict):
 
 
 class TemplateAdvice(TypedDict):
-    """`template_advice`: what of the prompts' order costs sharing, tried on a sample of rows."""
+    """`template_advice`: prompt orders that share more, tried on a sample of rows."""
 
     sample_rows: int
     found: list[MovableParts]
 
 
 class AdviceEntry(TypedDict):
-    """One entry of `advice`, as `Advice` has it."""
+    """Entry of `advice`, see `Advice`."""
 
     code: str
     sentence: str
@@ -355,7 +353,7 @@ class AdviceEntry(TypedDict):
 
 
 class AnswersPart(TypedDict, total=False):
-    """The parts of a report that are there if rows name an answer, have thoughts, or vote."""
+    """Parts of a report for rows with expected answers, thoughts or votes."""
 
     accuracy: Accuracy
     reasoning: ReasoningCounts
@@ -363,13 +361,13 @@ class AnswersPart(TypedDict, total=False):
 
 
 class ScoredPromptsPart(TypedDict, total=False):
-    """The part of a report that is there if prompts were scored."""
+    """Part of a report for scored prompts."""
 
     scored_prompts: ScoredPromptFigures
 
 
 class JobReport(EngineReport, AnswersPart, ScoredPromptsPart):
-    """The whole report of a job."""
+    """Report of a job."""
 
     rows: RowCounts
     errors: dict[str, int]
@@ -378,12 +376,13 @@ class JobReport(EngineReport, AnswersPart, ScoredPromptsPart):
 
 
 def groups_part(groups: list[GroupFigures]) -> GroupsPart:
-    """Return what `kv` says of groups of layers: nothing of a single one."""
+    """Return the groups of `kv`; nothing for a single group."""
     return {"groups": groups} if len(groups) > 1 else {}
 
 
 def section_of(kind: type[Section], value: Callable[[str], object]) -> Section:
-    """Return a section with all of its keys, in order; `value` gives each by its name, checked."""
+    """Return a section with all of its keys, in order; `value` returns the checked value of a
+    key."""
     return cast(Section, {name: value(name) for name in kind.__annotations__})
 
 
@@ -411,12 +410,12 @@ def weight_figures(count: int, stored_bytes: int | None, held_bytes: int) -> Wei
     }
 
 
-FAILED = "error"  # the reason of a row without an answer
+FAILED = "error"  # finish reason of a row without an answer
 
 
 def endings(finish_reasons: Mapping[str, int]) -> dict[str, int]:
-    """Return the answers by why they ended; rows without an answer are left out.
+    """Return the number of answers by finish reason, without failed rows.
 
-    A row with several outputs has several answers. Shares of answers are of the sum of these.
+    A row with several outputs has several answers. The sum is the denominator of percentages.
     """
     return {reason: number for reason, number in finish_reasons.items() if reason != FAILED}

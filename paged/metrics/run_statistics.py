@@ -91,7 +91,7 @@ class RunStatistics(AnswerCounts):
         )
 
     def note_seconds(self, seconds: float, num_prompt: int, num_generated: int) -> None:
-        """Note what a step took that computed so many prompt tokens and made so many new ones."""
+        """Add the duration of a step of these prompt and generated tokens."""
         self.step_times.add(seconds, num_prompt, num_generated)
         self.step_fit.add(seconds, num_prompt, num_generated)
 
@@ -108,8 +108,7 @@ class RunStatistics(AnswerCounts):
     def note_step(
         self, num_tokens: int, num_samples: int, pools: Seq[BlockPool], num_sequences: int
     ) -> None:
-        """Count one step of so many tokens and logits, in which so many sequences hold blocks of
-        each group's pool."""
+        """Add a step; pools: of each group. num_sequences: sequences that hold blocks."""
         pool, *further = pools
         self._further_peaks = tuple(each.counts.peak_held for each in further)
         self.num_steps += 1
@@ -140,7 +139,7 @@ class RunStatistics(AnswerCounts):
             self._private_blocks += -(-stored // self.block_size) - hit_blocks
 
     def kv(self) -> PoolFigures:
-        """Return what the pool held, as the report's `kv` object has it."""
+        """Return the pool figures of the report's `kv`."""
         slots = self._peak_blocks * self.block_size
         utilization = self._tokens_at_peak / slots if slots else 0.0
         pool_bytes = sum(each.num_bytes(self.block_size) for each in self.pools)
@@ -158,12 +157,12 @@ class RunStatistics(AnswerCounts):
             "tail_waste_expected": self._expected_waste(slots),
             "contiguous_utilization": min(mean_tokens / self.max_model_len, 1.0),
             "contiguous_max_requests": pool_bytes // reserved,
-            # Not all prefixes are there at once: what was seen to fit, fits.
+            # At least the observed maximum, since not all prefixes are held at once.
             "paged_max_requests": max(self._paged_requests(samples), self._most_sequences),
         }
 
     def groups(self) -> list[GroupFigures]:
-        """Return what each pool held, for a model with several."""
+        """Return the figures of each pool."""
         further = self._further_peaks or (0,) * (len(self.pools) - 1)  # without a step
         peaks = (self._peak_blocks, *further)
         return [
@@ -172,7 +171,7 @@ class RunStatistics(AnswerCounts):
         ]
 
     def _paged_requests(self, samples: int) -> int:
-        """Return how many requests of mean length all pools have room for."""
+        """Return the number of requests of mean length that fit into all pools."""
         mean_private = max(self._private_blocks / samples, 1 / self.block_size)
         own_blocks = max(self.num_blocks - self.num_shared_blocks_planned, 0)
         rooms = [int(own_blocks / mean_private)]
@@ -184,7 +183,7 @@ class RunStatistics(AnswerCounts):
         return min(rooms)
 
     def _expected_waste(self, slots: int) -> float:
-        """Return the share of slots that half an empty block for each sequence would be."""
+        """Return the share of slots in half an empty block for each sequence."""
         return min(self._sequences_at_peak * self.block_size / 2 / slots, 1.0) if slots else 0.0
 
 
@@ -201,18 +200,18 @@ def memory_report(
     device: str,
     found_in_store: int = 0,
 ) -> EngineReport:
-    """Return the report without `rows`, which only the job knows.
+    """Return the report without `rows`, which the job adds.
 
-    `attention_bytes` is what attention read, and what it would have if every row read alone.
+    `attention_bytes`: read by attention, and read if every row were read alone.
 
-    Rows that ask the same as another are answered with its tokens: their prompts count as cached,
-    the answers as generated and, of these, copied. `hit_tokens` counts what whole cached blocks
-    gave, the parts of blocks that were copied (`partial_hit_tokens`), and the duplicates' prompts;
-    `achievable_hit_rate` is that of a cache which keeps every common prefix to its last token,
-    `block_hit_rate` that of one which keeps whole blocks, `possible_hit_rate` what it would be if
-    caching were on; all of them had the `found_in_store` tokens of earlier runs besides.
-    `seconds_saved` is estimated by what a computed prompt token took, None if too few were to tell.
-    `short_of_blocks` is the share of steps in which a row was kept out, or sent away.
+    Duplicates of a row are answered with its tokens: their prompts count as cached, their answers
+    as generated and copied. `hit_tokens` counts the tokens of whole cached blocks, the copied parts
+    of blocks (`partial_hit_tokens`) and the prompts of duplicates. `achievable_hit_rate` is that of
+    a cache that keeps every common prefix to its last token, `block_hit_rate` that of one that
+    keeps whole blocks, `possible_hit_rate` that with caching on; all include the `found_in_store`
+    tokens of earlier runs. `seconds_saved` is estimated from the time of a computed prompt token,
+    None with too few steps. `short_of_blocks`: share of steps in which a row was not admitted, or
+    was preempted.
     """
     read, unshared = attention_bytes
     prompt, cached = scheduler.prompt_tokens, scheduler.cached_tokens
@@ -281,7 +280,7 @@ def memory_report(
 
 
 def _mean_use_when_short(scheduler: SchedulerCounts, num_blocks: int) -> float:
-    """Return the mean share of the pool in use over the steps in which a row was kept out."""
+    """Return the mean use of the pool over the steps in which a row was not admitted."""
     steps = scheduler.steps_short_of_memory
     return scheduler.blocks_held_when_short / (steps * num_blocks) if steps else 0.0
 
@@ -296,7 +295,7 @@ PACKAGES = ("pagedrun", "torch", "numba", "transformers")
 
 
 def describe_hardware(device: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> Hardware:
-    """Return what the report says of the machine: enough to compare figures, no host names."""
+    """Return the report's `hardware`: enough to compare figures, no host names."""
     return {
         "device": device,
         "processor": _processor(cpuinfo),
@@ -315,7 +314,7 @@ def _processor(cpuinfo: Path) -> str:
     return next(names, platform.machine())
 
 
-@cache  # a package is searched for, which takes milliseconds
+@cache  # a search takes milliseconds
 def _version(package: str) -> str | None:
     try:
         return version(package)

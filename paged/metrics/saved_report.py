@@ -46,11 +46,11 @@ _POINT = ("t", "step", "blocks_used", "blocks_shared", "blocks_cached", "tokens"
 
 @dataclass(frozen=True, slots=True)
 class SavedReport:
-    """Figures by name (the keys of `_PATHS`); one that the report lacks is not there.
+    """Figures by name (the keys of `_PATHS`), without missing ones.
 
-    `timeline` has the pool's counts at some steps: `t` seconds, `step`, `blocks_used`,
-    `blocks_shared`, `blocks_cached` and `tokens`, by rising step. `groups` are the pools of a model
-    with several groups of layers. `replicas` has what the report says of each, as it is there.
+    `timeline`: pool counts at some steps (`t` in seconds, `step`, `blocks_used`, `blocks_shared`,
+    `blocks_cached`, `tokens`), by rising step. `groups`: pools of a model with several groups of
+    layers. `replicas`: entries of the report, unchecked.
     """
 
     figures: Mapping[str, Number]
@@ -60,7 +60,7 @@ class SavedReport:
 
     @classmethod
     def read(cls, path: Path) -> "SavedReport":
-        """Read a report; raises `UsageError`, which names the file, for one that makes no sense."""
+        """Read a report; raises `UsageError` with the name of the file if it is invalid."""
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
@@ -102,7 +102,7 @@ class SavedReport:
         replicas = report.get("replicas") or []
         if not isinstance(replicas, list) or not all(isinstance(one, dict) for one in replicas):
             raise ValueError('"replicas" is not a list of objects')
-        # Where replicas died, the pools of those that lived are smaller than all were together.
+        # After deaths of replicas, `num_blocks` counts the pools of the survivors only.
         most = MAX_NUMBER if replicas else figures.get("num_blocks", 0)
         for point in points:
             used, shared, cached = (point[name] for name in _POINT[2:5])

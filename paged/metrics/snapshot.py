@@ -1,8 +1,8 @@
 """Snapshot: the history of every block of a run's pools.
 
-Columns of numbers in a NumPy archive. Token ids and texts are not part of it: a snapshot may be
-passed on where the prompts may not. A model with several groups of layers adds the samples and
-block tables of the further groups.
+Columns of numbers in a NumPy archive, without token ids and texts: a snapshot may be shared where
+prompts may not. A model with several groups of layers adds the samples and block tables of the
+further groups.
 """
 
 import io
@@ -23,12 +23,12 @@ Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Chosen = Bools | Int64s
 
-MAX_PREFIXES = 2_000  # nodes of the tree that are kept
+MAX_PREFIXES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns by name. `DTYPES` says what each holds, and is what a file is checked against."""
+    """Columns by name; `DTYPES` are their types, against which files are checked."""
 
     DTYPES: ClassVar[dict[str, str]] = {}
 
@@ -46,22 +46,22 @@ class Table:
         return len(next(iter(self.columns().values())))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name, in their order."""
+        """Return the columns by name, in order."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def records(self) -> list[dict[str, int]]:
-        """Return each entry as its numbers, by the columns' names."""
+        """Return each entry as a dict of its numbers."""
         columns = {name: column.tolist() for name, column in self.columns().items()}
         every = zip(*columns.values(), strict=True)
         return [dict(zip(columns, each, strict=True)) for each in every]
 
     def where(self, chosen: Chosen) -> Self:
-        """Return the entries that are chosen, by a mask or by their numbers."""
+        """Return the chosen entries, by a mask or by indices."""
         return type(self)(**{name: column[chosen] for name, column in self.columns().items()})
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Return a table of these sequences of numbers; a column that is not given is empty."""
+        """Return a table of these columns; a missing column is empty."""
         return cls(
             **{name: np.asarray(columns.get(name, ()), dtype) for name, dtype in cls.DTYPES.items()}
         )
@@ -69,11 +69,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Holdings(Table):
-    """Which sequence held which block, and when: one entry for each block of each residency.
+    """Blocks held by sequences: one entry for each block of each residency, ordered by `begin`.
 
-    `row` and `sample` name the sequence, `position` is the block's place in its table. It was held
-    in the steps [`begin`, `end`). `found` tells a block that was there
-    with its content from one that was taken to be written. Ordered by `begin`.
+    `row`, `sample`: the sequence; `position`: of the block in its table. Held in the steps
+    [`begin`, `end`). `found`: taken with its content from the cache.
     """
 
     row: Int32s
@@ -91,11 +90,10 @@ class Holdings(Table):
 
 @dataclass(frozen=True, slots=True)
 class Preemptions(Table):
-    """Every time a sequence gave way, in order.
+    """Preemptions of sequences, in order.
 
-    `swapped` tells a swap to host memory from blocks that were dropped, `tokens` is what it had
-    stored, `blocks` how many it gave up. The cause: in `step`, the sequence of `for_row` needed
-    `needed` blocks more, and `free` were free.
+    `swapped`: to host memory, rather than dropped; `tokens`: stored ones; `blocks`: released ones.
+    Cause: in `step`, the sequence of `for_row` needed `needed` more blocks, and `free` were free.
     """
 
     step: Int32s
@@ -115,11 +113,7 @@ class Preemptions(Table):
 
 @dataclass(frozen=True, slots=True)
 class Branchings(Table):
-    """What became of the beams of rows behind steps, in order: see `Branching`.
-
-    `forked` began on the blocks of other beams, `died` gave theirs back, of which `freed` had no
-    other holder.
-    """
+    """Beam events of rows after steps, in order; see `Branching`."""
 
     step: Int32s
     row: Int32s
@@ -134,11 +128,11 @@ class Branchings(Table):
 
 @dataclass(frozen=True, slots=True)
 class PrefixNodes(Table):
-    """The tree of shared prefixes, parents before children; those that save most are kept.
+    """Tree of shared prefixes, parents before children, limited to those that save most.
 
-    `parent` is an entry's number, -1 at the top. The node holds the tokens [`start`, `end`) of its
-    `rows` rows, of which `row` is one; `saved` are the prompt tokens that whole blocks of it spare,
-    beyond what the nodes above spare already.
+    `parent`: index of the entry, -1 at the root. The node holds the tokens [`start`, `end`) of its
+    `rows` rows, `row` among them; `saved`: prompt tokens saved by whole blocks of it, beyond those
+    saved by its ancestors.
     """
 
     parent: Int32s
@@ -161,11 +155,12 @@ class PrefixNodes(Table):
         )
 
     def best(self, count: int) -> "PrefixNodes":
-        """Return the `count` nodes that save most; what was between them joins the lower one."""
+        """Return the `count` nodes that save most; removed nodes are merged into their
+        descendants."""
         kept = np.zeros(len(self) + 1, dtype=bool)
         chosen = np.argsort(-self.saved, kind="stable")[:count]
         kept[chosen[self.saved[chosen] > 0]] = True
-        kept[-1] = True  # the top, which parents of -1 mean
+        kept[-1] = True  # the root, index -1
         above = np.append(self.parent, -1)
         around = self.parent
         while not kept[around].all():
@@ -181,7 +176,7 @@ class PrefixNodes(Table):
 
 @dataclass(frozen=True, slots=True)
 class Lengths(Table):
-    """How many sequences had a prompt, and an answer, of so many tokens: `tokens` rises."""
+    """Number of sequences by length of prompt and of answer: `tokens` rises."""
 
     tokens: Int32s
     prompts: Int64s
@@ -191,11 +186,11 @@ class Lengths(Table):
 
 
 class HeldBlocks(NamedTuple):
-    """The block tables of one group after a step, of the sequences that hold blocks.
+    """Block tables of one group after a step, of the sequences that hold blocks.
 
-    rows, samples: [num_sequences] int32, which they are. firsts, counts: [num_sequences] int32,
-    the place in its table of the first block that each holds, and how many. blocks: [counts.sum()]
-    int32, all of them, sequence by sequence.
+    rows, samples: [num_sequences] int32, the sequences. firsts, counts: [num_sequences] int32,
+    table position of the first held block of each, and number of blocks. blocks: [counts.sum()]
+    int32, concatenated.
     """
 
     rows: Int32s
@@ -209,7 +204,7 @@ class HeldBlocks(NamedTuple):
 class HeldTables(Table):
     """One entry for each block table at each sampled step, in the order of the steps.
 
-    `moment` is the sample's number; the others are as in `HeldBlocks`.
+    `moment`: number of the sample; the others as in `HeldBlocks`.
     """
 
     moment: Int32s
@@ -225,10 +220,10 @@ class HeldTables(Table):
 
 @dataclass(frozen=True, slots=True)
 class GroupSamples:
-    """One further group. `peak_blocks` were held at once at most, whether sampled or not.
+    """Samples of a further group. `peak_blocks`: the maximum of held blocks, sampled or not.
 
     ref_counts, fills: [num_samples, num_blocks] uint16, as in `PoolSamples`. blocks:
-    [tables.count.sum()] int32, those of all tables, one after the other.
+    [tables.count.sum()] int32, of all tables, concatenated.
     """
 
     shape: PoolShape
@@ -239,7 +234,7 @@ class GroupSamples:
     blocks: Int32s
 
     def tables_of(self, row: int, moment: int) -> list[tuple[int, int, Int32s]]:
-        """Return the sample's number, the first place and the blocks of each table of a row."""
+        """Return sample, first position and blocks of each table of a row."""
         ends = np.cumsum(self.tables.count, dtype=np.int64)
         (mine,) = np.nonzero((self.tables.row == row) & (self.tables.moment == moment))
         return [
@@ -265,11 +260,11 @@ FACTS = ("block_size", "num_blocks", "bytes_per_token", "num_steps", "row_stride
 
 @dataclass(frozen=True, slots=True)
 class PoolSamples:
-    """The whole pool at some of the steps, as it was when the step had been launched.
+    """State of the whole pool after some of the steps were launched.
 
     steps: [num_samples] int64, rising. times: [num_samples] float64, seconds since the run began.
     ref_counts: [num_samples, num_blocks] uint16, holders of each block. fills: the same shape,
-    tokens that it stores; a block without holders that stores some is cached.
+    tokens stored in it; a block with tokens and without holders is cached.
     """
 
     steps: Int64s
@@ -283,12 +278,11 @@ class PoolSamples:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One run's pool, block by block. Bytes per token are those of all layers.
+    """Block history of a run. Bytes per token are those of all layers.
 
-    Of a model with several groups of layers it is the pool of the first, which keeps whole
-    sequences: `first_group` is its shape then, and `further` are the others.
-    `row_stride`: holdings and branchings are those of rows whose index it divides; 1 means all.
-    `num_steps` is how many steps the run had. Counts of tokens and hits are in the report.
+    With several groups of layers the pool is that of the first, which keeps whole sequences:
+    `first_group` is its shape, `further` the others. `row_stride`: holdings and branchings are
+    those of rows whose index it divides; 1 means all. Token and hit counts are in the report.
     """
 
     block_size: int
@@ -332,13 +326,13 @@ MAX_GROUPS = 64
 
 
 def group_facts(first: PoolShape, further: Seq[GroupSamples]) -> dict[str, object]:
-    """Return the numbers of all groups, the first included, as JSON can hold them."""
+    """Return the shapes of all groups, as JSON values."""
     groups = [asdict(first), *(asdict(each.shape) for each in further)]
     return {"groups": groups, "peak_blocks": [each.peak_blocks for each in further]}
 
 
 def group_columns(further: Seq[GroupSamples]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the groups behind the first, by name."""
+    """Return the arrays of the further groups, by name."""
     found: dict[str, NDArray[Any]] = {}
     for number, each in enumerate(further, start=1):
         columns = each.tables.columns()
@@ -350,9 +344,9 @@ def group_columns(further: Seq[GroupSamples]) -> dict[str, NDArray[Any]]:
 def read_groups(
     facts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[PoolShape | None, tuple[GroupSamples, ...]]:
-    """Return the first group's shape and the others, of a file that may have none.
+    """Return the shape of the first group and the samples of the others, if the file has groups.
 
-    Raises `ValueError`, `KeyError` or `TypeError` for what cannot be read.
+    Raises `ValueError`, `KeyError` or `TypeError` for invalid contents.
     """
     if "groups" not in facts:
         return None, ()

@@ -1,7 +1,7 @@
 """Reads snapshot files with limits, and checks the range of every number in them.
 
-A file may come from anywhere: every number that is used as an index, a size or the end of a
-loop is compared with its bounds once, when the file is read.
+Files are untrusted: every number that is used as an index, a size or a loop bound is checked once,
+when the file is read.
 """
 
 import errno
@@ -27,15 +27,15 @@ from pagedrun.paged.metrics.snapshot import (
 )
 from pagedrun.paged.values.errors import UsageError
 
-MAX_BYTES = 2**29  # of all columns, unpacked: far above what a run keeps
+MAX_BYTES = 2**29  # of all columns, unpacked: far above those of a run
 MAX_REASON_CHARS = 300
 ADDED = ("branchings",)  # tables that files of earlier versions do not have
 
 
 def read_snapshot(path: Path, max_bytes: int = MAX_BYTES) -> Snapshot:
-    """Read a snapshot of at most `max_bytes` bytes, unpacked; all that it holds is in range.
+    """Read a snapshot of at most `max_bytes` bytes, unpacked, with all numbers in range.
 
-    Raises `UsageError`, which names the file, for one that is not whole or makes no sense.
+    Raises `UsageError` with the name of the file if it is incomplete or invalid.
     """
     try:
         packed = _read_regular(path, max_bytes)
@@ -44,7 +44,7 @@ def read_snapshot(path: Path, max_bytes: int = MAX_BYTES) -> Snapshot:
     try:
         snapshot = _unpack(packed, max_bytes)
         check_snapshot(snapshot)
-    except Exception as error:  # a hostile archive makes zipfile and NumPy raise all sorts
+    except Exception as error:  # zipfile and NumPy raise errors of many types
         reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}"
         raise UsageError(
             f"{path} is not a snapshot that pagedrun can read: {reason[:MAX_REASON_CHARS]}"
@@ -79,8 +79,8 @@ def _unpack(packed: bytes, max_bytes: int) -> Snapshot:
 
 
 def _read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of a file; `OSError` for what may have no end, and for far too many."""
-    status = path.stat()  # before it is opened: opening a pipe waits for whoever writes to it
+    """Return the bytes of a regular file; `OSError` for other files and for too many bytes."""
+    status = path.stat()  # before opening: opening a pipe blocks
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     if status.st_size > max_bytes:
@@ -108,7 +108,7 @@ MAX_BYTES_PER_TOKEN = 2**40
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Raise `ValueError` saying what cannot be, if anything in the snapshot cannot."""
+    """Raise `ValueError` for a number out of range."""
     _within("block_size", snapshot.block_size, 0, MAX_BLOCK_SIZE)
     _within("num_blocks", snapshot.num_blocks, 0, MAX_COUNT)
     _within("bytes_per_token", snapshot.bytes_per_token, 0, MAX_BYTES_PER_TOKEN)

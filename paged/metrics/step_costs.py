@@ -6,18 +6,18 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_STEPS = 20  # fewer say too little
-# Where steps are all alike, as if a step cost as many prompt tokens, and a new one so many.
+MIN_STEPS = 20
+# Usual cost of a step and of a generated token, in prompt tokens.
 USUAL_STEP, USUAL_NEW_TOKEN = 64.0, 8.0
 _USUAL = np.array([USUAL_STEP, 1.0, USUAL_NEW_TOKEN])
-PULL = 0.02  # towards these, as a share of what the steps say
+PULL = 0.02  # weight of the usual costs, as a share of the weight of the steps
 
 
 class StepCosts(TypedDict):
-    """`step_costs` of a report: a step takes the sum of the first three, each by how many it has.
+    """`step_costs` of a report: the time of a step is a sum of the first three, times their counts.
 
-    `usual_token_s` is what a prompt token takes if a step takes as much as `USUAL_STEP` of them and
-    a new one as much as `USUAL_NEW_TOKEN`.
+    `usual_token_s`: time of a prompt token if a step costs as much as `USUAL_STEP` of them and a
+    generated token as much as `USUAL_NEW_TOKEN`.
     """
 
     step_s: float
@@ -27,10 +27,9 @@ class StepCosts(TypedDict):
 
 
 class StepFit:
-    """Fits `StepCosts` to a run's steps by least squares; no cost is negative.
+    """Least-squares fit of `StepCosts` to the steps of a run, without negative costs.
 
-    Of steps that are all alike any split of their time fits as well as any other; then the usual
-    one is taken.
+    Steps of one kind do not determine the split of their time; then the usual costs are fitted.
     """
 
     def __init__(self) -> None:
@@ -38,23 +37,23 @@ class StepFit:
         self._seconds = np.zeros(3)
 
     def include(self, other: "StepFit") -> None:
-        """Note all steps that `other` was told of."""
+        """Add all steps of another fit."""
         self._products += other._products
         self._seconds += other._seconds
 
     def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
-        """Note a step that computed so many prompt tokens and made so many new ones."""
+        """Add the duration of a step of these prompt and generated tokens."""
         made = np.array([1.0, num_prompt, num_generated])
         self._products += np.outer(made, made)
         self._seconds += made * seconds
 
     @property
     def costs(self) -> StepCosts | None:
-        """What was fitted; None after too few steps."""
+        """Fitted costs; None with too few steps."""
         return self.costs_after(MIN_STEPS)
 
     def costs_after(self, min_steps: int) -> StepCosts | None:
-        """Return what was fitted; None after fewer than `min_steps` steps."""
+        """Return the fitted costs; None with fewer than `min_steps` steps."""
         if self._products[0, 0] < min_steps:
             return None
         found = [self._fitted(kept) for size in (1, 2, 3) for kept in combinations(range(3), size)]
@@ -68,20 +67,20 @@ class StepFit:
         }
 
     def _fitted(self, kept: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the best costs of which only those at some places are not 0."""
+        """Return the best costs with non-zero values at the indices `kept` only."""
         products, seconds = self._pulled
         costs, at = np.zeros(3), list(kept)
         costs[at] = np.linalg.lstsq(products[np.ix_(at, at)], seconds[at])[0]
         return costs
 
     def _error(self, costs: NDArray[np.float64]) -> float:
-        """Return the sum of squared errors, but for a constant."""
+        """Return the sum of squared errors, up to a constant."""
         products, seconds = self._pulled
         return float(costs @ products @ costs - 2 * seconds @ costs)
 
     @property
     def _pulled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Products and seconds, as if some of the steps had cost what is usual."""
+        """Products and seconds with a regularization towards the usual costs."""
         pull = PULL * np.diag(self._products)
         usual = _USUAL * self._usual_token_s
         return self._products + np.diag(pull), self._seconds + pull * usual
@@ -92,14 +91,14 @@ class StepFit:
         return float(self._seconds[0] / max(made @ _USUAL, 1.0))
 
 
-# A step with fewer prompt tokens is all overhead: such ones say nothing about a prompt.
+# Steps with fewer prompt tokens are dominated by overhead.
 MIN_PROMPT_TOKENS = 256
 
 
 class StepTimes:
     """Fits `seconds = a * prompt tokens + b * generated tokens` to a run's steps.
 
-    Ordinary least squares for two unknowns, of which only five sums are kept.
+    Ordinary least squares for two unknowns, from five sums.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class StepTimes:
         self._most_prompt_tokens = 0
 
     def add(self, seconds: float, num_prompt: int, num_generated: int) -> None:
-        """Note a step that computed so many prompt tokens and made so many new ones."""
+        """Add the duration of a step of these prompt and generated tokens."""
         self._prompt_prompt += num_prompt * num_prompt
         self._prompt_generated += num_prompt * num_generated
         self._generated_generated += num_generated * num_generated
@@ -118,7 +117,7 @@ class StepTimes:
 
     @property
     def seconds_per_prompt_token(self) -> float | None:
-        """The fitted `a`; None where the steps do not determine it."""
+        """Fitted `a`; None if the steps do not determine it."""
         if self._most_prompt_tokens < MIN_PROMPT_TOKENS:
             return None
         if not self._generated_generated:  # no step generated anything

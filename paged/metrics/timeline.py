@@ -1,7 +1,7 @@
 """Records of single steps, the counters behind them, and series of bounded length.
 
-A run's timeline keeps at most `TIMELINE_RECORDS` records: `Decimated` drops every other item
-when it is full and doubles its stride, so that a long run leaves as many as a short one.
+A run's timeline keeps at most `TIMELINE_RECORDS` records: `Decimated` drops every other item when
+it is full and doubles its stride, so that a long run leaves as many as a short one.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.metrics.report_sections import TimelinePoint, section_of
 from pagedrun.paged.values.engine_config import PreemptionMode
 
-TIMELINE_RECORDS = 2000  # that a run keeps, however long
+TIMELINE_RECORDS = 2000
 
 
 @dataclass(slots=True)
@@ -21,12 +21,12 @@ class SchedulerCounts:
 
     prompt_tokens: int = 0  # of admitted sequences, whether computed or cached
     cached_tokens: int = 0  # of these, taken from the cache
-    partial_hit_tokens: int = 0  # of these, copied with the first part of another's block
+    partial_hit_tokens: int = 0  # of these, copied from a partially equal block
     computed_tokens: int = 0  # every token of every chunk
     recomputed_tokens: int = 0  # of these, computed before and lost to a preemption
     forks: int = 0
-    steps_short_of_memory: int = 0  # in which a sequence was kept out, or sent away
-    blocks_held_when_short: int = 0  # in all of these steps together
+    steps_short_of_memory: int = 0  # in which a sequence was not admitted, or was preempted
+    blocks_held_when_short: int = 0  # sum over these steps
     preemptions: dict[PreemptionMode, int] = field(
         default_factory=lambda: dict.fromkeys(PreemptionMode, 0)
     )
@@ -34,7 +34,7 @@ class SchedulerCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One sample of the run. Times are seconds since the run began; counts are totals so far."""
+    """Sample of a run. Times are seconds since the run began; counts are totals so far."""
 
     t: float
     step: int
@@ -43,15 +43,15 @@ class StepRecord:
     blocks_total: int
     blocks_used: int  # held by at least one sequence
     blocks_shared: int  # held by more than one
-    blocks_cached: int  # free, but still holding a prefix that a row may hit
+    blocks_cached: int  # free, with a cached prefix
     tokens: int  # tokens held in used blocks, shared ones counted once
     finished: int  # requests finished so far
     total: int  # requests in the run
-    prompt_tokens: int  # of requests that were begun
+    prompt_tokens: int  # of started requests
     cached_tokens: int
     generated_tokens: int
     preemptions: int
-    prompt_tokens_left: int = 0  # of `prompt_tokens`, those that are still to be computed
+    prompt_tokens_left: int = 0  # of `prompt_tokens`, not yet computed
     all_prompt_tokens: int = 0  # of all requests in the run
 
     @property
@@ -75,7 +75,7 @@ class StepRecord:
         prompt_tokens_left: int = 0,
         all_prompt_tokens: int = 0,
     ) -> "StepRecord":
-        """Return the record of a step after which the pool and the scheduler's counts are these."""
+        """Return the record of a step with the current counts of pool and scheduler."""
         return cls(
             t=t,
             step=step,
@@ -119,8 +119,7 @@ NO_HOOKS = RunHooks()
 
 @dataclass(slots=True)
 class KeptStates:
-    """States since the run began: those that were `kept`, and how many sequences have `found` one
-    to begin with."""
+    """States `kept` since the run began, and sequences that `found` one to start from."""
 
     kept: int = 0
     found: int = 0
@@ -128,11 +127,11 @@ class KeptStates:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica at a moment of the run.
+    """State of a replica at a moment of the run.
 
-    `stage` says in words how far it is, `at` what it is at. `rows` were written of its answers;
-    `tokens_per_s` are generated ones of the last seconds. `is_well` says whether it runs or has
-    done its part, so that of many replicas those that are not well can be shown first.
+    `stage`: its stage in words; `at`: its activity. `rows`: written answers of the replica;
+    `tokens_per_s`: generated ones of the last seconds. `is_well`: it runs or is done, so that
+    others can be shown first.
     """
 
     number: int
@@ -147,7 +146,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedStep(StepRecord):
-    """The state of a run that several engines compute, and of each of them."""
+    """State of a run on several replicas, and of each of them."""
 
     replicas: tuple[ReplicaState, ...] = ()
 
@@ -155,7 +154,7 @@ class ReplicatedStep(StepRecord):
     def with_replicas(
         cls, record: StepRecord, replicas: tuple[ReplicaState, ...]
     ) -> "ReplicatedStep":
-        """Return the record with the states."""
+        """Return the record with the states of the replicas."""
         return cls(**asdict(record), replicas=replicas)
 
 
@@ -163,8 +162,8 @@ Item = TypeVar("Item")
 
 
 class Decimated(Generic[Item]):
-    """Keeps every k-th item; when more than `capacity` are kept, every other one is dropped and k
-    doubles, so that a week-long run leaves as many as a short one, evenly spaced."""
+    """Series that keeps every k-th item; when more than `capacity` are kept, every other one is
+    dropped and k doubles, so that a week-long run leaves as many as a short one, evenly spaced."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -174,25 +173,25 @@ class Decimated(Generic[Item]):
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """The items kept so far, in order."""
+        """Kept items, in order."""
         return tuple(self._items)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Their numbers."""
+        """Numbers of the kept items."""
         return tuple(self._numbers)
 
     @property
     def stride(self) -> int:
-        """Numbers from one kept item to the next."""
+        """Difference between the numbers of kept items."""
         return self._stride
 
     def wants(self, number: int) -> bool:
-        """Return whether the item of this number would be kept: if not, it need not be made."""
+        """Return whether the item of this number would be kept."""
         return number % self._stride == 0
 
     def add(self, number: int, item: Item) -> None:
-        """Keep an item if its number is due; numbers rise."""
+        """Add an item if its number is due; numbers rise."""
         if not self.wants(number):
             return
         self._numbers.append(number)

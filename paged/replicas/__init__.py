@@ -1,1 +1,1 @@
-"""One job on many engines: who runs what, and what becomes of it when one of them dies."""
+"""Data parallelism: one job on several engines, with recovery from their failures."""

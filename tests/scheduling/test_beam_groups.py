@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 import pytest
 
 from pagedrun.paged.cache.block_pool import SwapSpace, TransferKind
-from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.inspection import InspectionQuery, inspect_run
 from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.planning.plan import Plan, PlanRules
@@ -129,7 +129,7 @@ def test_forks_copies_and_deaths_of_two_beams() -> None:
     assert (counts.forks, pool.num_held, pool.num_shared) == (3, 3, 3)
     assert (pool.counts.copies, pool.counts.peak_shared) == (2, 3)
 
-    found = inspect_run(played.snapshot(), None, Question("6", rows=(0,)))
+    found = inspect_run(played.snapshot(), None, InspectionQuery("6", rows=(0,)))
     assert found["beams"] == {"rows": 1, "forked": 3, "died": 2, "freed": 3}
     [row] = found["rows"]
     assert row["beams"] is not None
@@ -148,14 +148,14 @@ def test_what_beams_share_is_said_by_the_places_in_their_tables() -> None:
     for _ in range(4):
         played.step(0, 1, 2)  # block 2 is each one's own
     played.step(0, 0, 1)  # the third dies; the first forks in the middle of block 3
-    tables = inspect_run(played.snapshot(), None, Question("last", rows=(0,)))["rows"][0]
+    tables = inspect_run(played.snapshot(), None, InspectionQuery("last", rows=(0,)))["rows"][0]
     assert tables["shared"] == [
         {"samples": [0, 1, 2], "first": 0, "last": 1},
         {"samples": [0, 2], "first": 2, "last": 3},
     ]
     assert not any(block["copied"] for each in tables["tables"] for block in each["blocks"])
     played.step(0, 1, 2)  # the first and its child write into block 3: one has a copy
-    [row] = inspect_run(played.snapshot(), None, Question("last", rows=(0,)))["rows"]
+    [row] = inspect_run(played.snapshot(), None, InspectionQuery("last", rows=(0,)))["rows"]
     copied = [
         (each["sample"], block["logical"])
         for each in row["tables"]

@@ -1,1 +1,1 @@
-"""The logits stage: processors, then the choice of tokens."""
+"""Logits stage: processors, then the choice of tokens."""

@@ -26,22 +26,25 @@ from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
-NO_TOKEN = -1  # what the kernel gives where the logits hold no choice (NaN, infinity)
+NO_TOKEN = -1  # returned by the kernel for logits that allow no token (NaN, infinity)
 
 
 class SampleResult(NamedTuple):
-    """ids: [num_draws] int64, `NO_TOKEN` where there is no choice. logprobs: of those draws whose
-    log-probabilities are asked for, None where none is."""
+    """Sampled tokens.
+
+    ids: [num_draws] int64, `NO_TOKEN` where the logits allow none. logprobs: of the draws that
+    request them, None if none does.
+    """
 
     ids: Tensor
     logprobs: TokenLogprobs | None = None
 
 
 class Sampler:
-    """The logits stage: processors one after the other, then the choice of every pending sample.
+    """Logits stage: processors in order, then one token for every pending sample.
 
-    The random stream of a choice is keyed by (seed, row, sample, position), never by the batch.
-    `processors` None are those of `processors_of`.
+    The random stream of a token is keyed by (seed, row, sample, position), never by the batch.
+    `processors`: None stands for `processors_of`.
     """
 
     def __init__(
@@ -53,12 +56,10 @@ class Sampler:
         self.eos_token_ids = tuple(eos_token_ids)
         self._device = device
         self._processors = processors_of(device) if processors is None else tuple(processors)
-        self._rows: set[int] = set()  # that the processors know of
+        self._rows: set[int] = set()  # known to the processors
 
     def begin(self, request: Request, begun: Seq[int] = ()) -> None:
-        """Tell the processors of a request whose tokens will be drawn from now on, those `begun`
-        being the first of its answer.
-        """
+        """Add a request to the processors; begun: the first tokens of its answer."""
         self._rows.add(request.index)
         for processor in self._processors:
             processor.begin(request)
@@ -67,13 +68,13 @@ class Sampler:
             self.note_tokens(np.full_like(tokens, request.index), np.zeros_like(tokens), tokens)
 
     def end(self, row: int) -> None:
-        """Tell the processors that a request, by its index, gets no token any more."""
+        """Remove a request from the processors, by its index."""
         self._rows.discard(row)
         for processor in self._processors:
             processor.end(row)
 
     def end_all(self) -> None:
-        """Tell the processors that no request gets a token any more: their run is given up."""
+        """Remove all requests, at the end of an abandoned run."""
         for row in list(self._rows):
             self.end(row)
 
@@ -81,39 +82,39 @@ class Sampler:
     def sample(self, logits: Tensor, step: StepInput) -> SampleResult:
         """Choose a token for each draw of a step.
 
-        logits: [step.num_samples, vocab_size], one row for each chunk that samples. They are the
-        stage's from now on: it may write into them.
+        logits: [step.num_samples, vocab_size], one row for each chunk that samples; may be
+        overwritten.
         """
         draws = step.draws
         if not len(draws):
             return SampleResult(torch.empty(0, dtype=torch.int64, device=logits.device))
         rows = np.cumsum(step.samples)[draws.chunk] - 1
-        is_scored = bool(draws.wants_logprobs.any())  # by the logits as the model gave them
+        is_scored = bool(draws.wants_logprobs.any())  # by unprocessed logits
         choose = self._given if draws.given else self._drawn
         ids = choose(logits, draws, rows, may_write=not is_scored)
         if not is_scored:
             return SampleResult(ids)
         wanted = self._placed(np.flatnonzero(draws.wants_logprobs))
-        asked = ids[wanted].clamp(min=0)  # where there was no choice any token will do
+        asked = ids[wanted].clamp(min=0)  # an arbitrary token for `NO_TOKEN`
         rows = rows[draws.wants_logprobs]
         return SampleResult(ids, self.score(logits, self._placed(rows), asked, step.num_top))
 
     def score(self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
-        """Return how likely tokens are by rows of logits as the model gave them: see the kernel."""
+        """Return the log-probabilities of tokens by rows of unprocessed logits; see the kernel."""
         num_top = min(num_top, logits.shape[1])
         return self._device.kernels.token_logprobs(logits, rows, ids, num_top)
 
     def _drawn(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
-        """Return a token for each draw, [num_draws] int64; rows: whose logits each is by."""
+        """Return a token for each draw, [num_draws] int64; rows: the row of logits of each."""
         if len(rows) != len(logits) or (rows != np.arange(len(rows))).any():
             logits, may_write = logits[self._placed(rows)], True
         batch = SamplingBatch.of(draws, self.eos_token_ids, self._device)
         return self.choose(logits, batch, may_write=may_write).ids
 
     def _given(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
-        """Return the tokens of a step's draws where some are given: the others are drawn.
+        """Return the tokens of draws of which some are given; the others are sampled.
 
-        A given token is `NO_TOKEN` as well where the logits hold no choice.
+        A given token becomes `NO_TOKEN` if its logits contain NaN.
         """
         tokens = np.full(len(draws), NO_TOKEN)
         tokens[list(draws.given)] = list(draws.given.values())
@@ -136,7 +137,7 @@ class Sampler:
     ) -> SampleResult:
         """Choose a token for each row of logits [num_rows, vocab_size].
 
-        They stay as they are unless processors `may_write` into them.
+        may_write: processors may overwrite the logits.
         """
         applying = [each for each in self._processors if _applies(each, batch.draws)]
         if not may_write and not all(each.can_be_captured for each in applying):
@@ -165,18 +166,19 @@ class Sampler:
         return all(each.can_be_captured or not each.applies(draws) for each in self._processors)
 
     def needs_newest_token(self, draws: Draws) -> bool:
-        """Return whether the host has to see these draws' tokens before the next step."""
+        """Return whether the host must see the tokens of these draws before the next step."""
         return any(each.needs_newest_token and each.applies(draws) for each in self._processors)
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
-        """Tell the processors that need them of tokens that the host has seen."""
+        """Pass tokens that the host has read to the processors that need them."""
         for processor in self._processors:
             if processor.needs_newest_token:
                 processor.note_tokens(rows, samples, tokens)
 
 
 def _applies(processor: LogitsProcessor, draws: Draws | None) -> bool:
-    """Return whether to call a processor; a captured step has no draws, and calls what it can."""
+    """Return whether to call a processor; in a captured step (no draws), all that can be
+    captured."""
     return processor.can_be_captured if draws is None else processor.applies(draws)
 
 
@@ -191,8 +193,8 @@ def processors_of(device: Device) -> tuple[LogitsProcessor, ...]:
     )
 
 
-def no_choice(params: SamplingParams) -> RowError:
-    """Return the error of a row of whose tokens none can be chosen."""
+def no_token_error(params: SamplingParams) -> RowError:
+    """Return the error of a row without an allowed token."""
     why = "the model's output contains NaN or infinity"
     if params.allowed_token_ids is not None or params.bad_words or params.min_tokens:
         names = [option(name) for name in ("allowed_token_ids", "bad_words", "min_tokens")]

@@ -186,7 +186,7 @@ class ThinkingBudget(LogitsProcessor):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._texts = AnswerText(tokenizer)
-        # By row and sample, while they last.
+        # By row and sample, until the thought ends.
         self._thoughts: dict[int, dict[int, ThoughtBudget]] = {}
 
     def begin(self, request: Request) -> None:

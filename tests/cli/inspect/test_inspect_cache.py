@@ -272,9 +272,9 @@ class TestScreen:
         from rich.console import Console
 
         from pagedrun.cli.report.inspection import draw_inspection
-        from pagedrun.paged.metrics.inspection import Question, inspect_run
+        from pagedrun.paged.metrics.inspection import InspectionQuery, inspect_run
 
-        found = inspect_run(read_snapshot(beside(output, ".snapshot.npz")), None, Question())
+        found = inspect_run(read_snapshot(beside(output, ".snapshot.npz")), None, InspectionQuery())
 
         def drawn() -> str:
             stream = StringIO()

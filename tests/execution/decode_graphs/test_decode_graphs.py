@@ -99,8 +99,8 @@ def chunk(start: int, end: int, store_from: int | None = None, **params: Any) ->
     ],
 )
 def test_which_steps_are_taken(given: MadeChunk, taken: bool, graphs: DecodeGraphs) -> None:
-    assert graphs.takes(made_step(given)).tolist() == [taken]
-    assert graphs.takes(made_step(chunk(5, 6), given)).tolist() == [True, taken]
+    assert graphs.is_decoding(made_step(given)).tolist() == [taken]
+    assert graphs.is_decoding(made_step(chunk(5, 6), given)).tolist() == [True, taken]
 
 
 def before(*tokens: int) -> InFlight:
@@ -182,6 +182,6 @@ def test_what_the_device_has_advanced_is_what_a_start_would_put_there(graphs: De
     token = int(first.ids[first.rows[0]])
     assert advanced[:3, first.rows[0]].tolist() == [token, 6, 7]
     graph.forget()
-    again = graph._seats.seat(going_on(chunk(6, 7)), [1], reads_together=True)
+    again = graph._rows.assign(going_on(chunk(6, 7)), [1], reads_together=True)
     graph.buffers.update(again[1], torch.tensor([token]))
     assert torch.equal(graph.buffers.integers, advanced)

@@ -61,7 +61,7 @@ class Decoding:
         return builder.build()
 
     def seated(self, step: StepInput) -> Int64s:
-        rows, update = self.seats.seat(step, EOS, reads_together=True)
+        rows, update = self.seats.assign(step, EOS, reads_together=True)
         self.buffers.update(update, torch.arange(100, 100 + step.num_chunks))
         return rows
 
@@ -78,7 +78,7 @@ class Decoding:
 def assert_same(step: StepInput, rows: Int64s, kept: DecodeBuffers, fresh: Decoding) -> None:
     """The rows hold what those of a device hold that knew nothing; others are empty."""
     other = GraphRows(SHAPE, 1, SIZE)
-    others, update = other.seat(step, EOS, reads_together=True)
+    others, update = other.assign(step, EOS, reads_together=True)
     loaded = fresh.fresh()
     loaded.update(update, torch.arange(100, 100 + step.num_chunks))
     assert torch.equal(kept.integers[1:, rows], loaded.integers[1:, others])
@@ -132,11 +132,11 @@ def test_who_goes_on_keeps_the_row_and_is_told_nothing_but_new_blocks() -> None:
         decoding.begin(3)
     decoding.advance(decoding.seated(decoding.step()))
     step = decoding.step()  # a second block begins in each
-    rows, update = decoding.seats.seat(step, EOS, reads_together=True)
+    rows, update = decoding.seats.assign(step, EOS, reads_together=True)
     assert rows.tolist() == [0, 1, 2]
     assert (len(update.rows), len(update.cells)) == (0, 3)
     decoding.seats.advance(rows)
-    _, update = decoding.seats.seat(decoding.step(), EOS, reads_together=True)
+    _, update = decoding.seats.assign(decoding.step(), EOS, reads_together=True)
     assert update.is_empty
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.inspection import InspectionQuery, inspect_run
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 from pagedrun.paged.values.errors import UsageError
@@ -48,7 +48,9 @@ def preemptions(**columns: Any) -> Preemptions:
     return Preemptions.of(**{name: columns.get(name, [1] * count) for name in names})
 
 
-def inspected(snapshot: Snapshot | None, report: SavedReport | None, question: Question) -> Any:
+def inspected(
+    snapshot: Snapshot | None, report: SavedReport | None, question: InspectionQuery
+) -> Any:
     """What a script gets to read."""
     return json.loads(json.dumps(inspect_run(snapshot, report, question), allow_nan=False))
 
@@ -59,7 +61,7 @@ def test_everything_reconciles_at_every_step(seed: int) -> None:
     snapshot = run.snapshot()
     for step in range(run.num_steps):
         rows = tuple({holding.row for holding in run.holdings})
-        found = inspected(snapshot, None, Question(str(step), rows))
+        found = inspected(snapshot, None, InspectionQuery(str(step), rows))
         moment, blocks = found["moment"], found["block_map"]["blocks"]
         assert moment["step"] == step
         names = {"S": "shared", "P": "private", "C": "cached", ".": "free"}
@@ -77,17 +79,17 @@ def test_everything_reconciles_at_every_step(seed: int) -> None:
         assert found["use_over_time"][step] == moment["allocated"]
         slots = moment["allocated"] * BLOCK_SIZE
         assert moment["utilization"] == (moment["tokens"] / slots if slots else 0)
-    peak = inspected(snapshot, None, Question())
+    peak = inspected(snapshot, None, InspectionQuery())
     assert peak["peak"] == peak["moment"]
     assert peak["moment"]["allocated"] == max(peak["use_over_time"])
 
 
 def test_statistics_are_those_of_the_report() -> None:
-    found = inspected(play(1).snapshot(), REPORT, Question())["statistics"]
+    found = inspected(play(1).snapshot(), REPORT, InspectionQuery())["statistics"]
     assert (found["hits"], found["misses"], found["hit_rate"]) == (30, 10, 0.75)
     assert (found["token_hit_rate"], found["block_copies"], found["evictions"]) == (0.5, 4, None)
     nothing = SavedReport({"hits": 0, "misses": 0, "hit_tokens": 0, "prompt_tokens": 0}, ())
-    found = inspected(None, nothing, Question())["statistics"]
+    found = inspected(None, nothing, InspectionQuery())["statistics"]
     assert (found["hit_rate"], found["token_hit_rate"]) == (None, None)
 
 
@@ -103,7 +105,7 @@ def test_statistics_are_those_of_the_report() -> None:
 def test_without_a_snapshot_the_timeline_tells_the_counts(
     asked: str, step: int, shared: int, private: int, cached: int, free: int
 ) -> None:
-    found = inspected(None, REPORT, Question(asked))
+    found = inspected(None, REPORT, InspectionQuery(asked))
     moment = found["moment"]
     names = ("step", "shared", "private", "cached", "free")
     assert tuple(moment[name] for name in names) == (step, shared, private, cached, free)
@@ -113,12 +115,12 @@ def test_without_a_snapshot_the_timeline_tells_the_counts(
     for name in ("block_map", "prefixes", "lifetimes", "most_shared", "preemptions"):
         assert found[name] is None
     with pytest.raises(UsageError, match="at"):
-        inspected(None, REPORT, Question("never"))
+        inspected(None, REPORT, InspectionQuery("never"))
 
 
 def test_without_a_report_preemptions_are_counted_from_the_snapshot() -> None:
     given = preemptions(swapped=[True, False, False])
-    found = inspected(with_tables(play(1).snapshot(), preemptions=given), None, Question())
+    found = inspected(with_tables(play(1).snapshot(), preemptions=given), None, InspectionQuery())
     assert (found["statistics"]["swap"], found["statistics"]["recompute"]) == (1, 2)
     assert found["statistics"]["hits"] is None
 
@@ -136,7 +138,7 @@ def test_every_preemption_says_its_cause() -> None:
         free=[0, 1, 0, 2],
     )
     snapshot = with_tables(play(1).snapshot(), preemptions=given)
-    found = inspected(snapshot, None, Question(rows=(17,), top=3))
+    found = inspected(snapshot, None, InspectionQuery(rows=(17,), top=3))
     assert [event["cause"] for event in found["preemptions"]["events"]] == [
         "step 41: row 17 gave up 12 blocks (190 tokens) by swap to host memory, because row 3 "
         "needed 2 blocks and 0 were free",
@@ -155,7 +157,7 @@ def test_of_beams_who_forked_and_died_and_what_gave_way_with_them() -> None:
     )
     gone = preemptions(step=[4, 4], row=[1, 2], sample=[0, 0])
     snapshot = with_tables(play(1).snapshot(), branchings=given, preemptions=gone)
-    found = inspected(snapshot, None, Question(rows=(1, 2), top=1))
+    found = inspected(snapshot, None, InspectionQuery(rows=(1, 2), top=1))
     assert found["beams"] == {"rows": 2, "forked": 4, "died": 2, "freed": 5}
     beams, plain = found["rows"]
     assert beams["beams"] == {
@@ -177,7 +179,7 @@ def test_prefixes_say_what_they_save_in_bytes() -> None:
         parent=[-1, 0], start=[0, 4], end=[4, 9], rows=[5, 2], row=[0, 1], saved=[16, 2**62]
     )
     snapshot = with_tables(play(1).snapshot(), prefixes=nodes)
-    found = inspected(snapshot, None, Question(top=1))["prefixes"]
+    found = inspected(snapshot, None, InspectionQuery(top=1))["prefixes"]
     assert (found["count"], found["tokens_saved"]) == (2, 2**62 + 16)
     (shown,) = found["top"]
     assert (shown["tokens"], shown["bytes_saved"]) == (9, 2**62 * snapshot.bytes_per_token)
@@ -185,7 +187,7 @@ def test_prefixes_say_what_they_save_in_bytes() -> None:
 
 def test_a_row_without_blocks_says_so_and_one_that_was_not_kept_too() -> None:
     snapshot = play(1).snapshot(row_stride=2)
-    never, left_out = inspected(snapshot, None, Question(rows=(1000, 1001)))["rows"]
+    never, left_out = inspected(snapshot, None, InspectionQuery(rows=(1000, 1001)))["rows"]
     assert (never["is_kept"], never["num_stays"], never["sampled_at"]) == (True, 0, None)
     assert left_out["is_kept"] is False
 
@@ -195,17 +197,17 @@ def test_where_a_row_can_be_seen_a_sample_was_taken() -> None:
     snapshot = run.snapshot(every=4)
     seen = 0
     for row in range(max(holding.row for holding in run.holdings)):
-        (found,) = inspected(snapshot, None, Question(rows=(row,)))["rows"]
+        (found,) = inspected(snapshot, None, InspectionQuery(rows=(row,)))["rows"]
         at = found["sampled_at"]
         if at is not None:
-            (again,) = inspected(snapshot, None, Question(str(at), (row,)))["rows"]
+            (again,) = inspected(snapshot, None, InspectionQuery(str(at), (row,)))["rows"]
             assert again["tables"]
             seen += 1
     assert seen > 3
 
 
 def test_a_run_of_no_steps_has_nothing_to_show() -> None:
-    found = inspected(SmallRun(3, 0).snapshot(), None, Question(rows=(0,)))
+    found = inspected(SmallRun(3, 0).snapshot(), None, InspectionQuery(rows=(0,)))
     assert (found["moment"], found["block_map"], found["rows_held"]) == (None, None, None)
     assert found["lifetimes"]["num_lives"] == 0
     assert found["most_shared"] == []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.metrics.inspection import Question, inspect_run
+from pagedrun.paged.metrics.inspection import InspectionQuery, inspect_run
 from pagedrun.paged.metrics.pool_moments import Moment, group_tables, inspected_groups
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Snapshot
@@ -70,7 +70,7 @@ def test_the_pools_of_a_moment(run: GroupedRun, snapshot: Snapshot) -> None:
 
 
 def test_an_inspection_has_the_bytes_of_all_groups(snapshot: Snapshot) -> None:
-    found = inspect_run(snapshot, None, Question(rows=(0,)))
+    found = inspect_run(snapshot, None, InspectionQuery(rows=(0,)))
     assert found["pool"]["pool_bytes"] == (60 * 8 + 24 * 40) * SIZE
     [table] = found["rows"][0]["group_tables"]
     assert (table["group"], table["window"]) == (1, WINDOW)
@@ -82,7 +82,7 @@ def test_one_group_is_not_told_of() -> None:
     with np.load(io.BytesIO(plain.to_bytes())) as archive:
         assert not [name for name in archive.files if name.startswith("group")]
         assert "groups" not in json.loads(archive["facts"].tobytes())
-    found = inspect_run(plain, None, Question(rows=(0,)))
+    found = inspect_run(plain, None, InspectionQuery(rows=(0,)))
     assert "groups" not in found
     assert "group_tables" not in found["rows"][0]
 
@@ -155,7 +155,7 @@ GROUP = {
 def test_a_report_alone_tells_of_its_groups(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"kv": {**KV, "groups": [GROUP | {"window": None}, GROUP]}}))
-    found = inspect_run(None, SavedReport.read(path), Question())
+    found = inspect_run(None, SavedReport.read(path), InspectionQuery())
     assert [each["window"] for each in found["groups"]] == [None, 9]
     assert found["pool"]["pool_bytes"] == 2 * 3840
     assert found["groups"][1] == {**GROUP, "moment": None}
