@@ -1,11 +1,11 @@
-"""Decoder: embedding, layers, and the head that gives logits.
+"""Decoder: embedding, layers and language-model head.
 
-The residual stream is float32 whatever the model's dtype. Every op treats each token by itself
-(attention excepted, which reads the cache), so a token's bytes do not depend on its batch.
+The residual stream is float32 whatever the model's dtype. Each op except attention computes one
+token independently of the others, so the bytes of a token do not depend on its batch.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,21 +14,28 @@ from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
 from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.modules.attention import AttentionSpec
+from pagedrun.paged.models.modules.attention_layer import SelfAttention
 from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
-from pagedrun.paged.models.modules.moe_layer import ParallelMoe
+from pagedrun.paged.models.modules.mlp import FfnSpec, MlpSpec
+from pagedrun.paged.models.modules.mlp_layer import Mlp
+from pagedrun.paged.models.modules.moe import MoeSpec
+from pagedrun.paged.models.modules.moe_layer import Moe, ParallelMoe
 from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
+from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 class Layer(Protocol):
-    """How a layer's output meets the residual stream is its own affair."""
+    """A layer of a decoder, free in how it updates the residual stream."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         ...
 
     def __call__(
@@ -40,14 +47,14 @@ class Layer(Protocol):
         keep: Tensor | None,
         inputs: Tensor | None,
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the layer's output, not yet added, and the residual stream without it.
+        """Return the layer's output and the residual stream without it.
 
-        The output is None where it is added already.
+        The output is None if the layer has added it already.
 
-        x: [num_tokens, hidden_size] model dtype, still to be added to residual [num_tokens,
-        hidden_size] float32; None before the first layer. `keep` [num_kept] int64 names the tokens
-        that go on behind attention, or a recurrence; None keeps all. inputs: [num_tokens, size],
-        what the layer is given of each token besides, in a network that has `LayerInputs`.
+        x: [num_tokens, hidden_size] in the model's dtype, still to be added to residual
+        [num_tokens, hidden_size] float32; None before the first layer. keep: [num_kept] int64,
+        indices of the tokens to compute behind attention or a recurrence; None keeps all. inputs:
+        [num_tokens, size], the layer's own input in a network with `LayerInputs`.
         """
         ...
 
@@ -55,7 +62,8 @@ class Layer(Protocol):
 class Decoder:
     """A network with the weights of `source`; implements `Model`.
 
-    `num_positions` is the number of positions with precomputed rotations.
+    `num_positions` is the number of positions with precomputed rotations. Each layer is loaded by
+    the entry of `LAYERS` for the type of its description.
     """
 
     library = None
@@ -81,14 +89,14 @@ class Decoder:
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
-            layer.load(place, source, tables)
+            LAYERS[type(layer)](layer, place, source, tables)
             for layer, place in zip(network.layers, network.places, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held: a tied head is packed, hence held twice."""
+        """Bytes of the weights in memory, with a packed tied head besides the embedding."""
         shares_embedding = self.network.head is None and not self._head.is_packed
         head = 0 if shares_embedding else self._head.num_bytes
         layers = sum(layer.num_bytes for layer in self._layers)
@@ -96,27 +104,26 @@ class Decoder:
         return self._embedding.num_bytes + inputs + layers + self._norm.num_bytes + head
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return what a backend must know to prepare attention of a group of layers, over a cache
-        of that dtype."""
+        """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
         heads = self.network.kv_groups[group].heads
         return AttentionShape(
             heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
         )
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network."""
+        """Return the peak bytes of the activations of a step."""
         return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
         return self.network.kv_cache_specs(dtype)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return what each recurrent layer keeps of a sequence."""
+        """Return the state of a sequence in each recurrent layer."""
         return self.network.state_specs(str(self.dtype).removeprefix("torch."))
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache; return what `head` makes logits of.
+        """Write the batch's keys and values into the cache; return the input of `head`.
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
@@ -126,15 +133,15 @@ class Decoder:
         inputs: Sequence[Tensor | None] = [None] * len(self._layers)
         if self._layer_inputs is not None:
             inputs = self._layer_inputs(batch.input_ids, residual.to(self.dtype)).unbind()
-        x: Tensor | None = None  # what the previous layer adds to the residual
+        x: Tensor | None = None  # output of the previous layer, not yet added to the residual
         for layer, own in zip(self._layers[:-1], inputs, strict=False):
             x, residual = layer(x, residual, batch, cache, None, own)
-        # Behind the last layer's attention only the tokens whose logits are wanted matter.
+        # Behind the attention of the last layer only tokens with logits are computed.
         x, residual = self._layers[-1](x, residual, batch, cache, batch.logits_rows, inputs[-1])
         return self._norm(x, residual) if len(residual) else residual.to(self.dtype)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         if not len(hidden):
             return hidden.new_empty(0, self.network.embedding.vocab_size)
         logits = self._head(hidden)
@@ -146,7 +153,10 @@ class Decoder:
 
 
 class DecoderLayer:
-    """Both outputs are added to the residual stream, the second by whoever comes next."""
+    """Layer with attention or a recurrence, then a feed-forward part.
+
+    The output of the feed-forward part is added to the residual stream by the next layer.
+    """
 
     def __init__(
         self,
@@ -155,21 +165,21 @@ class DecoderLayer:
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
-        self._mixer = spec.mixer.load(place, source, tables)
-        self._ffn = spec.ffn.load(source)
+        self._mixer = _load_mixer(spec.mixer, place, source, tables)
+        self._ffn = _load_ffn(spec.ffn, source)
         multiplier = spec.residual_multiplier
         self._around_mixer = _Residual(
             spec.attention_norm, spec.attention_out_norm, multiplier, source
         )
         self._around_ffn = _Residual(spec.ffn_norm, spec.ffn_out_norm, multiplier, source)
-        beside, gate, scale = spec.parallel_moe, spec.input_gate, spec.scale
-        self._parallel_moe = None if beside is None else ParallelMoe(beside, source)
+        moe, gate, scale = spec.parallel_moe, spec.input_gate, spec.scale
+        self._parallel_moe = None if moe is None else ParallelMoe(moe, source)
         self._input_gate = None if gate is None else InputGate(gate, source)
         self._scale = None if scale is None else source.tensor(scale)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         parts = (self._around_mixer, self._mixer, self._around_ffn, self._ffn)
         others = (self._parallel_moe, self._input_gate)
         scale = 0 if self._scale is None else self._scale.nbytes
@@ -185,19 +195,19 @@ class DecoderLayer:
         inputs: Tensor | None,
     ) -> tuple[Tensor | None, Tensor]:
         """See `Layer`."""
-        mixed = self._mixer(self._around_mixer.enter(x, residual), batch, cache)
+        mixed = self._mixer(self._around_mixer.read(x, residual), batch, cache)
         if keep is not None:
             mixed, residual = mixed[keep], residual[keep]
             inputs = None if inputs is None else inputs[keep]
             if not len(keep):
                 return mixed.new_empty(residual.shape), residual
-        x = self._around_mixer.leave(self._mixer.out(mixed))
-        x = self._ffn(self._around_ffn.enter(x, residual))
+        x = self._around_mixer.scale(self._mixer.out(mixed))
+        x = self._ffn(self._around_ffn.read(x, residual))
         if self._parallel_moe is not None:
             x = self._parallel_moe(x, residual)
-        x = self._around_ffn.leave(x)
+        x = self._around_ffn.scale(x)
         if self._input_gate is not None:
-            assert inputs is not None, "a network whose layers have no inputs"
+            assert inputs is not None, "a network without LayerInputs"
             residual += x
             x = self._input_gate(residual, inputs)
         if self._scale is None:
@@ -208,7 +218,7 @@ class DecoderLayer:
 
 
 class _Residual:
-    """How either part reads the residual stream, and what is added to it."""
+    """Norms and multiplier around one part of a layer."""
 
     def __init__(
         self,
@@ -226,16 +236,44 @@ class _Residual:
     def num_bytes(self) -> int:
         return sum(norm.num_bytes for norm in (self._norm, self._out_norm) if norm is not None)
 
-    def enter(self, x: Tensor | None, residual: Tensor) -> Tensor:
-        """Add x to the residual stream, in place; return what is read of it."""
+    def read(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Add x to the residual stream in place; return the part's input."""
         if self._norm is not None:
             return self._norm(x, residual)
         if x is not None:
             residual += x
         return residual.to(self._dtype)
 
-    def leave(self, x: Tensor) -> Tensor:
-        """Return what is to be added to the residual stream."""
+    def scale(self, x: Tensor) -> Tensor:
+        """Return the part's output, normalized and scaled for the residual stream."""
         if self._out_norm is not None:
-            x = self._out_norm.alone(x)
+            x = self._out_norm.normalize(x)
         return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+def _load_mixer(
+    spec: AttentionSpec | RecurrentSpec,
+    place: KVPlace | StatePlace,
+    source: WeightSource,
+    tables: RotaryTables,
+) -> SelfAttention | ShortConv | DeltaNet:
+    if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
+        return SelfAttention(spec, place, source, tables)
+    if isinstance(spec, ShortConvSpec) and isinstance(place, StatePlace):
+        return ShortConv(spec, place, source)
+    if isinstance(spec, DeltaNetSpec) and isinstance(place, StatePlace):
+        return DeltaNet(spec, place, source)
+    raise TypeError(f"no layer computes {type(spec).__name__}")
+
+
+def _load_ffn(spec: FfnSpec, source: WeightSource) -> Mlp | Moe:
+    if isinstance(spec, MlpSpec):
+        return Mlp(spec, source)
+    if isinstance(spec, MoeSpec):
+        return Moe(spec, source)
+    raise TypeError(f"no layer computes {type(spec).__name__}")
+
+
+LoadLayer = Callable[[Any, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
+# Layers by the type of their description; other packages may add their own.
+LAYERS: dict[type, LoadLayer] = {DecoderLayerSpec: DecoderLayer}

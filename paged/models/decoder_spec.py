@@ -9,7 +9,7 @@ loading ask for: parameters, bytes, KV groups, states, and the widest point of a
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
@@ -33,12 +33,6 @@ from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, k
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 
-if TYPE_CHECKING:
-    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.decoder import DecoderLayer, Layer
-    from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
-    from pagedrun.paged.models.modules.rotary_tables import RotaryTables
-
 
 class RecurrentSpec(Protocol):
     """What the rest of the program asks of it, whatever it computes.
@@ -59,12 +53,6 @@ class RecurrentSpec(Protocol):
 
     def state_spec(self, dtype: str) -> StateSpec:
         """Return the state of a sequence, in a model of `dtype`, a name of torch."""
-        ...
-
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "ShortConv | DeltaNet":
-        """Return the layer with its weights; `place` is that of its states in the cache."""
         ...
 
 
@@ -98,12 +86,6 @@ class LayerSpec(Protocol):
 
     def stored_as(self, stored: StoredTensors) -> Self:
         """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
-        ...
-
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "Layer":
-        """Return the layer with its weights; `place` is that of its keys and values, or states."""
         ...
 
 
@@ -320,15 +302,6 @@ class DecoderLayerSpec:
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         parallel_moe = self.parallel_moe and self.parallel_moe.stored_as(stored)
         return replace(self, ffn=self.ffn.stored_as(stored), parallel_moe=parallel_moe)
-
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "DecoderLayer":
-        """Return the layer with its weights; see `LayerSpec`."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.decoder import DecoderLayer
-
-        return DecoderLayer(self, place, source, tables)
 
 
 # Older exports carry the first along, quantised ones the scales of a cache in 8 bits.

@@ -1,4 +1,4 @@
-"""A family that the package does not know: this file and one registry line are all of it.
+"""A family that the package does not know: this file and two registry lines are all of it.
 
 Its layers have another residual form (attention and feed-forward read the same normalised input,
 and are added together), and its tensors other names.
@@ -23,6 +23,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.decoder import LAYERS
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
@@ -79,11 +80,6 @@ class ParallelLayerSpec:
 
     def stored_as(self, stored: StoredTensors) -> "ParallelLayerSpec":
         return self
-
-    def load(
-        self, place: KVPlace | StatePlace, source: WeightSource, tables: RotaryTables
-    ) -> "ParallelLayer":
-        return ParallelLayer(self, place, source, tables)
 
 
 class ParallelLayer:
@@ -161,6 +157,7 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 @pytest.fixture
 def folder(make_tokenizer: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model folder of the family, which is registered while a test uses it."""
+    monkeypatch.setitem(LAYERS, ParallelLayerSpec, ParallelLayer)
     monkeypatch.setitem(FAMILIES, "parallel", Family(describe, 512))
     folder = make_tokenizer()
     (folder / "config.json").write_text(json.dumps(CONFIG))

@@ -7,9 +7,7 @@ and heads are read as transformers 5 reads them. `attention_layer` computes it.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
     GroupedParts,
@@ -24,11 +22,6 @@ from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, Ro
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
-
-if TYPE_CHECKING:
-    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.modules.attention_layer import SelfAttention
-    from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +89,6 @@ class AttentionSpec:
         normalized = 2 * projected if self.normalizes_all_heads else 0
         gate = 2 * self.num_heads if self.has_gate else 0  # and what it opens
         return (2 * self.num_heads + projected + normalized + gate) * self.head_dim
-
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "SelfAttention":
-        """Return the layer with its weights; `place` is that of its keys and values."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.attention_layer import SelfAttention
-
-        assert isinstance(place, KVPlace)
-        return SelfAttention(self, place, source, tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class SelfAttention:
             q_norm, k_norm = self._norms
             sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
             q, k, v = torch.split(qkv, [size * spec.head_dim for size in sizes], dim=1)
-            qkv = torch.cat([q_norm.alone(q), k_norm.alone(k), v], dim=1)
+            qkv = torch.cat([q_norm.normalize(q), k_norm.normalize(k), v], dim=1)
         if spec.source is not None:
             layer = layer.without_heads
         elif spec.value_norm_eps is not None:

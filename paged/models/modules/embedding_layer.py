@@ -83,7 +83,7 @@ class LayerInputs:
         """
         spec = self._spec
         projected = self._projection(embedded) * spec.projection_scale
-        inputs = self._norm.alone(projected.view(-1, spec.size)).view(projected.shape)
+        inputs = self._norm.normalize(projected.view(-1, spec.size)).view(projected.shape)
         inputs += functional.embedding(input_ids, self._embedding) * self._scale
         inputs *= spec.scale
         return inputs.view(-1, spec.num_layers, spec.size).transpose(0, 1)
@@ -110,4 +110,4 @@ class InputGate:
         residual: [num_tokens, hidden_size] float32. inputs: [num_tokens, size].
         """
         gate = self._gate(residual.to(self._dtype))
-        return self._out_norm.alone(self._out(self._activate(torch.cat([gate, inputs], dim=1))))
+        return self._out_norm.normalize(self._out(self._activate(torch.cat([gate, inputs], dim=1))))

@@ -2,17 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.models.quant.registry import linear_method
-
-if TYPE_CHECKING:
-    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.modules.mlp_layer import Mlp
-    from pagedrun.paged.models.modules.moe_layer import Moe
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -44,13 +39,6 @@ class MlpSpec:
         """Return itself: there is one layout."""
         return self
 
-    def load(self, source: "WeightSource") -> "Mlp":
-        """Return the layer with its weights."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.mlp_layer import Mlp
-
-        return Mlp(self, source)
-
 
 class FfnSpec(Protocol):
     """What the rest of the program asks of a feed-forward part: one network, or a mixture."""
@@ -72,10 +60,6 @@ class FfnSpec(Protocol):
 
     def stored_as(self, stored: StoredTensors) -> "FfnSpec":
         """Return the part in the layout of a checkpoint that has the tensors `stored`."""
-        ...
-
-    def load(self, source: "WeightSource") -> "Mlp | Moe":
-        """Return the layer with its weights."""
         ...
 
 

@@ -8,7 +8,6 @@ dense MLP (`ParallelMoeSpec`). `moe_layer` computes them.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
@@ -32,10 +31,6 @@ from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked, StackedApart
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
-
-if TYPE_CHECKING:
-    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.modules.moe_layer import Moe
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +124,6 @@ class MoeSpec:
     def stored_as(self, stored: StoredTensors) -> "MoeSpec":
         """Return it as a checkpoint holds it, whose tensors are those `stored`."""
         return replace(self, experts=self.experts.stored_as(stored))
-
-    def load(self, source: "WeightSource") -> "Moe":
-        """Return the layer with its weights."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.moe_layer import Moe
-
-        return Moe(self, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,5 +115,5 @@ class ParallelMoe:
         float32, what it was given before its norm.
         """
         routed = self._kernels.rms_norm(residual, self._router_scale, self._eps, self._dtype)
-        mixed = self._moe(self._norm.alone(residual), routed)
-        return self._dense_norm.alone(dense) + self._out_norm.alone(mixed)
+        mixed = self._moe(self._norm.normalize(residual), routed)
+        return self._dense_norm.normalize(dense) + self._out_norm.normalize(mixed)

@@ -28,9 +28,9 @@ class Norm:
         float32. Returns the shape of residual in the model's dtype.
         """
         if x is None:
-            return self.alone(residual)
+            return self.normalize(residual)
         return self._kernels.add_rms_norm(x, residual, self.weight, self._eps)
 
-    def alone(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Return x [num_tokens, size] normalised, in the model's dtype."""
         return self._kernels.rms_norm(x, self.weight, self._eps, self._dtype)

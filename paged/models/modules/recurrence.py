@@ -8,9 +8,8 @@ DeltaNets are those of Qwen3-Next and Qwen3.5, short convolutions those of LFM2.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pagedrun.paged.cache.cache_spec import KVPlace, StateArray, StatePlace, StateSpec
+from pagedrun.paged.cache.cache_spec import StateArray, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import MTP_TENSORS
 from pagedrun.paged.models.checkpoint.tensors import (
@@ -28,11 +27,6 @@ from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.registry import linear_method
-
-if TYPE_CHECKING:
-    from pagedrun.paged.models.checkpoint.weight_source import WeightSource
-    from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
-    from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +81,6 @@ class ShortConvSpec:
         """Return what it keeps of each sequence."""
         return StateSpec((self.conv.state(dtype),))
 
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "ShortConv":
-        """Return the layer with its weights; `place` is that of its states in the cache."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.recurrence_layer import ShortConv
-
-        assert isinstance(place, StatePlace)
-        return ShortConv(self, place, source)
-
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetSpec:
@@ -138,16 +122,6 @@ class DeltaNetSpec:
         """Return what it keeps of each sequence: a matrix a head, in float32 always."""
         matrices = StateArray("delta", (self.num_heads, self.key_dim, self.value_dim), "float32")
         return StateSpec((self.conv.state(dtype), matrices))
-
-    def load(
-        self, place: KVPlace | StatePlace, source: "WeightSource", tables: "RotaryTables"
-    ) -> "DeltaNet":
-        """Return the layer with its weights; `place` is that of its states in the cache."""
-        # Imported here: `plan` reads descriptions without torch.
-        from pagedrun.paged.models.modules.recurrence_layer import DeltaNet
-
-        assert isinstance(place, StatePlace)
-        return DeltaNet(self, place, source)
 
 
 def attention_flags(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
