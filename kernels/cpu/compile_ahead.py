@@ -26,6 +26,7 @@ from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, 
 from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.cpu.linears import linear, onednn_linear
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
+from pagedrun.kernels.environment.child_process import end_child, start_child
 from pagedrun.kernels.kernel_set import KernelSet
 
 MAX_PROCESSES = 3  # the kernel that takes longest is a quarter of all
@@ -164,8 +165,8 @@ class CompilingAhead:
         self._threads: list[Thread] = []
         num_processes = min(num_threads() - 1, MAX_PROCESSES, len(self._missing) - 1)
         for _ in range(num_processes):
-            process = _begin()
-            weakref.finalize(self, _end, process)
+            process = start_child(_COMMAND)
+            weakref.finalize(self, end_child, process)
             thread = Thread(target=_hand_out, args=(process, wanted, self._missing), daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -212,18 +213,6 @@ def _tuple(named: type, *elements: Any) -> Any:
     return types.BaseTuple.from_types(elements, named)
 
 
-def _begin() -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        _COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        encoding="ascii",
-        start_new_session=True,  # an interrupt is for us to handle
-    )
-
-
 def _hand_out(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deque[int]) -> None:
     """Give a process one kernel after the other; one that it does not finish is dropped."""
     assert process.stdin is not None
@@ -235,7 +224,7 @@ def _hand_out(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deq
             process.stdin.flush()
             if not process.stdout.readline():
                 break
-    _end(process)
+    end_child(process)
 
 
 def _next(missing: deque[int]) -> int | None:
@@ -243,12 +232,3 @@ def _next(missing: deque[int]) -> int | None:
         return missing.popleft()
     except IndexError:
         return None
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):  # what was not written when it ended
-                pipe.close()
-    process.wait()

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.environment.child_process import end_child, start_child
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.structure import Structure
@@ -281,16 +281,8 @@ class TrialProcess:
             raise RowError(code, message, param=structure.field)
 
     def _begin(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pagedrun.paged.text.grammar"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="ascii",
-            start_new_session=True,  # the parent handles interrupts
-        )
-        weakref.finalize(self, _end, process)
+        process = start_child([sys.executable, "-m", "pagedrun.paged.text.grammar"])
+        weakref.finalize(self, end_child, process)
         compiler = self._compiler
         words = compiler.tokenizer
         about = [
@@ -314,15 +306,6 @@ def _ask(process: "subprocess.Popen[str]", question: Seq[object]) -> list[str] |
         return None
     answer: list[str] | None = json.loads(line) if line else None
     return answer
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):  # unwritten output of an ended process
-                pipe.close()
-    process.wait()
 
 
 @dataclass(frozen=True, slots=True)
