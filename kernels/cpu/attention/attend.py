@@ -84,9 +84,9 @@ def attend_tiles(
 ) -> None:
     """Do every `step`-th task from `first_task` to `end`; a task is a tile and a kv head.
 
-    tiles: see `cut_tiles`; none has more than `num_blocks` blocks. dim: the padded head size. q:
+    tiles: see `cut_tiles`; num_blocks: see `cut_tasks`. dim: the padded head size. q:
     [num_tokens, num_heads, head_dim]. keys, values: `Cache`. out: as q, for tokens whose groups go
-    to the end. The functions are the processor's: see `tile_products` for what they do.
+    to the end. The functions are the processor's: see `amx_products`.
     """
     key_cache, key_flat, key_scales = keys
     value_cache, value_flat, value_scales = values

@@ -22,7 +22,7 @@ from pagedrun.kernels.cpu.attention.decode_products import (
     score_floats,
     score_integers,
 )
-from pagedrun.kernels.cpu.attention.inputs import SoftmaxNumbers
+from pagedrun.kernels.cpu.attention.inputs import SoftmaxNumbers, State
 from pagedrun.kernels.cpu.attention.partitions import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
@@ -56,19 +56,11 @@ def decode_attention(
         *scale_arrays(layer.scales),
         *SoftmaxNumbers.of(softmax),
         window or 0,
-        *_prefix_arrays(prefix),
+        np.empty(0, np.int32) if prefix is None else as_array(prefix.num_partitions),
+        *State.of(prefix),
         as_array(out),
     )
     return out
-
-
-def _prefix_arrays(prefix: PrefixState | None) -> tuple[Any, ...]:
-    """Return what the kernel reads of a prefix: arrays without rows where there is none."""
-    if prefix is None:
-        nothing = np.empty((0, 0), np.float32)
-        return np.empty(0, np.int32), nothing, nothing, np.empty((0, 0, 0), np.float32)
-    states = (prefix.num_partitions, prefix.peaks, prefix.masses, prefix.totals)
-    return tuple(as_array(each) for each in states)
 
 
 @kernel

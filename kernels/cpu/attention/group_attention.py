@@ -29,7 +29,7 @@ from pagedrun.kernels.cpu.attention.inputs import (
     Work,
     bfloat16_operands,
     chunk_groups,
-    cut_tiles,
+    cut_tasks,
     float32_operands,
     prefix_levels,
 )
@@ -158,7 +158,7 @@ def attend_groups(
         Cache(as_array(layer.values), as_array(layer.values.view(-1)), value_scales),
         work,
         SoftmaxNumbers.of(softmax),
-        _state_arrays(state),
+        State.of(state),
         as_array(torch.empty(0, 0, 0, dtype=q.dtype) if out is None else out),
     )
 
@@ -168,13 +168,6 @@ def attend_kernel(kernel_set: KernelSet, dtype: torch.dtype, cache_dtype: torch.
     if dtype is torch.bfloat16 and cache_dtype is not torch.float32:
         return _ATTEND.get(kernel_set, _attend_in_floats)
     return _attend_in_floats
-
-
-def _state_arrays(state: PrefixState | None) -> State:
-    if state is None:
-        nothing = np.empty((0, 0), np.float32)
-        return State(nothing, nothing, np.empty((0, 0, 0), np.float32))
-    return State(as_array(state.peaks), as_array(state.masses), as_array(state.totals))
 
 
 @kernel
@@ -191,16 +184,12 @@ def _attend_on_tiles(
     out: Any,
 ) -> None:
     """Attend level by level, on AMX tiles."""
-    tiles, levels, most_tokens = cut_tiles(work.groups, tile_tokens)
-    num_kv_heads = keys.blocks.shape[1]
-    most_rows = most_tokens * (q.shape[1] // num_kv_heads)
-    num_blocks = (most_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for level in range(levels.shape[0] - 1):
-        first, end = levels[level] * num_kv_heads, levels[level + 1] * num_kv_heads
+    tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
+    for level in range(tasks.shape[0] - 1):
         for worker in numba.prange(num_workers):
             configure(_TILE_SHAPES)
             attend_tiles(
-                first + worker, end, num_workers, tiles, num_blocks, dim,
+                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 amx_products.can_stay, amx_products.source_of, amx_products.pack_values,
                 amx_products.multiply_keys, amx_products.multiply_values,
@@ -223,15 +212,11 @@ def _attend_in_pairs(
     out: Any,
 ) -> None:
     """Attend level by level, in pairs of bfloat16."""
-    tiles, levels, most_tokens = cut_tiles(work.groups, tile_tokens)
-    num_kv_heads = keys.blocks.shape[1]
-    most_rows = most_tokens * (q.shape[1] // num_kv_heads)
-    num_blocks = (most_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for level in range(levels.shape[0] - 1):
-        first, end = levels[level] * num_kv_heads, levels[level + 1] * num_kv_heads
+    tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
+    for level in range(tasks.shape[0] - 1):
         for worker in numba.prange(num_workers):
             attend_tiles(
-                first + worker, end, num_workers, tiles, num_blocks, dim,
+                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 pair_products.can_stay, pair_products.source_of, pair_products.pack_values,
                 pair_products.multiply_keys, pair_products.multiply_values,
@@ -253,15 +238,11 @@ def _attend_in_floats(
     out: Any,
 ) -> None:
     """Attend level by level, in float32."""
-    tiles, levels, most_tokens = cut_tiles(work.groups, tile_tokens)
-    num_kv_heads = keys.blocks.shape[1]
-    most_rows = most_tokens * (q.shape[1] // num_kv_heads)
-    num_blocks = (most_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for level in range(levels.shape[0] - 1):
-        first, end = levels[level] * num_kv_heads, levels[level + 1] * num_kv_heads
+    tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
+    for level in range(tasks.shape[0] - 1):
         for worker in numba.prange(num_workers):
             attend_tiles(
-                first + worker, end, num_workers, tiles, num_blocks, dim,
+                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
                 float_products.can_stay, float_products.source_of, float_products.pack_values,
                 float_products.multiply_keys, float_products.multiply_values,

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedrun.kernels.attention_inputs import Softmax
+from pagedrun.kernels.attention_inputs import PrefixState, Softmax
+from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import part, serial_kernel
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E
@@ -78,6 +79,14 @@ class State(NamedTuple):
     peaks: Any
     sums: Any
     totals: Any
+
+    @classmethod
+    def of(cls, state: PrefixState | None) -> "State":
+        """Return the arrays of a state, without rows for None."""
+        if state is None:
+            nothing = np.empty((0, 0), np.float32)
+            return cls(nothing, nothing, np.empty((0, 0, 0), np.float32))
+        return cls(as_array(state.peaks), as_array(state.masses), as_array(state.totals))
 
 
 class Operands(NamedTuple):
@@ -238,6 +247,18 @@ def cut_tiles(groups: Any, num_tokens: Any) -> Any:
             most_tokens = max(most_tokens, tiles[tile, 2] - start)
             tile += 1
     return tiles, level_starts, most_tokens
+
+
+@part()
+def cut_tasks(q: Any, keys: Any, groups: Any, tile_tokens: Any) -> Any:
+    """Return tiles, the first task of each level, and the most blocks of a tile.
+
+    A task is a tile and a kv head.
+    """
+    tiles, levels, most_tokens = cut_tiles(groups, tile_tokens)
+    num_kv_heads = keys.blocks.shape[1]
+    most_rows = most_tokens * (q.shape[1] // num_kv_heads)
+    return tiles, levels * num_kv_heads, (most_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
 
 
 @serial_kernel
