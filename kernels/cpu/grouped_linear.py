@@ -23,32 +23,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import kernel, num_threads, part, spread
-from pagedrun.kernels.cpu.simd import block_product
-from pagedrun.kernels.cpu.simd.amx import (
-    configure,
-    dot_00,
-    dot_01,
-    dot_10,
-    dot_11,
-    load_00,
-    load_01,
-    load_10,
-    load_11,
-    load_a0,
-    load_a1,
-    load_b0,
-    load_b1,
-    release,
-    store_00,
-    store_01,
-    store_10,
-    store_11,
-    tile_shapes,
-    zero_00,
-    zero_01,
-    zero_10,
-    zero_11,
-)
+from pagedrun.kernels.cpu.simd import amx, block_product
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import load
 from pagedrun.kernels.cpu.simd.words import transpose_words, write_lanes
@@ -103,7 +78,7 @@ class PackedGroupedLinear:
             self._addresses,
             self._like,
             as_array(self._bias),
-            tile_shapes() if self._is_tiles else self._operand_like,
+            amx.tile_shapes() if self._is_tiles else self._operand_like,
             self._columns_of_part,
             self.in_features,
             blocks.experts,
@@ -383,7 +358,7 @@ def multiply_tiles(
         panel, start, stride = panel_operand(weights, column, num_columns, num_k, weight_like)
         width = min(PANEL, num_columns - column)
         target = part_of * num_columns + column
-        configure(shapes)
+        amx.configure(shapes)
         if first_blocks[used + 1] - first_blocks[used] <= FEW_BLOCKS:
             sums = _few_blocks(
                 panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
@@ -392,7 +367,7 @@ def multiply_tiles(
             sums = _many_blocks(
                 panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
             )
-        release()
+        amx.release()
         rows = aligned_floats(2 * ROWS * PANEL)
         for row in range(starts[used], ends[used], 2 * ROWS):
             _transpose_sums(sums, (row - starts[used]) // (2 * ROWS) * _PAIR, rows)
@@ -407,32 +382,26 @@ def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, la
     other = (last - 1 - first) * inputs.shape[1] * ROWS
     w, x = start, first * inputs.shape[1] * ROWS
     sums = aligned_floats(_PAIR)
-    zero_00()
-    zero_01()
-    zero_10()
-    zero_11()
+    amx.zero_sums()
     if other == 0:
         for _ in range(stride // STEP):
-            load_b0(inputs, x, 64)
-            load_a0(panel, w, 2 * stride)
-            load_a1(panel, w + ROWS * stride, 2 * stride)
-            dot_00()
-            dot_10()
+            amx.load_b0(inputs, x, 64)
+            amx.load_a0(panel, w, 2 * stride)
+            amx.load_a1(panel, w + ROWS * stride, 2 * stride)
+            amx.dot_00()
+            amx.dot_10()
             w += STEP
             x += _TILE
     else:
         for _ in range(stride // STEP):
-            load_b0(inputs, x, 64)
-            load_a0(panel, w, 2 * stride)
-            load_b1(inputs, x + other, 64)
-            load_a1(panel, w + ROWS * stride, 2 * stride)
-            dot_00()
-            dot_01()
-            dot_10()
-            dot_11()
+            amx.load_b0(inputs, x, 64)
+            amx.load_a0(panel, w, 2 * stride)
+            amx.load_b1(inputs, x + other, 64)
+            amx.load_a1(panel, w + ROWS * stride, 2 * stride)
+            amx.multiply_tiles()
             w += STEP
             x += _TILE
-    _store(sums, 0)
+    amx.store_tiles(sums, 0)
     return sums
 
 
@@ -455,29 +424,20 @@ def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, l
             x = (first + 2 * pair) * size + begin * _TILE
             y = min(first + 2 * pair + 1, last - 1) * size + begin * _TILE
             if begin == 0:
-                zero_00()
-                zero_01()
-                zero_10()
-                zero_11()
+                amx.zero_sums()
             else:
-                load_00(sums, pair * _PAIR, 64)
-                load_10(sums, pair * _PAIR + _TILE, 64)
-                load_01(sums, pair * _PAIR + 2 * _TILE, 64)
-                load_11(sums, pair * _PAIR + 3 * _TILE, 64)
+                amx.load_tiles(sums, pair * _PAIR)
             w = 0
             for _ in range(steps):
-                load_b0(inputs, x, 64)
-                load_a0(chunk, w, 64)
-                load_b1(inputs, y, 64)
-                load_a1(chunk, w + ROWS * STEP, 64)
-                dot_00()
-                dot_01()
-                dot_10()
-                dot_11()
+                amx.load_b0(inputs, x, 64)
+                amx.load_a0(chunk, w, 64)
+                amx.load_b1(inputs, y, 64)
+                amx.load_a1(chunk, w + ROWS * STEP, 64)
+                amx.multiply_tiles()
                 w += PANEL * STEP
                 x += _TILE
                 y += _TILE
-            _store(sums, pair * _PAIR)
+            amx.store_tiles(sums, pair * _PAIR)
     return sums
 
 
@@ -486,19 +446,10 @@ def _copy_chunk(panel: Any, start: Any, stride: Any, steps: Any, chunk: Any) -> 
     """Copy some steps of a panel, [steps, 32, 32]; tiles are quicker at it than vectors."""
     for step in range(steps):
         place = step * PANEL * STEP
-        load_00(panel, start + step * STEP, 2 * stride)
-        load_10(panel, start + step * STEP + ROWS * stride, 2 * stride)
-        store_00(chunk, place, 64)
-        store_10(chunk, place + ROWS * STEP, 64)
-
-
-@part()
-def _store(sums: Any, place: Any) -> None:
-    """Write the tiles of sums, [2 blocks, 2 halves of a panel, 16 columns, 16 rows]."""
-    store_00(sums, place, 64)
-    store_10(sums, place + _TILE, 64)
-    store_01(sums, place + 2 * _TILE, 64)
-    store_11(sums, place + 3 * _TILE, 64)
+        amx.load_00(panel, start + step * STEP, 2 * stride)
+        amx.load_10(panel, start + step * STEP + ROWS * stride, 2 * stride)
+        amx.store_00(chunk, place, 64)
+        amx.store_10(chunk, place + ROWS * STEP, 64)
 
 
 @part()

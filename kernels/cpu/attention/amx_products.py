@@ -11,28 +11,7 @@ from typing import Any
 
 from pagedrun.kernels.cpu.attention.partitions import readable
 from pagedrun.kernels.cpu.jit import EXACT, part
-from pagedrun.kernels.cpu.simd.amx import (
-    dot_00,
-    dot_01,
-    dot_10,
-    dot_11,
-    load_00,
-    load_01,
-    load_10,
-    load_11,
-    load_a0,
-    load_a1,
-    load_b0,
-    load_b1,
-    store_00,
-    store_01,
-    store_10,
-    store_11,
-    zero_00,
-    zero_01,
-    zero_10,
-    zero_11,
-)
+from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs, transpose_pairs
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -87,28 +66,25 @@ def multiply_keys(
     for tile in range(0, num_tokens // TILE_TOKENS, 2):
         a0, a1, b = places[tile], places[tile + 1], block * dim // 2 * _COLUMNS
         c = tile * TILE_TOKENS * _COLUMNS
-        zero_00()
-        zero_01()
-        zero_10()
-        zero_11()
+        amx.zero_sums()
         for _ in range(dim // _STEP):
-            load_b0(queries, b, _FLOATS_ROW)
-            load_a0(source, a0, 2 * stride)
-            load_a1(source, a1, 2 * stride)
-            dot_00()
-            dot_10()
+            amx.load_b0(queries, b, _FLOATS_ROW)
+            amx.load_a0(source, a0, 2 * stride)
+            amx.load_a1(source, a1, 2 * stride)
+            amx.dot_00()
+            amx.dot_10()
             if both:
-                load_b1(queries, b + 16, _FLOATS_ROW)
-                dot_01()
-                dot_11()
+                amx.load_b1(queries, b + 16, _FLOATS_ROW)
+                amx.dot_01()
+                amx.dot_11()
             a0 += _STEP
             a1 += _STEP
             b += _STEP // 2 * _COLUMNS
-        store_00(scores, c, _FLOATS_ROW)
-        store_10(scores, c + 16 * _COLUMNS, _FLOATS_ROW)
+        amx.store_00(scores, c, _FLOATS_ROW)
+        amx.store_10(scores, c + 16 * _COLUMNS, _FLOATS_ROW)
         if both:
-            store_01(scores, c + 16, _FLOATS_ROW)
-            store_11(scores, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+            amx.store_01(scores, c + 16, _FLOATS_ROW)
+            amx.store_11(scores, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
 
 
 @part()
@@ -124,29 +100,29 @@ def multiply_values(
     """Add the products of the first values with the weights to the totals of a block."""
     for d in range(0, dim, 32):
         c = (block * dim + d) * _COLUMNS
-        load_00(totals, c, _FLOATS_ROW)
-        load_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
+        amx.load_00(totals, c, _FLOATS_ROW)
+        amx.load_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
         if both:
-            load_01(totals, c + 16, _FLOATS_ROW)
-            load_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+            amx.load_01(totals, c + 16, _FLOATS_ROW)
+            amx.load_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
         a, b = d * PARTITION_TOKENS, 0
         for _ in range(num_tokens // _STEP):
-            load_b0(weights, b, _FLOATS_ROW)
-            load_a0(packed, a, 2 * PARTITION_TOKENS)
-            load_a1(packed, a + 16 * PARTITION_TOKENS, 2 * PARTITION_TOKENS)
-            dot_00()
-            dot_10()
+            amx.load_b0(weights, b, _FLOATS_ROW)
+            amx.load_a0(packed, a, 2 * PARTITION_TOKENS)
+            amx.load_a1(packed, a + 16 * PARTITION_TOKENS, 2 * PARTITION_TOKENS)
+            amx.dot_00()
+            amx.dot_10()
             if both:
-                load_b1(weights, b + 16, _FLOATS_ROW)
-                dot_01()
-                dot_11()
+                amx.load_b1(weights, b + 16, _FLOATS_ROW)
+                amx.dot_01()
+                amx.dot_11()
             a += _STEP
             b += _STEP // 2 * _COLUMNS
-        store_00(totals, c, _FLOATS_ROW)
-        store_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
+        amx.store_00(totals, c, _FLOATS_ROW)
+        amx.store_10(totals, c + 16 * _COLUMNS, _FLOATS_ROW)
         if both:
-            store_01(totals, c + 16, _FLOATS_ROW)
-            store_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
+            amx.store_01(totals, c + 16, _FLOATS_ROW)
+            amx.store_11(totals, c + 16 * _COLUMNS + 16, _FLOATS_ROW)
 
 
 @part(fastmath=EXACT)

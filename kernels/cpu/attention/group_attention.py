@@ -36,7 +36,7 @@ from pagedrun.kernels.cpu.attention.inputs import (
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, num_threads
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
-from pagedrun.kernels.cpu.simd.amx import configure, release, tile_shapes
+from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.kernel_set import KernelSet
 
 
@@ -124,7 +124,6 @@ def prefix_attention(
 
 MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
 TASKS_PER_THREAD = 4
-_TILE_SHAPES = tile_shapes()
 
 
 def attend_groups(
@@ -187,7 +186,7 @@ def _attend_on_tiles(
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
         for worker in numba.prange(num_workers):
-            configure(_TILE_SHAPES)
+            amx.configure(amx.FULL_TILES)
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
@@ -195,7 +194,7 @@ def _attend_on_tiles(
                 amx_products.multiply_keys, amx_products.multiply_values,
                 amx_products.power, amx_products.store_weights,
             )  # fmt: skip
-            release()
+            amx.release()
 
 
 @kernel

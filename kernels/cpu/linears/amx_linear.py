@@ -26,31 +26,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, part, spread
 from pagedrun.kernels.cpu.linears.epilogue import sums_for, write_block
-from pagedrun.kernels.cpu.simd.amx import (
-    configure,
-    dot_00,
-    dot_01,
-    dot_10,
-    dot_11,
-    load_00,
-    load_01,
-    load_10,
-    load_11,
-    load_a0,
-    load_a1,
-    load_b0,
-    load_b1,
-    release,
-    store_00,
-    store_01,
-    store_10,
-    store_11,
-    tile_shapes,
-    zero_00,
-    zero_01,
-    zero_10,
-    zero_11,
-)
+from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, prefetch_lines
 
 PANEL = 32  # rows or columns of a step
@@ -86,7 +62,6 @@ class TileLinear:
         self._bias = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
         if bias is not None:
             self._bias[: self.out_features] = bias.float().numpy()
-        self._shapes = tile_shapes()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] bfloat16 to [num_rows, out_features] bfloat16."""
@@ -95,7 +70,7 @@ class TileLinear:
         spread(x.numel())
         rows = _packed_rows(as_array(x.contiguous()), self._weights.shape[1])
         spread(self._weights.size)
-        multiply_tiles(rows, self._weights, self._bias, self._shapes, as_array(out))
+        multiply_tiles(rows, self._weights, self._bias, as_array(out))
         return out
 
 
@@ -141,13 +116,13 @@ def _pack_rows(x: Any, packed: Any) -> None:
 
 
 @kernel
-def multiply_tiles(rows: Any, weights: Any, epilogue: Any, shapes: Any, out: Any) -> None:
+def multiply_tiles(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
     """Multiply packed rows with packed weights, of the kind that the `epilogue` is for."""
     num_panels, num_steps = weights.shape[:2]
     few = rows.shape[0] <= FEW_PANELS and rows.shape[0] * num_steps <= FEW_STEPS
     few = few or rows.shape[0] == 1
     for task in numba.prange((num_panels + COLUMN_PANELS - 1) // COLUMN_PANELS):
-        configure(shapes)
+        amx.configure(amx.FULL_TILES)
         first = task * COLUMN_PANELS
         last = min(num_panels, first + COLUMN_PANELS)
         if few:
@@ -156,7 +131,7 @@ def multiply_tiles(rows: Any, weights: Any, epilogue: Any, shapes: Any, out: Any
             for panel in range(0, rows.shape[0], PANELS_AT_ONCE):
                 end = min(rows.shape[0], panel + PANELS_AT_ONCE)
                 _multiply_panels(rows, weights, epilogue, first, last, panel, end, out)
-        release()
+        amx.release()
 
 
 @part()
@@ -176,45 +151,45 @@ def _multiply_few_panels(
         for panel in range(num_panels):
             w, r = column * num_steps * _WEIGHTS_STEP, panel * num_steps * _ROWS_STEP
             asked = w + panel * num_steps * (_WEIGHTS_STEP // shares) + ahead
-            zero_00()
-            zero_01()
+            amx.zero_00()
+            amx.zero_01()
             if out.shape[0] - panel * PANEL > 16:
-                zero_10()
-                zero_11()
+                amx.zero_10()
+                amx.zero_11()
                 for _ in range(num_steps):
-                    load_b0(weights, w, 64)
-                    load_a0(rows, r, 64)
-                    load_b1(weights, w + 256, 64)
-                    load_a1(rows, r + 512, 64)
+                    amx.load_b0(weights, w, 64)
+                    amx.load_a0(rows, r, 64)
+                    amx.load_b1(weights, w + 256, 64)
+                    amx.load_a1(rows, r + 512, 64)
                     if shares == 1:
                         _prefetch_step(weights, asked)
                     else:
                         _prefetch_tile_to_l2(weights, asked)
-                    dot_00(sums)
-                    dot_01(sums)
-                    dot_10(sums)
-                    dot_11(sums)
+                    amx.dot_00(sums)
+                    amx.dot_01(sums)
+                    amx.dot_10(sums)
+                    amx.dot_11(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
                     asked += _WEIGHTS_STEP // shares
-                store_10(sums, 512, 128)
-                store_11(sums, 528, 128)
+                amx.store_10(sums, 512, 128)
+                amx.store_11(sums, 528, 128)
             else:
                 for _ in range(num_steps):
-                    load_b0(weights, w, 64)
-                    load_a0(rows, r, 64)
-                    load_b1(weights, w + 256, 64)
+                    amx.load_b0(weights, w, 64)
+                    amx.load_a0(rows, r, 64)
+                    amx.load_b1(weights, w + 256, 64)
                     if shares == 1:
                         _prefetch_step(weights, asked)
                     else:
                         _prefetch_tile_to_l2(weights, asked)
-                    dot_00(sums)
-                    dot_01(sums)
+                    amx.dot_00(sums)
+                    amx.dot_01(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
                     asked += _WEIGHTS_STEP // shares
-            store_00(sums, 0, 128)
-            store_01(sums, 16, 128)
+            amx.store_00(sums, 0, 128)
+            amx.store_01(sums, 16, 128)
             write_block(sums, 0, PANEL, epilogue, panel * PANEL, column * PANEL, out)
 
 
@@ -232,36 +207,27 @@ def _multiply_panels(
             for i in range(num_panels):
                 place = ((column - first) * num_panels + i) * _SUMS
                 if start == 0:
-                    zero_00()
-                    zero_01()
-                    zero_10()
-                    zero_11()
+                    amx.zero_sums()
                 else:
-                    load_00(sums, place, 128)
-                    load_01(sums, place + 16, 128)
-                    load_10(sums, place + 512, 128)
-                    load_11(sums, place + 528, 128)
+                    amx.load_sums(sums, place)
                 w, r = chunk, ((panel + i) * num_steps + start) * _ROWS_STEP
                 for _ in range(stop - start):
-                    load_b0(weights, w, 64)
-                    load_a0(rows, r, 64)
-                    load_b1(weights, w + 256, 64)
-                    load_a1(rows, r + 512, 64)
-                    dot_00(sums)
+                    amx.load_b0(weights, w, 64)
+                    amx.load_a0(rows, r, 64)
+                    amx.load_b1(weights, w + 256, 64)
+                    amx.load_a1(rows, r + 512, 64)
+                    amx.dot_00(sums)
                     # The same chunk of the next columns, spread over the first panels of rows.
                     if i < 4:
                         _prefetch_half_to_l2(weights, w + num_steps * _WEIGHTS_STEP + i * 128)
                     _prefetch_tile(rows, r + _ROWS_STEP)
-                    dot_01(sums)
-                    dot_10(sums)
+                    amx.dot_01(sums)
+                    amx.dot_10(sums)
                     _prefetch_tile(rows, r + _ROWS_STEP + 512)
-                    dot_11(sums)
+                    amx.dot_11(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
-                store_00(sums, place, 128)
-                store_01(sums, place + 16, 128)
-                store_10(sums, place + 512, 128)
-                store_11(sums, place + 528, 128)
+                amx.store_sums(sums, place)
     for i in range(num_panels):
         for column in range(first, last):
             place = ((column - first) * num_panels + i) * _SUMS

@@ -18,7 +18,6 @@ from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, write_block
 from pagedrun.kernels.cpu.linears.linear import PANEL_COLUMNS, pack_panels
-from pagedrun.kernels.cpu.simd.amx import tile_shapes
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import splat
@@ -67,7 +66,6 @@ class Int8Tiles:
         self._weights = aligned_empty((num_panels, num_steps, 2, 16, 16), np.uint32)
         _pack_tiles(codes, self._weights.view(np.int8))
         self._columns, self._bias = columns, bias
-        self._shapes = tile_shapes()
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """x: [num_rows, in_features], out: [num_rows, out_features], of one dtype."""
@@ -76,7 +74,7 @@ class Int8Tiles:
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
         spread(self._weights.size)
         epilogue = Scales(scales, self._columns, self._bias)
-        multiply_tiles(rows, self._weights, epilogue, self._shapes, as_array(out))
+        multiply_tiles(rows, self._weights, epilogue, as_array(out))
 
 
 class Int8Words:

@@ -25,30 +25,7 @@ from pagedrun.kernels.cpu.quantized.unpack import (
     second_numbers,
     unpack_step,
 )
-from pagedrun.kernels.cpu.simd.amx import (
-    configure,
-    dot_00,
-    dot_01,
-    dot_10,
-    dot_11,
-    load_00,
-    load_01,
-    load_10,
-    load_11,
-    load_a0,
-    load_a1,
-    load_b0,
-    load_b1,
-    release,
-    store_00,
-    store_01,
-    store_10,
-    store_11,
-    zero_00,
-    zero_01,
-    zero_10,
-    zero_11,
-)
+from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import (
     aligned_empty,
     aligned_floats,
@@ -82,7 +59,7 @@ def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -
     num_panels = (out.shape[1] + PANEL - 1) // PANEL
     num_pairs = (min(inputs.shape[0], BLOCKS_AT_ONCE) + 1) // 2
     for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
-        configure(shapes)
+        amx.configure(shapes)
         memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
         numbers = memory.ctypes.data
         tables = numbers + NUMBER_BYTES
@@ -102,7 +79,7 @@ def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -
                     row = (block + 2 * pair) * ROWS
                     num_blocks = min(2, end - block - 2 * pair)
                     _write(sums, pair * _PAIR, num_blocks, rows, bias, row, panel, out)
-        release()
+        amx.release()
         memory[0] = 0  # Numba frees an array behind its last use, and knows of none by address
 
 
@@ -118,10 +95,7 @@ def _few_blocks(
     codes = weight.codes + panel * num_steps * step_bytes
     above = weight.above + panel * num_steps * above_bytes
     second = second_numbers(weight, numbers)
-    zero_00()
-    zero_01()
-    zero_10()
-    zero_11()
+    amx.zero_sums()
     left = begin_group(weight, panel, 0, numbers, tables)
     unpack_step(kind, codes, above, numbers, second, tables, target)
     for step in range(num_steps):
@@ -137,16 +111,16 @@ def _few_blocks(
             other_half = target + (step + 1) % 2 * _STEP_BYTES
             unpack_step(kind, codes, above, numbers, second, tables, other_half)
         w, x = step % 2 * _STEP_BYTES // 4, step * ROWS * width
-        load_b0(inputs, x, 4 * width)
-        load_a0(steps, w, 64)
-        load_a1(steps, w + _TILE, 64)
-        dot_00()
-        dot_10()
+        amx.load_b0(inputs, x, 4 * width)
+        amx.load_a0(steps, w, 64)
+        amx.load_a1(steps, w + _TILE, 64)
+        amx.dot_00()
+        amx.dot_10()
         if other > 0:
-            load_b1(inputs, x + other, 64)
-            dot_01()
-            dot_11()
-    _store(sums, 0)
+            amx.load_b1(inputs, x + other, 64)
+            amx.dot_01()
+            amx.dot_11()
+    amx.store_tiles(sums, 0)
 
 
 @part()
@@ -189,40 +163,25 @@ def _many_blocks(
             y = min(first + 2 * pair + 1, last - 1) * size + begin * _TILE
             place = pair * _PAIR
             if begin == 0:
-                zero_00()
-                zero_01()
-                zero_10()
-                zero_11()
+                amx.zero_sums()
             else:
-                load_00(sums, place, 64)
-                load_10(sums, place + _TILE, 64)
-                load_01(sums, place + 2 * _TILE, 64)
-                load_11(sums, place + 3 * _TILE, 64)
+                amx.load_tiles(sums, place)
             w = 0
             for _ in range(steps):
-                load_b0(inputs, x, 64)
-                load_a0(chunk, w, 64)
-                load_b1(inputs, y, 64)
-                load_a1(chunk, w + _TILE, 64)
-                dot_00()
+                amx.load_b0(inputs, x, 64)
+                amx.load_a0(chunk, w, 64)
+                amx.load_b1(inputs, y, 64)
+                amx.load_a1(chunk, w + _TILE, 64)
+                amx.dot_00()
                 _prefetch_tile(inputs, x + _TILE)
-                dot_01()
-                dot_10()
+                amx.dot_01()
+                amx.dot_10()
                 _prefetch_tile(inputs, y + _TILE)
-                dot_11()
+                amx.dot_11()
                 w += _STEP_BYTES // 4
                 x += _TILE
                 y += _TILE
-            _store(sums, place)
-
-
-@part()
-def _store(sums: Any, place: Any) -> None:
-    """Write the tiles of sums, [2 blocks, 2 halves of a panel, 16 columns, 16 rows]."""
-    store_00(sums, place, 64)
-    store_10(sums, place + _TILE, 64)
-    store_01(sums, place + 2 * _TILE, 64)
-    store_11(sums, place + 3 * _TILE, 64)
+            amx.store_tiles(sums, place)
 
 
 @part()

@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from pagedrun.kernels.cpu.jit import part
 from pagedrun.kernels.cpu.simd.arrays import INT8, element_pointer
 
 TILE_ROWS = 16
@@ -129,3 +130,59 @@ store_00, store_01, store_10, store_11 = (_move(tile, "tilestored64") for tile i
 dot_00, dot_01, dot_10, dot_11 = (
     _dot(2 * row + column, 4 + row, 6 + column) for row in (0, 1) for column in (0, 1)
 )
+
+FULL_TILES = tile_shapes()
+
+
+@part()
+def zero_sums() -> None:
+    """Fill the tiles of sums with zeros."""
+    zero_00()
+    zero_01()
+    zero_10()
+    zero_11()
+
+
+@part()
+def load_sums(sums: Any, start: Any) -> None:
+    """Load the tiles of sums from rows of 32, [32, 32]."""
+    load_00(sums, start, 128)
+    load_01(sums, start + 16, 128)
+    load_10(sums, start + 512, 128)
+    load_11(sums, start + 528, 128)
+
+
+@part()
+def store_sums(sums: Any, start: Any) -> None:
+    """Store the tiles of sums in rows of 32, [32, 32]."""
+    store_00(sums, start, 128)
+    store_01(sums, start + 16, 128)
+    store_10(sums, start + 512, 128)
+    store_11(sums, start + 528, 128)
+
+
+@part()
+def load_tiles(sums: Any, start: Any) -> None:
+    """Load the tiles of sums one after the other, [2 columns, 2 rows, 16, 16]."""
+    load_00(sums, start, 64)
+    load_10(sums, start + 256, 64)
+    load_01(sums, start + 512, 64)
+    load_11(sums, start + 768, 64)
+
+
+@part()
+def store_tiles(sums: Any, start: Any) -> None:
+    """Store the tiles of sums one after the other, [2 columns, 2 rows, 16, 16]."""
+    store_00(sums, start, 64)
+    store_10(sums, start + 256, 64)
+    store_01(sums, start + 512, 64)
+    store_11(sums, start + 768, 64)
+
+
+@part()
+def multiply_tiles() -> None:
+    """Add the products of both tiles of A with both of B to the sums, in bfloat16."""
+    dot_00()
+    dot_01()
+    dot_10()
+    dot_11()
