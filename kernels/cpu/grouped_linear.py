@@ -78,7 +78,7 @@ class PackedGroupedLinear:
             self._addresses,
             self._like,
             as_array(self._bias),
-            amx.tile_shapes() if self._is_tiles else self._operand_like,
+            amx.FULL_TILES if self._is_tiles else self._operand_like,
             self._columns_of_part,
             self.in_features,
             blocks.experts,
@@ -398,7 +398,7 @@ def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, la
             amx.load_a0(panel, w, 2 * stride)
             amx.load_b1(inputs, x + other, 64)
             amx.load_a1(panel, w + ROWS * stride, 2 * stride)
-            amx.multiply_tiles()
+            amx.dot_tiles()
             w += STEP
             x += _TILE
     amx.store_tiles(sums, 0)
@@ -433,7 +433,7 @@ def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, l
                 amx.load_a0(chunk, w, 64)
                 amx.load_b1(inputs, y, 64)
                 amx.load_a1(chunk, w + ROWS * STEP, 64)
-                amx.multiply_tiles()
+                amx.dot_tiles()
                 w += PANEL * STEP
                 x += _TILE
                 y += _TILE

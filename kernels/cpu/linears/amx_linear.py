@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, part, spread
-from pagedrun.kernels.cpu.linears.epilogue import sums_for, write_block
+from pagedrun.kernels.cpu.linears.epilogue import padded_bias, sums_for, write_block
 from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, prefetch_lines
 
@@ -59,9 +59,7 @@ class TileLinear:
         num_panels = -(-self.out_features // PANEL)
         self._weights = aligned_empty((num_panels, num_steps, 2, 16, 16), np.uint32)
         _pack_weights(as_array(weight.contiguous()), self._weights)
-        self._bias = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
-        if bias is not None:
-            self._bias[: self.out_features] = bias.float().numpy()
+        self._bias = padded_bias(bias, num_panels * PANEL)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] bfloat16 to [num_rows, out_features] bfloat16."""

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 from numba.extending import overload
+from numpy.typing import NDArray
+from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import from_float32
 from pagedrun.kernels.cpu.jit import EXACT, part
@@ -26,6 +28,15 @@ class Scales(NamedTuple):
     rows: Any
     columns: Any
     bias: Any
+
+
+def padded_bias(bias: Tensor | None, num_columns: int) -> NDArray[np.float32]:
+    """Return a bias as float32 with zeros up to `num_columns`; empty for None."""
+    if bias is None:
+        return np.empty(0, np.float32)
+    padded = np.zeros(num_columns, np.float32)
+    padded[: len(bias)] = bias.float().numpy()
+    return padded
 
 
 @part()

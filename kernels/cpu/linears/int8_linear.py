@@ -16,7 +16,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
-from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, write_block
+from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
 from pagedrun.kernels.cpu.linears.linear import PANEL_COLUMNS, pack_panels
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
@@ -134,11 +134,10 @@ class Int8Linear:
         num_columns = -(-self.out_features // COLUMNS) * COLUMNS
         columns = np.zeros(num_columns, np.float32)
         columns[: self.out_features] = scales.numpy()
-        added = np.zeros(0 if bias is None else num_columns, np.float32)
-        if bias is not None:
-            added[: self.out_features] = bias.float().numpy()
         multiply = products or _fastest_products(KernelSet.usable(kernel_set))
-        self._multiply = multiply(codes.contiguous().numpy(), columns, added)
+        self._multiply = multiply(
+            codes.contiguous().numpy(), columns, padded_bias(bias, num_columns)
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""

@@ -17,7 +17,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import kernel, spread
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
-from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.linears.epilogue import padded_bias, write_block
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
@@ -77,9 +77,7 @@ class ChainLinear:
         num_panels = -(-self.out_features // PANEL_COLUMNS)
         self._weights = aligned_empty((num_panels, in_features, PANEL_COLUMNS), source.dtype)
         pack_panels(source, self._weights)
-        self._bias = np.zeros(0 if bias is None else num_panels * PANEL_COLUMNS, np.float32)
-        if bias is not None:
-            self._bias[: self.out_features] = bias.float().numpy()
+        self._bias = padded_bias(bias, num_panels * PANEL_COLUMNS)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import spread
+from pagedrun.kernels.cpu.linears.epilogue import padded_bias
 from pagedrun.kernels.cpu.quantized.amx_product import (
     NARROW_ROWS,
     ROWS,
@@ -48,10 +49,7 @@ class QuantizedLinear:
     ) -> None:
         self.out_features, self.in_features = weight.out_features, weight.in_features
         self.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
-        num_panels = -(-self.out_features // PANEL)
-        added = np.zeros(0 if bias is None else num_panels * PANEL, np.float32)
-        if bias is not None:
-            added[: self.out_features] = bias.float().numpy()
+        added = padded_bias(bias, -(-self.out_features // PANEL) * PANEL)
         is_tiles = KernelSet.usable(kernel_set) is KernelSet.AMX
         self._multiply = (TileProducts if is_tiles else PairProducts)(weight, added)
 

@@ -180,7 +180,7 @@ def store_tiles(sums: Any, start: Any) -> None:
 
 
 @part()
-def multiply_tiles() -> None:
+def dot_tiles() -> None:
     """Add the products of both tiles of A with both of B to the sums, in bfloat16."""
     dot_00()
     dot_01()
