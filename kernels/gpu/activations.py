@@ -1,4 +1,4 @@
-"""Gated activations of feed-forward layers (Llama, Gemma, gpt-oss); the gate after attention.
+"""Gated activations of feed-forward layers (Llama, Gemma, gpt-oss), and the gate after attention.
 
 A program computes one tile of one row.
 """
@@ -14,81 +14,33 @@ _NUM_WARPS = 4
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return `silu(gate) * up`, float32 inside, rounded once; see the reference."""
-    assert gate_up.stride(1) == 1, "rows are read in one piece"
-    num_tokens, size = len(gate_up), gate_up.shape[1] // 2
-    out = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
-    if num_tokens:
-        grid = (num_tokens, triton.cdiv(size, _TILE))
-        _silu_mul[grid](
-            gate_up,
-            out,
-            gate_up.stride(0),
-            size,
-            TILE=_TILE,
-            num_warps=_NUM_WARPS,
-            enable_fp_fusion=False,
-        )
-    return out
-
-
-@triton.jit
-def _silu_mul(gate_up, out, stride, size, TILE: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = columns < size
-    gate = tl.load(gate_up + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * stride + size + columns, mask=inside, other=0.0).to(tl.float32)
-    # exp of a very negative gate's opposite is infinity, and the quotient 0, as it should be.
-    activated = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out + row * size + columns, activated, mask=inside)
+    return _gated(gate_up, "silu")
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """Return `gelu(gate) * up`, float32 inside, rounded once; see the reference."""
-    assert gate_up.stride(1) == 1, "rows are read in one piece"
-    num_tokens, size = len(gate_up), gate_up.shape[1] // 2
-    out = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
-    if num_tokens:
-        grid = (num_tokens, triton.cdiv(size, _TILE))
-        _gelu_tanh_mul[grid](
-            gate_up,
-            out,
-            gate_up.stride(0),
-            size,
-            TILE=_TILE,
-            num_warps=_NUM_WARPS,
-            enable_fp_fusion=False,
-        )
-    return out
-
-
-@triton.jit
-def _gelu_tanh_mul(gate_up, out, stride, size, TILE: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = columns < size
-    gate = tl.load(gate_up + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * stride + size + columns, mask=inside, other=0.0).to(tl.float32)
-    # gelu(x) is x times the sigmoid of 2 sqrt(2 / pi) (x + 0.044715 x³).
-    power = -1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-    activated = gate / (1.0 + tl.exp(power)) * up
-    tl.store(out + row * size + columns, activated, mask=inside)
+    return _gated(gate_up, "gelu_tanh")
 
 
 def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:
     """Return `(up + 1) * gate * sigmoid(alpha * gate)`, float32 inside; see the reference."""
+    return _gated(gate_up, "clipped_swiglu", limit, alpha)
+
+
+def _gated(gate_up: Tensor, kind: str, limit: float = 0.0, alpha: float = 0.0) -> Tensor:
     assert gate_up.stride(1) == 1, "rows are read in one piece"
     num_tokens, size = len(gate_up), gate_up.shape[1] // 2
     out = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     if num_tokens:
         grid = (num_tokens, triton.cdiv(size, _TILE))
-        _clipped_swiglu[grid](
+        _gated_activation[grid](
             gate_up,
             out,
             limit,
             alpha,
             gate_up.stride(0),
             size,
+            KIND=kind,
             TILE=_TILE,
             num_warps=_NUM_WARPS,
             enable_fp_fusion=False,
@@ -97,21 +49,28 @@ def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:
 
 
 @triton.jit
-def _clipped_swiglu(gate_up, out, limit, alpha, stride, size, TILE: tl.constexpr):
+def _gated_activation(
+    gate_up, out, limit, alpha, stride, size, KIND: tl.constexpr, TILE: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = columns < size
     gate = tl.load(gate_up + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * stride + size + columns, mask=inside, other=0.0).to(tl.float32)
-    # Not minimum and maximum: a NaN, which no comparison holds for, stays.
-    gate = tl.where(gate > limit, limit, gate)
-    up = tl.where(up > limit, limit, up)
-    up = tl.where(up < -limit, -limit, up)
-    activated = (up + 1.0) * (gate / (1.0 + tl.exp(-alpha * gate)))
+    if KIND == "silu":
+        # For a very negative gate, exp is infinity and the quotient 0, as it should be.
+        activated = gate / (1.0 + tl.exp(-gate)) * up
+    elif KIND == "gelu_tanh":
+        # gelu(x) is x times the sigmoid of 2 sqrt(2 / pi) (x + 0.044715 x³).
+        power = -1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        activated = gate / (1.0 + tl.exp(power)) * up
+    else:
+        # Not minimum and maximum: a NaN compares false with everything, and stays.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, up)
+        up = tl.where(up < -limit, -limit, up)
+        activated = (up + 1.0) * (gate / (1.0 + tl.exp(-alpha * gate)))
     tl.store(out + row * size + columns, activated, mask=inside)
-
-
-_GATE_TILE = 1024  # elements of x and of the gate in each program: two loads of 16 bytes a thread
 
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
@@ -119,7 +78,7 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     assert x.stride(1) == gate.stride(1) == 1, "rows are read in one piece"
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if len(x):
-        grid = (len(x), triton.cdiv(x.shape[1], _GATE_TILE))
+        grid = (len(x), triton.cdiv(x.shape[1], _TILE))
         _sigmoid_mul[grid](
             x,
             gate,
@@ -127,7 +86,7 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
             x.stride(0),
             gate.stride(0),
             x.shape[1],
-            TILE=_GATE_TILE,
+            TILE=_TILE,
             num_warps=_NUM_WARPS,
             enable_fp_fusion=False,
         )

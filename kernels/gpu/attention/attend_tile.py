@@ -6,6 +6,7 @@ out to the last operation (`fma` where two fuse; launches turn other fusion off)
 kernels that merge the same states in the same order get the same bytes.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,19 @@ from torch import Tensor
 
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.matrix_product import INTERPRETED, multiply
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Launch constants of an attention kernel: rows of queries and keys in one step of a program.
+
+    rows: 16 for decoding, where they are the heads of a group.
+    """
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
 
 
 @triton.jit

@@ -14,7 +14,6 @@ Values derived from the width of the block tables, which grows as a run goes on,
 specialized: a kernel would be compiled anew for widths that 16 divides.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
+    AttentionTile,
     add_sinks,
     attend_tile,
     empty_state,
@@ -48,32 +48,23 @@ PROGRAMS_PER_PROCESSOR = 4
 STATES_AHEAD = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeTile:
-    """How one program of decode attention walks: tile is in tokens."""
-
-    tile: int
-    num_warps: int
-    num_stages: int
-
-
 def decode_tile(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
-) -> DecodeTile:
+) -> AttentionTile:
     """Return the tile for queries and caches of a dtype: some are on their way all the time."""
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return DecodeTile(16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
+        return AttentionTile(16, 16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
     is_quantised = cache_dtype.itemsize == 1
     if on.backend == "hip":
-        return DecodeTile(16 if is_quantised and width > MAX_SINGLE_PASS_DIM else 32, 4, 1)
+        return AttentionTile(16, 16 if is_quantised and width > MAX_SINGLE_PASS_DIM else 32, 4, 1)
     if width > MAX_SINGLE_PASS_DIM:
-        return DecodeTile(16 if is_quantised else 32, 8, 3)
+        return AttentionTile(16, 16 if is_quantised else 32, 8, 3)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     tile = 32 if width > 128 else 64
     if is_quantised:  # registers hold the tile twice, as it is and as it is multiplied
-        return DecodeTile(min(64, 4096 // width), 4, 3)
-    return DecodeTile(tile, 4, 3 if on.matrix_unit == "mma" else 5)
+        return AttentionTile(16, min(64, 4096 // width), 4, 3)
+    return AttentionTile(16, tile, 4, 3 if on.matrix_unit == "mma" else 5)
 
 
 def decode_attention(
@@ -236,21 +227,21 @@ def _constants(
 ) -> dict[str, Any]:
     """Return the compile-time arguments that both forms share."""
     head_dim, group = q.shape[2], q.shape[1] // key_cache.shape[1]
-    table = decode_tile(head_dim, q.dtype, key_cache.dtype, on)
+    tile = decode_tile(head_dim, q.dtype, key_cache.dtype, on)
     return {
         "GROUP": group,
         "NUM_ROWS": max(16, triton.next_power_of_2(group)),
         "HEAD_DIM": head_dim,
         "WIDTH": triton.next_power_of_2(head_dim),
         "BLOCK_SIZE": key_cache.shape[2],
-        "TILE": table.tile,
+        "TILE": tile.keys,
         "PARTITION": DECODE_PARTITION,
         "PREFIX_PARTITION": PARTITION_TOKENS,
         "HAS_PREFIX": prefix is not None,
         "HAS_WINDOW": window is not None,
         "HAS_SOFTCAP": softmax.softcap is not None,
-        "num_warps": table.num_warps,
-        "num_stages": table.num_stages,
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
         "enable_fp_fusion": False,
     }
 

@@ -10,7 +10,6 @@ A program finds its chunk and its rows in `chunk_starts` on the device, so that 
 the device. The grid follows from the shapes alone, and programs too many return.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
+    AttentionTile,
     add_sinks,
     bend_scores,
     empty_state,
@@ -35,16 +35,6 @@ from pagedrun.kernels.gpu.kv_cache import magnitude
 from pagedrun.kernels.gpu.matrix_product import multiply
 
 MAX_GROUP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillTile:
-    """Rows of queries and keys in one step of a program, and how many warps and stages it gets."""
-
-    num_rows: int
-    num_keys: int
-    num_warps: int
-    num_stages: int
 
 
 def prefill_attention(
@@ -70,7 +60,7 @@ def prefill_attention(
     on = chip.chip_of(q.device)
     rows_of_a_chunk = triton.cdiv(num_tokens, num_chunks) * group
     tile = prefill_tile(head_dim, group, q.dtype, scales is not None, rows_of_a_chunk, on)
-    tile_tokens = tile.num_rows // group
+    tile_tokens = tile.rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
         readable(layer.keys, on),
@@ -95,9 +85,9 @@ def prefill_attention(
         HEAD_DIM=head_dim,
         WIDTH=max(16, triton.next_power_of_2(head_dim)),
         BLOCK_SIZE=layer.block_size,
-        NUM_ROWS=tile.num_rows,
+        NUM_ROWS=tile.rows,
         TILE_TOKENS=tile_tokens,
-        NUM_KEYS=tile.num_keys,
+        NUM_KEYS=tile.keys,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         enable_fp_fusion=False,
@@ -112,7 +102,7 @@ def prefill_tile(
     is_quantised: bool,
     rows_of_a_chunk: int,
     on: Chip,
-) -> PrefillTile:
+) -> AttentionTile:
     """Return the tile of a chip for heads of this size, `group` of them to a kv head, and chunks of
     so many rows each.
 
@@ -127,23 +117,25 @@ def prefill_tile(
     is_uneven = group & (group - 1) != 0  # some rows of a tile are of no query
     if dtype == torch.float32:  # no tensor cores: registers hold what is multiplied
         num_warps = 4 if width > 256 and on.backend == "hip" else 8
-        return PrefillTile(32, 16 if width > 128 or is_uneven else 32, num_warps, 1)
+        return AttentionTile(32, 16 if width > 128 or is_uneven else 32, num_warps, 1)
     if width > 256:
         # With 99 KB there is room for one tile of keys and values.
         num_stages = 1 if on.shared_memory < 128 << 10 else 2
         return (
-            PrefillTile(32, 16, 4, 1) if on.backend == "hip" else PrefillTile(32, 32, 8, num_stages)
+            AttentionTile(32, 16, 4, 1)
+            if on.backend == "hip"
+            else AttentionTile(32, 32, 8, num_stages)
         )
     if on.backend == "hip":
-        return PrefillTile(64 if width > 128 else 128, 32, 4, 2)
+        return AttentionTile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
-        return PrefillTile(64, 32, 8, 2)
+        return AttentionTile(64, 32, 8, 2)
     if on.matrix_unit == "mma" and width == 128:
         # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
         # heads and of rows without a query take some too, and an sm_120 runs out of them anyway.
         needs_room = is_quantised or head_dim < width or is_uneven or on.arch == 120
-        return PrefillTile(64, 32, 4, 2) if needs_room else PrefillTile(128, 32, 8, 3)
-    return PrefillTile(64, 64, 4, 2) if is_small else PrefillTile(128, 64, 8, 3)
+        return AttentionTile(64, 32, 4, 2) if needs_room else AttentionTile(128, 32, 8, 3)
+    return AttentionTile(64, 64, 4, 2) if is_small else AttentionTile(128, 64, 8, 3)
 
 
 @triton.jit(do_not_specialize=["num_chunks", "table_stride"])

@@ -9,8 +9,6 @@ order. No state depends on the other rows of a tile, nor on how many they are.
 the memory that `prefix_room` reserves.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -21,6 +19,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs, KVLayer, PrefixGr
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
+    AttentionTile,
     attend_tile,
     empty_state,
     merge_states,
@@ -38,16 +37,6 @@ from pagedrun.kernels.gpu.chip import Chip
 PROGRAMS_PER_PROCESSOR = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixTile:
-    """Rows of the query matrix, and keys at a time."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
-
-
 def prefix_tile(
     rows: int,
     head_dim: int,
@@ -55,7 +44,7 @@ def prefix_tile(
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
     on: Chip,
-) -> PrefixTile:
+) -> AttentionTile:
     """Return the tile of `rows` matrix rows, one of `matrix_heights`.
 
     A chip has several heights only where they give a row the same bytes: by the same instruction,
@@ -64,19 +53,19 @@ def prefix_tile(
     """
     is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
     if head_dim > 256 and on.backend == "hip":
-        return PrefixTile(rows, 16, 4, 1)
+        return AttentionTile(rows, 16, 4, 1)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
-        return PrefixTile(rows, 16 if is_large else 32, 8, 2)
+        return AttentionTile(rows, 16 if is_large else 32, 8, 2)
     if on.backend == "hip":
-        return PrefixTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
+        return AttentionTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
     if is_large:
-        return PrefixTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
+        return AttentionTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
     if on.matrix_unit == "mma":  # with 99 KB, two programs fit on a processor so
         is_small = on.shared_memory < 128 << 10
-        return PrefixTile(rows, 32 if is_quantised or is_small else 64, rows // 16, 2)
+        return AttentionTile(rows, 32 if is_quantised or is_small else 64, rows // 16, 2)
     if rows == 64:  # leaves room for a second program on the processor
-        return PrefixTile(rows, 64, 4, 3 if block_size >= 64 else 2)
-    return PrefixTile(rows, 64, rows // 16, 5)
+        return AttentionTile(rows, 64, 4, 3 if block_size >= 64 else 2)
+    return AttentionTile(rows, 64, rows // 16, 5)
 
 
 def matrix_heights(

@@ -238,10 +238,10 @@ def test_few_rows_take_a_smaller_tile_with_the_same_keys(
     few, many = (
         prefill_tile(head_dim, group, dtype, is_quantised, rows, chip) for rows in (4, 4096)
     )
-    assert few.num_keys == many.num_keys
-    assert MAX_GROUP <= few.num_rows <= many.num_rows
+    assert few.keys == many.keys
+    assert MAX_GROUP <= few.rows <= many.rows
     # Warps have as many rows each, so that a product is made by the same instructions.
-    assert few.num_rows * many.num_warps == many.num_rows * few.num_warps
+    assert few.rows * many.num_warps == many.rows * few.num_warps
 
 
 @every_pair(
