@@ -139,17 +139,18 @@ class PrefixResult:
 class PrefixState(PrefixResult):
     """Attention of query rows over their first partitions, to be continued.
 
-    For each row and head the softmax so far: `peaks` the largest score (scaled, and bent where
-    there is a cap) times log2(e), `masses` the sum of `2^(score - peak)`, `totals` the sum of
-    values with these weights. Rows without a prefix have peak -inf, mass 0 and total 0.
+    For each row and head the softmax so far: `max_scores` the largest score (scaled, and capped
+    where there is a cap) times log2(e), `sum_exps` the sum of `2^(score - max_score)`, `accs` the
+    sum of values with these weights. Rows without a prefix have -inf, 0 and 0.
 
-    peaks, masses: [num_rows, num_heads] float32. totals: [num_rows, num_heads, head_dim] float32.
+    max_scores, sum_exps: [num_rows, num_heads] float32. accs: [num_rows, num_heads, head_dim]
+    float32.
     num_partitions: [num_rows] int32, the partitions that are in it.
     """
 
-    peaks: Tensor
-    masses: Tensor
-    totals: Tensor
+    max_scores: Tensor
+    sum_exps: Tensor
+    accs: Tensor
     num_partitions: Tensor
 
 

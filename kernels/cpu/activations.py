@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
 
 
@@ -16,7 +16,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """Return `silu(gate) * up`, float32 inside, rounded once; see the reference."""
     num_tokens, width = gate_up.shape
     out = torch.empty((num_tokens, width // 2), dtype=gate_up.dtype)
-    spread(gate_up.numel())
+    choose_threads(gate_up.numel())
     _silu_mul(as_array(gate_up.contiguous()), as_array(out))
     return out
 
@@ -28,7 +28,7 @@ def _silu_mul(gate_up: Any, out: Any) -> None:
         _silu_mul_row(gate_up[token, :width], gate_up[token, width:], out[token])
 
 
-@part()
+@inlined()
 def _silu_mul_row(gates: Any, ups: Any, out: Any) -> None:
     for i in range(out.shape[0]):
         gate = to_float32(gates[i])
@@ -46,7 +46,7 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """Return `gelu(gate) * up`, float32 inside, rounded once; see the reference."""
     num_tokens, width = gate_up.shape
     out = torch.empty((num_tokens, width // 2), dtype=gate_up.dtype)
-    spread(gate_up.numel())
+    choose_threads(gate_up.numel())
     _gelu_tanh_mul(as_array(gate_up.contiguous()), as_array(out))
     return out
 
@@ -58,7 +58,7 @@ def _gelu_tanh_mul(gate_up: Any, out: Any) -> None:
         _gelu_tanh_mul_row(gate_up[token, :width], gate_up[token, width:], out[token])
 
 
-@part()
+@inlined()
 def _gelu_tanh_mul_row(gates: Any, ups: Any, out: Any) -> None:
     for i in range(out.shape[0]):
         gate = to_float32(gates[i])
@@ -71,7 +71,7 @@ def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:
     """Return `(up + 1) * gate * sigmoid(alpha * gate)`, float32 inside; see the reference."""
     num_tokens, width = gate_up.shape
     out = torch.empty((num_tokens, width // 2), dtype=gate_up.dtype)
-    spread(gate_up.numel())
+    choose_threads(gate_up.numel())
     _clipped_swiglu(
         as_array(gate_up.contiguous()),
         np.float32(limit),
@@ -90,7 +90,7 @@ def _clipped_swiglu(gate_up: Any, limit: Any, factor: Any, out: Any) -> None:
         )
 
 
-@part()
+@inlined()
 def _clipped_swiglu_row(gates: Any, ups: Any, limit: Any, factor: Any, out: Any) -> None:
     one = np.float32(1.0)
     for i in range(out.shape[0]):
@@ -106,7 +106,7 @@ def _clipped_swiglu_row(gates: Any, ups: Any, limit: Any, factor: Any, out: Any)
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     """Return `x * sigmoid(gate)`, float32 inside, rounded once; see the reference."""
     out = torch.empty(x.shape, dtype=x.dtype)
-    spread(x.numel())
+    choose_threads(x.numel())
     _sigmoid_mul(as_array(x.contiguous()), as_array(gate.contiguous()), as_array(out))
     return out
 
@@ -117,7 +117,7 @@ def _sigmoid_mul(x: Any, gate: Any, out: Any) -> None:
         _sigmoid_mul_row(x[token], gate[token], out[token])
 
 
-@part()
+@inlined()
 def _sigmoid_mul_row(x: Any, gate: Any, out: Any) -> None:
     for i in range(out.shape[0]):
         sigmoid = np.float32(1.0) / (np.float32(1.0) + exp2(-to_float32(gate[i]) * LOG2_E))

@@ -13,7 +13,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import inlined
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
@@ -43,7 +43,7 @@ def as_operand(element: Any, like: Any) -> Any:
     raise NotImplementedError("only compiled code calls this")
 
 
-def are_codes(array: Any) -> bool:
+def is_quantized(array: Any) -> bool:
     """Return whether an array, given by its Numba type, holds codes: int8, or bits of float8."""
     return array.dtype in (types.int8, types.uint8)
 
@@ -57,7 +57,7 @@ def _overload_to_float32(element: Any) -> Any:
     return lambda element: np.float32(element)
 
 
-@part()
+@inlined()
 def _from_float8(element: Any) -> Any:
     """Return the float32 of the bits of a float8_e4m3fn: exact, NaN included.
 
@@ -79,7 +79,7 @@ def _overload_from_float32(value: Any, like: Any) -> Any:
     return lambda value, like: value
 
 
-@part()
+@inlined()
 def _round_to_bfloat16(value: Any) -> Any:
     bits = np.float32(value).view(np.uint32)
     odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
@@ -97,6 +97,6 @@ def _overload_operand(element: Any, like: Any) -> Any:
     return lambda element, like: to_float32(element)
 
 
-@part()
+@inlined()
 def _upper_half(value: Any) -> Any:
     return np.uint16(np.uint32(np.float32(value).view(np.uint32) >> np.uint32(16)))

@@ -94,7 +94,7 @@ class RunKernels(NamedTuple):
                 *(f32, types.boolean, _array(model, 3)),
             ),
         )
-        if self._has_chains:
+        if self._has_fma_linears:
             panels = _array(model, 3)
             yield (
                 linear._multiply,
@@ -118,7 +118,7 @@ class RunKernels(NamedTuple):
         yield token_rows._first_rows, (_array(i32, 1), i64, i64)
 
     @property
-    def _has_chains(self) -> bool:
+    def _has_fma_linears(self) -> bool:
         """Whether linear layers are ours, as in bfloat16 on a processor without AVX-512."""
         has_tiles = self.kernel_set == KernelSet.AMX and self.dtype == "bfloat16"
         return not has_tiles and not onednn_linear.can_pack(getattr(torch, self.dtype))
@@ -142,7 +142,7 @@ class RunKernel(NamedTuple):
         self.dispatcher.compile(self.arguments)
 
     @property
-    def is_kept(self) -> bool | None:
+    def is_cached(self) -> bool | None:
         """Whether the machine code is on disk; None where there is no place for it."""
         try:
             cache = self.dispatcher._cache
@@ -152,7 +152,7 @@ class RunKernel(NamedTuple):
             return None
 
 
-class CompilingAhead:
+class AheadCompiler:
     """The kernels of `wanted` that are not on disk, compiled by processes that are begun here.
 
     They end with this process, whatever it ends by.
@@ -161,13 +161,13 @@ class CompilingAhead:
     def __init__(self, wanted: RunKernels) -> None:
         kernels = wanted.all()
         self._kernels = kernels
-        self._missing = deque(i for i, each in enumerate(kernels) if each.is_kept is False)
+        self._missing = deque(i for i, each in enumerate(kernels) if each.is_cached is False)
         self._threads: list[Thread] = []
         num_processes = min(num_threads() - 1, MAX_PROCESSES, len(self._missing) - 1)
         for _ in range(num_processes):
             process = start_child(_COMMAND)
             weakref.finalize(self, end_child, process)
-            thread = Thread(target=_hand_out, args=(process, wanted, self._missing), daemon=True)
+            thread = Thread(target=_feed, args=(process, wanted, self._missing), daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -185,13 +185,13 @@ class CompilingAhead:
 
 
 @contextmanager
-def compiling_told(on_compile: Callable[[], None]) -> Iterator[None]:
+def notify_compiling(on_compile: Callable[[], None]) -> Iterator[None]:
     """Call `on_compile` when Numba begins to compile, as it does with what is not on disk; once."""
-    with event.install_listener("numba:compile", _Told(on_compile)):
+    with event.install_listener("numba:compile", _CompileListener(on_compile)):
         yield
 
 
-class _Told(event.Listener):  # type: ignore[misc]
+class _CompileListener(event.Listener):  # type: ignore[misc]
     def __init__(self, on_compile: Callable[[], None]) -> None:
         self._on_compile: Callable[[], None] | None = on_compile
 
@@ -213,7 +213,7 @@ def _tuple(named: type, *elements: Any) -> Any:
     return types.BaseTuple.from_types(elements, named)
 
 
-def _hand_out(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deque[int]) -> None:
+def _feed(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deque[int]) -> None:
     """Give a process one kernel after the other; one that it does not finish is dropped."""
     assert process.stdin is not None
     assert process.stdout is not None

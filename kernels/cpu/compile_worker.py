@@ -1,4 +1,4 @@
-"""Worker process of `CompilingAhead`: compiles the kernels that it is told to, one a line.
+"""Worker process of `AheadCompiler`: compiles the kernels that it is told to, one a line.
 
 Reads the fields of a `RunKernels` as JSON, then one index into its kernels per line, and answers
 each with a line. Ends with its input, that is with the process that started it, even while it

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.kernels.op_values import Routing
@@ -21,7 +21,7 @@ def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
     num_chosen = choice.num_chosen
     experts = torch.empty(len(logits), num_chosen, dtype=torch.int64)
     weights = torch.empty(len(logits), num_chosen, dtype=torch.float32)
-    spread(logits.numel() * num_chosen)
+    choose_threads(logits.numel() * num_chosen)
     _route(
         as_array(logits.contiguous()),
         (_NO_CORRECTION if correction is None else correction).numpy(),
@@ -72,12 +72,12 @@ def _route(
         if not by_scores:
             _score(row, over_all, is_sigmoid, weights[token])
         if normalise:
-            _normalise(weights[token], sum_eps)
+            _normalize(weights[token], sum_eps)
         for rank in range(experts.shape[1]):
             weights[token, rank] *= scaling
 
 
-@part()
+@inlined()
 def _choose(keys: Any, chosen: Any) -> None:
     """Write the places of the largest keys; a NaN counts as larger than all numbers."""
     is_free = np.ones(keys.shape[0], np.bool_)
@@ -94,7 +94,7 @@ def _choose(keys: Any, chosen: Any) -> None:
         chosen[rank] = best
 
 
-@part()
+@inlined()
 def _leave_groups(keys: Any, num_groups: Any, num_chosen: Any) -> None:
     """Write -inf to the keys of all groups but those whose best two add up to most."""
     size = keys.shape[0] // num_groups
@@ -117,7 +117,7 @@ def _leave_groups(keys: Any, num_groups: Any, num_chosen: Any) -> None:
             keys[group * size : (group + 1) * size] = -np.inf
 
 
-@part()
+@inlined()
 def _score(row: Any, over_all: Any, is_sigmoid: Any, weights: Any) -> None:
     """Turn some or all of a row's logits into scores, in place."""
     one = np.float32(1.0)
@@ -134,8 +134,8 @@ def _score(row: Any, over_all: Any, is_sigmoid: Any, weights: Any) -> None:
             weights[rank] = exp2((weights[rank] - peak) * LOG2_E) / mass
 
 
-@part()
-def _normalise(weights: Any, eps: Any) -> None:
+@inlined()
+def _normalize(weights: Any, eps: Any) -> None:
     """Divide weights by their sum, and `eps`, in place."""
     total = np.float32(0.0)
     for weight in weights:
@@ -156,7 +156,7 @@ def combine_experts(
     num_tokens, size = len(rows), outputs.shape[1]
     out = torch.empty(num_tokens, size, dtype=outputs.dtype)
     nothing = outputs.new_empty(0, 0)
-    spread(rows.numel() * size)
+    choose_threads(rows.numel() * size)
     _combine(
         as_array(outputs),
         rows.numpy(),
@@ -187,7 +187,7 @@ def _combine(
             target[i] = from_float32(total[i], out)
 
 
-@part()
+@inlined()
 def _add(row: Any, factor: Any, total: Any) -> None:
     for i in range(total.shape[0]):
         total[i] += factor * to_float32(row[i])

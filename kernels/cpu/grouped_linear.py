@@ -4,7 +4,7 @@ Inputs lie in blocks of sixteen rows side by side. A weight is a row-major matri
 num_k] that a kernel knows by its address: it is never copied as a whole, so a mapped file stays
 where it is and the weight of an unused expert is not read. A panel is 32 outputs of a weight.
 
-Two ways to multiply, on any processor (`multiply_chains`) and on AMX tiles (`multiply_tiles`, where
+Two ways to multiply, on any processor (`multiply_fma`) and on AMX tiles (`multiply_tiles`, where
 the weight is the left operand: sixteen of its rows are a tile as they lie in a file). In both, each
 output is one chain over k in ascending order; see `pagedrun.kernels.cpu.linears.amx_linear`.
 """
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import kernel, num_threads, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
 from pagedrun.kernels.cpu.simd import amx, block_product
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import load
@@ -71,8 +71,8 @@ class PackedGroupedLinear:
             None if tokens is None else tokens.numpy(),
             pairs=self._is_pairs,
         )
-        spread(len(blocks.experts) * self.out_features * self.in_features)
-        multiply = multiply_tiles if self._is_tiles else multiply_chains
+        choose_threads(len(blocks.experts) * self.out_features * self.in_features)
+        multiply = multiply_tiles if self._is_tiles else multiply_fma
         multiply(
             num_threads(),
             self._addresses,
@@ -139,7 +139,7 @@ class ExpertBlocks:
         used = np.repeat(np.arange(len(experts)), num_blocks)
         first_rows = blocks.starts[used] + (np.arange(len(used)) - first_blocks[used]) * ROWS
         tokens = np.arange(starts[-1]) if tokens is None else tokens
-        spread(inputs.size)
+        choose_threads(inputs.size)
         pack = _pack_pairs if pairs else _pack_floats
         pack(x, tokens, first_rows, blocks.ends[used], inputs)
         return blocks
@@ -203,7 +203,7 @@ def _overload_panel_operand(
     return in_place
 
 
-@part()
+@inlined()
 def _copied(weights: Any, column: Any, num_columns: Any, num_k: Any, like: Any) -> Any:
     stride = (num_k + STEP - 1) // STEP * STEP
     panel = aligned_zeros(PANEL * stride, like.dtype)
@@ -215,7 +215,7 @@ def _copied(weights: Any, column: Any, num_columns: Any, num_k: Any, like: Any) 
     return panel, 0, stride
 
 
-@part()
+@inlined()
 def add_bias(
     rows: Any, num_rows: Any, num_columns: Any, bias: Any, expert: Any, column: Any
 ) -> None:
@@ -229,7 +229,7 @@ def add_bias(
             row[j] += to_float32(own[j])
 
 
-@part()
+@inlined()
 def write_rows(rows: Any, num_rows: Any, num_columns: Any, out: Any, row: Any, column: Any) -> None:
     """Write the first columns of rows [at least num_rows, 32] float32 to `out`, rounded."""
     for i in range(num_rows):
@@ -248,7 +248,7 @@ _multiply_block = block_product.block_product(_COLUMNS, 1)
 
 
 @kernel
-def multiply_chains(
+def multiply_fma(
     num_shares: Any,
     addresses: Any,
     weight_like: Any,
@@ -293,7 +293,7 @@ def multiply_chains(
             write_rows(rows, num_rows, width, out, row, target)
 
 
-@part()
+@inlined()
 def _block_rows(panel: Any, start: Any, stride: Any, inputs: Any, block: Any) -> Any:
     """Return the products of a block with a panel, [16, 32] float32."""
     num_k = inputs.shape[1]  # terms or pairs of them
@@ -341,7 +341,7 @@ def multiply_tiles(
     inputs: Any,
     out: Any,
 ) -> None:
-    """Multiply blocks of inputs with the weights of their experts; see `multiply_chains`.
+    """Multiply blocks of inputs with the weights of their experts; see `multiply_fma`.
 
     shapes: what `configure` takes. Weights and `out` are bits of bfloat16, inputs words of two.
     """
@@ -376,7 +376,7 @@ def multiply_tiles(
             write_rows(rows, num_rows, width, out, row, target)
 
 
-@part()
+@inlined()
 def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, last: Any) -> Any:
     """Return the sums of one or two blocks with a panel, which waits for the weights."""
     other = (last - 1 - first) * inputs.shape[1] * ROWS
@@ -405,7 +405,7 @@ def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, la
     return sums
 
 
-@part()
+@inlined()
 def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, last: Any) -> Any:
     """Return the sums of blocks with a panel.
 
@@ -441,7 +441,7 @@ def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, l
     return sums
 
 
-@part()
+@inlined()
 def _copy_chunk(panel: Any, start: Any, stride: Any, steps: Any, chunk: Any) -> None:
     """Copy some steps of a panel, [steps, 32, 32]; tiles are quicker at it than vectors."""
     for step in range(steps):
@@ -452,7 +452,7 @@ def _copy_chunk(panel: Any, start: Any, stride: Any, steps: Any, chunk: Any) -> 
         amx.store_10(chunk, place + ROWS * STEP, 64)
 
 
-@part()
+@inlined()
 def _transpose_sums(sums: Any, place: Any, rows: Any) -> None:
     """Turn the sums of two blocks to rows [32, 32]."""
     transpose_words(sums, place, ROWS, rows, 0, PANEL)
@@ -469,7 +469,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-@part()
+@inlined()
 def array_at(address: Any, size: Any, like: Any) -> Any:
     """Inside kernels: return the `size` elements at an address (int64), of the dtype of `like`.
 

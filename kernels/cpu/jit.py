@@ -13,11 +13,11 @@ from pagedrun.kernels.numba_compiler import KernelCompiler, ReorderedCompiler
 
 # Sums may be reordered, so that dot products become vector code, and a * b + c may fuse. NaN and
 # infinity keep their meaning.
-REORDERED = frozenset({"reassoc", "contract", "nsz"})
+FAST_SUMS = frozenset({"reassoc", "contract", "nsz"})
 # Nothing may change: what is written is what is computed.
 EXACT: frozenset[str] = frozenset()
 # Only a * b + c may fuse: every sum keeps the order in which it is written.
-ORDERED = frozenset({"contract", "nsz"})
+CONTRACTED = frozenset({"contract", "nsz"})
 
 # Two things that keep LLVM from vector code, seen here. A division that may raise: hence
 # `error_model="numpy"`, by which it gives infinity (a factor of ten for silu). And `a[start + i]`
@@ -48,7 +48,7 @@ def serial_kernel(function: Callable[..., Any]) -> Any:
 def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
     options: dict[str, Any] = {
         "parallel": parallel,
-        "fastmath": set(ORDERED),
+        "fastmath": set(CONTRACTED),
         "error_model": "numpy",
         "nogil": True,
         "no_cfunc_wrapper": True,
@@ -65,7 +65,7 @@ def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
     return compiled
 
 
-def part(fastmath: frozenset[str] = ORDERED) -> Callable[[Callable[..., Any]], Any]:
+def inlined(fastmath: frozenset[str] = CONTRACTED) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function that only kernels call; its code becomes part of theirs.
 
     It has no entry from Python and no place on disk of its own: neither would ever be used.
@@ -81,14 +81,14 @@ def part(fastmath: frozenset[str] = ORDERED) -> Callable[[Callable[..., Any]], A
             "no_cpython_wrapper": True,
             "no_cfunc_wrapper": True,
         }
-        if fastmath is REORDERED:
+        if fastmath is FAST_SUMS:
             options["pipeline_class"] = ReorderedCompiler
         return numba.njit(**options)(function)
 
     return compile_lazily
 
 
-def spread(num_elements: int) -> None:
+def choose_threads(num_elements: int) -> None:
     """Choose the threads of the next parallel kernel: all, or one where the work is too small.
 
     The result is the same either way: a task never depends on the thread that runs it.

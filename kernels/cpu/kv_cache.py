@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
-from pagedrun.kernels.cpu.bfloat16 import are_codes, as_array, as_operand, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
+from pagedrun.kernels.cpu.bfloat16 import (
+    as_array,
+    as_operand,
+    from_float32,
+    is_quantized,
+    to_float32,
+)
+from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.norms import inverse_rms
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, fused, load, splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
@@ -37,7 +43,7 @@ def rotary_store(
     head_dim = layer.head_dim
     query = torch.empty((len(qkv), layer.num_query_heads(qkv), head_dim), dtype=qkv.dtype)
     no_norm = qkv.new_empty(0)
-    spread(qkv.numel())
+    choose_threads(qkv.numel())
     _rotary_store(
         as_array(torch.unflatten(qkv.contiguous(), 1, (-1, head_dim))),
         as_array(cos_sin),
@@ -81,17 +87,17 @@ def _rotary_store(
             block, offset = slot // block_size, slot % block_size
             for head in range(num_kv_heads):
                 place = (block, head, offset)
-                key = line_for(key_cache, place)
+                key = cache_row(key_cache, place)
                 _rotate(heads[token, num_heads + head], rotation, k_norm, eps, after, key)
-                store_line(key, key_cache, key_scales, place)
-                value = line_for(value_cache, place)
+                store_row(key, key_cache, key_scales, place)
+                value = cache_row(value_cache, place)
                 source = heads[token, num_heads + num_kv_heads + head]
                 for d in range(value.shape[0]):
                     value[d] = as_operand(source[d], value)
-                store_line(value, value_cache, value_scales, place)
+                store_row(value, value_cache, value_scales, place)
 
 
-@part()
+@inlined()
 def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any) -> None:
     """Write one head, rotated; normalised before, or `after`, if `norm` is not empty.
 
@@ -121,7 +127,7 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any)
         out[i] = from_float32(wide[i], out)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _rotate_lanes(head: Any, rotation: Any, norm: Any, factor: Any, out: Any) -> None:
     """Rotate a head whose halves are whole Lanes: left to LLVM this took four times as long."""
     half, scale = rotation.shape[1], splat(factor)
@@ -135,36 +141,36 @@ def _rotate_lanes(head: Any, rotation: Any, norm: Any, factor: Any, out: Any) ->
         write_lanes(out, half + i, fused(second, cos, first * sin))
 
 
-@part()
+@inlined()
 def _rotate_pairs(first: Any, second: Any, rotation: Any, out_first: Any, out_second: Any) -> None:
     for i in range(first.shape[0]):
         cos, sin = rotation[0, i], rotation[1, i]
-        turned_first = first[i] * cos - second[i] * sin
-        turned_second = second[i] * cos + first[i] * sin
-        out_first[i] = from_float32(turned_first, out_first)
-        out_second[i] = from_float32(turned_second, out_second)
+        rotated_first = first[i] * cos - second[i] * sin
+        rotated_second = second[i] * cos + first[i] * sin
+        out_first[i] = from_float32(rotated_first, out_first)
+        out_second[i] = from_float32(rotated_second, out_second)
 
 
-def line_for(cache: Any, place: Any) -> Any:
+def cache_row(cache: Any, place: Any) -> Any:
     """Inside kernels: memory [head_dim] for the line at `place` = (block, head, offset)."""
     raise NotImplementedError("only compiled code calls this")
 
 
-def store_line(line: Any, cache: Any, scales: Any, place: Any) -> None:
+def store_row(line: Any, cache: Any, scales: Any, place: Any) -> None:
     """Inside kernels: make the line part of the cache, with its scale where that has codes."""
     raise NotImplementedError("only compiled code calls this")
 
 
-@overload(line_for, strict=False)
-def _overload_line_for(cache: Any, place: Any) -> Any:
-    if are_codes(cache):
+@overload(cache_row, strict=False)
+def _overload_cache_row(cache: Any, place: Any) -> Any:
+    if is_quantized(cache):
         return lambda cache, place: np.empty(cache.shape[3], np.float32)
     return lambda cache, place: cache[place]
 
 
-@overload(store_line, strict=False)
-def _overload_store_line(line: Any, cache: Any, scales: Any, place: Any) -> Any:
-    if not are_codes(cache):
+@overload(store_row, strict=False)
+def _overload_store_row(line: Any, cache: Any, scales: Any, place: Any) -> Any:
+    if not is_quantized(cache):
         return lambda line, cache, scales, place: None
 
     def keep(line: Any, cache: Any, scales: Any, place: Any) -> None:
@@ -179,7 +185,7 @@ _SMALLEST_NORMAL = np.float32(1.1754943508222875e-38)
 _ROUND = np.float32(12_582_912.0)  # 1.5 * 2^23: float32 has no fractions there
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def quantize(vector: Any, codes: Any) -> Any:
     """Write the codes of a float32 vector to `codes` of the same length; return its scale.
 
@@ -230,13 +236,13 @@ def _overload_code(number: Any, codes: Any) -> Any:
     return lambda number, codes: _float8_of(number)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _nearest_integer(number: Any) -> Any:
     """Return bits of which the lowest 16 are the integer: an addition, on any processor."""
     return np.float32(number + _ROUND).view(np.int32)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _float8_of(number: Any) -> Any:
     # Adding 1.5 * 2^(e + 20), for a number from 2^e up, leaves three bits behind its first one.
     # Below 2^-6 numbers of this format are evenly spaced.
@@ -265,7 +271,7 @@ def swap_blocks(src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: 
     assert src_cache.is_contiguous(), "a copy would cost too much"
     assert dst_cache.is_contiguous(), "written in place"
     source, destination = _by_block(src_cache), _by_block(dst_cache)
-    spread(len(src_ids) * source.shape[0] * source.shape[2])
+    choose_threads(len(src_ids) * source.shape[0] * source.shape[2])
     _copy(source, destination, as_array(src_ids), as_array(dst_ids))
 
 

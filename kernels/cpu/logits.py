@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import EXACT, REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import EXACT, FAST_SUMS, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
 from pagedrun.kernels.op_values import TokenLogprobs
 
@@ -22,7 +22,7 @@ _ONE, _TWO = np.float32(1.0), np.float32(2.0)
 def cap_logits(logits: Tensor, cap: float) -> None:
     """Bend logits into -cap .. cap, in place; see the reference."""
     assert logits.is_contiguous(), "updated in place"
-    spread(logits.numel())
+    choose_threads(logits.numel())
     _cap_logits(as_array(logits), np.float32(cap), np.float32(2.0 / cap) * LOG2_E)
 
 
@@ -32,7 +32,7 @@ def _cap_logits(logits: Any, cap: Any, factor: Any) -> None:
         _cap_row(logits[row], cap, factor)
 
 
-@part()
+@inlined()
 def _cap_row(logits: Any, cap: Any, factor: Any) -> None:
     """tanh x = 1 - 2 / (e^2x + 1)."""
     for i in range(logits.shape[0]):
@@ -45,7 +45,7 @@ _WORD = 32  # tokens
 
 def mask_logits(logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
     """Write -inf where a row's bitmask does not allow a token; see the reference."""
-    spread(len(rows) * logits.shape[1])
+    choose_threads(len(rows) * logits.shape[1])
     _mask_logits(as_array(logits), as_array(rows), as_array(bitmask.contiguous()))
 
 
@@ -55,7 +55,7 @@ def _mask_logits(logits: Any, rows: Any, bitmask: Any) -> None:
         _mask_row(logits[rows[r]], bitmask[r])
 
 
-@part()
+@inlined()
 def _mask_row(logits: Any, words: Any) -> None:
     forbidden = from_float32(np.float32(-np.inf), logits)
     for w in range(words.shape[0]):
@@ -64,7 +64,7 @@ def _mask_row(logits: Any, words: Any) -> None:
             _mask_word(logits[start:end], words[w], forbidden)
 
 
-@part()
+@inlined()
 def _mask_word(logits: Any, word: Any, forbidden: Any) -> None:
     if word == 0:
         logits[:] = forbidden
@@ -77,7 +77,7 @@ def count_tokens(
     token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
 ) -> None:
     """Count one more of each of `tokens` in the line of its place; see the reference."""
-    spread(len(tokens) * token_ids.shape[1])
+    choose_threads(len(tokens) * token_ids.shape[1])
     _count_tokens(*map(as_array, (token_ids, counts, num_ids, places, tokens)))
 
 
@@ -107,7 +107,7 @@ def penalize(
     frequency: Tensor,
 ) -> None:
     """Lower, or raise, the logits of the tokens in a table, in place; see the reference."""
-    spread(len(rows) * token_ids.shape[1])
+    choose_threads(len(rows) * token_ids.shape[1])
     table = (token_ids, counts, num_ids)
     _penalize(*map(as_array, (logits, rows, places, *table, repetition, presence, frequency)))
 
@@ -136,7 +136,7 @@ def _penalize(
         )
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _penalize_row(
     logits: Any, token_ids: Any, counts: Any, repetition: Any, presence: Any, frequency: Any
 ) -> None:
@@ -160,7 +160,7 @@ def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> T
         torch.empty(len(ids), num_top, dtype=torch.int64),
         torch.empty(len(ids), num_top, dtype=torch.float32),
     )
-    spread(len(ids) * logits.shape[1])
+    choose_threads(len(ids) * logits.shape[1])
     _token_logprobs(
         as_array(logits.contiguous()), as_array(rows), as_array(ids), *map(as_array, found)
     )
@@ -188,7 +188,7 @@ def _token_logprobs(
             top_logprobs[t, i] = np.float32(np.float64(top_logprobs[t, i]) - log_sum)
 
 
-@part()
+@inlined()
 def _find_top(x: Any, top_ids: Any, top: Any) -> Any:
     """Write the largest of a row with their ids, largest first; return the largest, NaN if any."""
     count, num_top = 0, top.shape[0]
@@ -207,7 +207,7 @@ def _find_top(x: Any, top_ids: Any, top: Any) -> Any:
     return np.float32(np.nan) if has_nan else peak
 
 
-@part()
+@inlined()
 def _sum_exp(x: Any, peak: Any) -> Any:
     """Return the sum of `exp(x - peak)` as float64."""
     total = np.float64(0.0)
@@ -216,7 +216,7 @@ def _sum_exp(x: Any, peak: Any) -> Any:
     return total
 
 
-@part(fastmath=REORDERED)
+@inlined(fastmath=FAST_SUMS)
 def _sum_exp_block(x: Any, peak: Any) -> Any:
     total = np.float32(0.0)
     for i in range(x.shape[0]):
@@ -224,7 +224,7 @@ def _sum_exp_block(x: Any, peak: Any) -> Any:
     return total
 
 
-@part()
+@inlined()
 def _num_at_least(x: Any, chosen: Any) -> Any:
     count = np.int32(0)
     for i in range(x.shape[0]):

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import FAST_SUMS, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
     """Normalise each row of `x`, float32 inside, rounded once; see the reference."""
     out = torch.empty(x.shape, dtype=dtype or weight.dtype)
-    spread(x.numel())
+    choose_threads(x.numel())
     _rms_norm(as_array(x.contiguous()), as_array(weight), np.float32(eps), as_array(out))
     return out
 
@@ -26,7 +26,7 @@ def _rms_norm(x: Any, weight: Any, eps: Any, out: Any) -> None:
         normalize(x[token], weight, eps, out[token])
 
 
-@part()
+@inlined()
 def normalize(x: Any, weight: Any, eps: Any, out: Any) -> None:
     """Write one normalised row: all three arrays [hidden_size]."""
     factor = inverse_rms(x, eps)
@@ -34,7 +34,7 @@ def normalize(x: Any, weight: Any, eps: Any, out: Any) -> None:
         out[i] = from_float32(to_float32(x[i]) * factor * to_float32(weight[i]), out)
 
 
-@part(fastmath=REORDERED)
+@inlined(fastmath=FAST_SUMS)
 def inverse_rms(x: Any, eps: Any) -> Any:
     """Return `1 / sqrt(mean(x²) + eps)` of one row as float32."""
     total = np.float32(0.0)
@@ -48,7 +48,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     """Add `x` to the float32 `residual` in place and normalise the sum; see the reference."""
     assert residual.is_contiguous(), "the residual is updated in place"
     out = torch.empty(x.shape, dtype=x.dtype)
-    spread(x.numel())
+    choose_threads(x.numel())
     _add_rms_norm(
         as_array(x.contiguous()),
         as_array(residual),
@@ -71,7 +71,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     """Return each head of x, normalised, weighted and gated; see the reference."""
     out = torch.empty(x.shape, dtype=x.dtype)
     size = len(weight)
-    spread(x.numel())
+    choose_threads(x.numel())
     _gated_rms_norm(
         as_array(x.contiguous().view(-1, size)),
         as_array(gate.contiguous().view(-1, size)),
@@ -88,7 +88,7 @@ def _gated_rms_norm(x: Any, gate: Any, weight: Any, eps: Any, out: Any) -> None:
         _gated_head(x[head], gate[head], weight, eps, out[head])
 
 
-@part()
+@inlined()
 def _gated_head(x: Any, gates: Any, weight: Any, eps: Any, out: Any) -> None:
     factor = inverse_rms(x, eps)
     for i in range(out.shape[0]):

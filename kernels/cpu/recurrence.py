@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import EXACT, REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import EXACT, FAST_SUMS, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, NUM_LANES, exp2, fused, load, splat, store
 from pagedrun.kernels.op_values import StateInputs
@@ -36,7 +36,7 @@ def causal_conv(
     """
     assert state.is_contiguous(), "written in place"
     out = torch.empty(x.shape, dtype=x.dtype)
-    spread(x.numel() * weight.shape[1])
+    choose_threads(x.numel() * weight.shape[1])
     _causal_conv(
         as_array(x.contiguous()),
         # One tap after the other, so that the channels of each lie side by side.
@@ -95,19 +95,19 @@ def _causal_conv(
                 _narrow(before[place], state[write, place, first:last])
 
 
-@part()
+@inlined()
 def _widen(source: Any, target: Any) -> None:
     for i in range(target.shape[0]):
         target[i] = to_float32(source[i])
 
 
-@part()
+@inlined()
 def _narrow(source: Any, target: Any) -> None:
     for i in range(target.shape[0]):
         target[i] = from_float32(source[i], target)
 
 
-@part()
+@inlined()
 def _begin(bias: Any, total: Any) -> None:
     for i in range(total.shape[0]):
         total[i] = np.float32(0.0)
@@ -115,19 +115,19 @@ def _begin(bias: Any, total: Any) -> None:
         total[i] = bias[i]
 
 
-@part()
+@inlined()
 def _add(weight: Any, before: Any, total: Any) -> None:
     for i in range(total.shape[0]):
         total[i] += weight[i] * before[i]
 
 
-@part()
+@inlined()
 def _add_newest(weight: Any, newest: Any, total: Any) -> None:
     for i in range(total.shape[0]):
         total[i] += weight[i] * to_float32(newest[i])
 
 
-@part()
+@inlined()
 def _finish(total: Any, activate: Any, out: Any) -> None:
     if activate:
         for i in range(out.shape[0]):
@@ -156,7 +156,7 @@ def gated_delta_rule(
     assert state.is_contiguous(), "written in place"
     _, num_heads, key_dim, value_dim = state.shape
     out = torch.empty((len(qkv), num_heads * value_dim), dtype=qkv.dtype)
-    spread(len(qkv) * num_heads * key_dim * value_dim)
+    choose_threads(len(qkv) * num_heads * key_dim * value_dim)
     _gated_delta_rule(
         as_array(qkv.contiguous()),
         as_array(gates.contiguous()),
@@ -242,7 +242,7 @@ def _gated_delta_rule(
                 _copy(matrix[row * _COLUMNS : row * _COLUMNS + width], target)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _step(
     matrix: Any,
     num_rows: Any,
@@ -296,7 +296,7 @@ def _step(
     store(result, NUM_LANES, b0 + b1)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _load_columns(state: Any, first: Any, matrix: Any) -> None:
     """Read columns of all rows, from flat place `first` on."""
     for row in range(state.shape[2]):
@@ -305,7 +305,7 @@ def _load_columns(state: Any, first: Any, matrix: Any) -> None:
         store(matrix, row * _COLUMNS + NUM_LANES, load(state, at + NUM_LANES))
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _store_columns(matrix: Any, state: Any, first: Any) -> None:
     """Write columns of all rows, from flat place `first` on."""
     for row in range(state.shape[2]):
@@ -314,12 +314,12 @@ def _store_columns(matrix: Any, state: Any, first: Any) -> None:
         store(state, at + NUM_LANES, load(matrix, row * _COLUMNS + NUM_LANES))
 
 
-@part()
+@inlined()
 def _softplus(x: Any) -> Any:
     return x if x > _LARGE else np.log1p(np.exp(x))
 
 
-@part(fastmath=REORDERED)
+@inlined(fastmath=FAST_SUMS)
 def _inverse_length(head: Any) -> Any:
     total = _ZERO
     for i in range(head.shape[0]):
@@ -328,19 +328,19 @@ def _inverse_length(head: Any) -> Any:
     return _ONE / np.sqrt(total + _EPS)
 
 
-@part()
+@inlined()
 def _scaled(source: Any, factor: Any, target: Any) -> None:
     for i in range(source.shape[0]):
         target[i] = to_float32(source[i]) * factor
 
 
-@part()
+@inlined()
 def _copy(source: Any, target: Any) -> None:
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
-@part()
+@inlined()
 def _round(source: Any, target: Any) -> None:
     for i in range(target.shape[0]):
         target[i] = from_float32(source[i], target)

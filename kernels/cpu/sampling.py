@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
-from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import FAST_SUMS, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 
@@ -39,7 +39,7 @@ def sample(
 ) -> Tensor:
     """Choose one token for each row of logits; see the reference."""
     ids = torch.empty(len(logits), dtype=torch.int64)
-    spread(logits.numel())
+    choose_threads(logits.numel())
     _sample(
         as_array(logits.contiguous()),
         as_array(temperature),
@@ -78,7 +78,7 @@ def _sample(
         ids[r] = _choose(logits[r], temperature[r], top_k[r], top_p[r], min_p[r], stream, key)
 
 
-@part()
+@inlined()
 def _choose(
     logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, stream: Any, key: Any
 ) -> Any:
@@ -105,7 +105,7 @@ def _choose(
     return _draw(z, block_peaks, best_block, low, stream, key)
 
 
-@part()
+@inlined()
 def _scale(logits: Any, temperature: Any, z: Any, block_peaks: Any) -> Any:
     """Write z and the largest of each block; return whether there is a NaN."""
     num_nan = 0
@@ -116,7 +116,7 @@ def _scale(logits: Any, temperature: Any, z: Any, block_peaks: Any) -> Any:
     return num_nan > 0
 
 
-@part()
+@inlined()
 def _scale_block(logits: Any, temperature: Any, z: Any) -> Any:
     num_nan = np.int32(0)
     for i in range(z.shape[0]):
@@ -126,7 +126,7 @@ def _scale_block(logits: Any, temperature: Any, z: Any) -> Any:
     return num_nan
 
 
-@part()
+@inlined()
 def _draw(z: Any, block_peaks: Any, best_block: Any, low: Any, stream: Any, key: Any) -> Any:
     """Return the id of the largest z plus noise among those with z >= low."""
     words = np.empty((4, _BLOCK // 4), np.uint32)
@@ -140,7 +140,7 @@ def _draw(z: Any, block_peaks: Any, best_block: Any, low: Any, stream: Any, key:
     return best_id
 
 
-@part()
+@inlined()
 def _draw_block(
     z: Any, block: Any, low: Any, stream: Any, key: Any, words: Any, best: Any, best_id: Any
 ) -> Any:
@@ -160,7 +160,7 @@ def _draw_block(
     return best, best_id
 
 
-@part()
+@inlined()
 def _num_contenders(z: Any, low: Any, words: Any, best: Any) -> Any:
     """Return how many tokens of a block may beat `best`; never too few.
 
@@ -179,7 +179,7 @@ def _num_contenders(z: Any, low: Any, words: Any, best: Any) -> Any:
 _REACHES = (np.float32(4.0), np.float32(8.0), np.float32(16.0), np.float32(np.inf))
 
 
-@part()
+@inlined()
 def filter_threshold(
     z: Any, block_peaks: Any, block_size: Any, peak: Any, low: Any, top_k: Any, top_p: Any
 ) -> Any:
@@ -211,7 +211,7 @@ def filter_threshold(
     return low
 
 
-@part()
+@inlined()
 def _collect(z: Any, block_peaks: Any, block_size: Any, floor: Any, values: Any) -> Any:
     """Gather the values of at least `floor`; return how many."""
     count = 0
@@ -223,7 +223,7 @@ def _collect(z: Any, block_peaks: Any, block_size: Any, floor: Any, values: Any)
     return count
 
 
-@part()
+@inlined()
 def _mass(z: Any, block_peaks: Any, block_size: Any, peak: Any, low: Any) -> Any:
     """Return the sum of the weights of the values of at least `low`."""
     total = np.float64(0.0)
@@ -234,7 +234,7 @@ def _mass(z: Any, block_peaks: Any, block_size: Any, peak: Any, low: Any) -> Any
     return total
 
 
-@part(fastmath=REORDERED)
+@inlined(fastmath=FAST_SUMS)
 def _sum_weights(values: Any, peak: Any, low: Any) -> Any:
     total = np.float64(0.0)
     for i in range(values.shape[0]):
@@ -243,7 +243,7 @@ def _sum_weights(values: Any, peak: Any, low: Any) -> Any:
     return total
 
 
-@part()
+@inlined()
 def _select(values: Any, target: Any, peak: Any, weighted: Any) -> Any:
     """Return the largest t for which the values >= t weigh `target`: quickselect, in place.
 
@@ -287,7 +287,7 @@ _WEYL_1 = np.uint32(0xBB67AE85)
 _HIGH = np.uint64(32)
 
 
-@part()
+@inlined()
 def philox4x32(first: Any, position: Any, row: Any, sample: Any, key: Any, words: Any) -> None:
     """Fill `words` with Philox4x32-10 of counters (first, position, row, sample), (first + 1, ...).
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
 from pagedrun.kernels.cpu.attention.group_attention import prefill_attention
 from pagedrun.kernels.cpu.jit import source_digest
-from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
+from pagedrun.kernels.cpu.linears.amx_linear import AmxLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet, processor_name
@@ -40,27 +40,27 @@ def check_products(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
     path = _kept(kernel_set, dtype)
     if path is not None and path.exists():
         return None
-    wrong = _wrong_linear() if kernel_set is KernelSet.AMX and dtype is torch.bfloat16 else None
-    wrong = wrong or _wrong_attention(kernel_set, dtype)
+    wrong = _linear_error() if kernel_set is KernelSet.AMX and dtype is torch.bfloat16 else None
+    wrong = wrong or _attention_error(kernel_set, dtype)
     if wrong is None and path is not None:
         with suppress(OSError):  # without a place on disk it is looked at again
             path.touch()
     return wrong
 
 
-def _wrong_linear() -> str | None:
+def _linear_error() -> str | None:
     operands = CancellingOperands.make(96, 1024, _NUM_ROWS, torch.bfloat16)
-    layer = TileLinear(operands.weight, None)
+    layer = AmxLinear(operands.weight, None)
     together = layer(operands.x)
     for num_rows in _SOME_ROWS:
         if not torch.equal(layer(operands.x[:num_rows]), together[:num_rows]):
             return f"a row's bits change with the number of rows ({num_rows} of {_NUM_ROWS})"
     generator = torch.Generator().manual_seed(1)
     weight, x = (torch.randn(rows, 333, generator=generator).bfloat16() for rows in (48, 40))
-    return _wrong(TileLinear(weight, None)(x), x.double() @ weight.double().T, "linear layers")
+    return _error(AmxLinear(weight, None)(x), x.double() @ weight.double().T, "linear layers")
 
 
-def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
+def _attention_error(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
     """Look at causal attention from the last rows of 200, alone and together."""
     generator = torch.Generator().manual_seed(2)
     keys, values = (torch.randn(13, 1, 16, 64, generator=generator).to(dtype) for _ in range(2))
@@ -83,10 +83,10 @@ def _wrong_attention(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
             return f"attention changes with the number of rows ({num_rows} of {_NUM_ROWS})"
     wide = KVLayer(keys.double(), values.double())
     exact = reference.prefill_attention(q.double(), wide, tables, chunk(_NUM_ROWS), _SOFTMAX, None)
-    return _wrong(together, exact, "attention")
+    return _error(together, exact, "attention")
 
 
-def _wrong(result: Tensor, exact: Tensor, what: str) -> str | None:
+def _error(result: Tensor, exact: Tensor, what: str) -> str | None:
     error = (result.double() - exact).abs().max().item() / exact.abs().max().item()
     if error <= _TOLERANCE[result.dtype]:  # false for NaN
         return None

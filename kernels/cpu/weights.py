@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.weights import BLOCK_LAYOUTS, packed_weight
 
@@ -23,7 +23,7 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     scales = weight.scales.to_float32()
     zeros = torch.zeros_like(scales) if weight.zeros is None else weight.zeros.float()
     minima = torch.zeros_like(scales) if weight.minima is None else weight.minima.to_float32()
-    spread(weight.codes.numel())
+    choose_threads(weight.codes.numel())
     given = (weight.codes, scales, zeros, minima, weight.groups())
     arrays = [as_array(each.contiguous()) for each in given]
     _dequantize(*arrays, _runs(arrays[-1]), weight.rows_per_scale, as_array(weights))
@@ -69,7 +69,7 @@ def _dequantize(
                 out[column] = from_float32(value, out)
 
 
-@part()
+@inlined()
 def _of_one_group(codes: Any, scale: Any, zero: Any, minimum: Any, weights: Any) -> None:
     for column in range(codes.shape[0]):
         code = to_float32(codes[column]) - zero
@@ -82,7 +82,7 @@ def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
     num_blocks = blocks.shape[1] // num_bytes
     split, num_weights = _KINDS[kind]
     codes = torch.empty(len(blocks), num_blocks * num_weights, dtype=torch.int8)
-    spread(codes.numel())
+    choose_threads(codes.numel())
     split(blocks.contiguous().numpy().reshape(len(blocks), -1, num_bytes), as_array(codes))
     return packed_weight(codes, blocks, kind)
 
@@ -191,7 +191,7 @@ def unpack_codes(words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor
     """Return the codes in `words` as signed numbers; see the reference."""
     num_rows, num_words = words.shape
     codes = torch.empty(num_rows, num_words * len(order), dtype=torch.int8)
-    spread(codes.numel())
+    choose_threads(codes.numel())
     given = as_array(words.contiguous())
     if num_bits == 4 and order in (_PLAIN, _INTERLEAVED):
         _unpack_nibbles(given, order == _INTERLEAVED, as_array(codes.view(torch.int64)))
@@ -234,14 +234,14 @@ def _unpack_nibbles(words: Any, is_interleaved: bool, codes: Any) -> None:
                 out[column] = _signed(word)
 
 
-@part()
+@inlined()
 def _in_words(nibbles: Any) -> Any:
     """Return four nibbles in words of 16 bits each."""
     apart = (nibbles | (nibbles << np.uint64(24))) & np.uint64(0x000000FF000000FF)
     return (apart | (apart << np.uint64(12))) & np.uint64(0x000F000F000F000F)
 
 
-@part()
+@inlined()
 def _signed(nibbles: Any) -> Any:
     """Return nibbles in bytes, each less 8; the upper bit keeps a byte from taking of the next."""
     upper = np.uint64(0x8080808080808080)
@@ -251,7 +251,7 @@ def _signed(nibbles: Any) -> Any:
 def unpack_pairs(pairs: Tensor, table: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return `table[code] * scale`; see the reference."""
     weights = torch.empty(len(pairs), 2 * pairs.shape[1], dtype=dtype)
-    spread(weights.numel())
+    choose_threads(weights.numel())
     arrays = [as_array(each.contiguous()) for each in (pairs, table, scales)]
     _unpack_pairs(*arrays, as_array(weights))
     return weights

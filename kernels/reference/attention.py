@@ -64,14 +64,15 @@ def _continue(
     scores: [kv_heads, group, num_keys], value: [kv_heads, num_keys, head_dim].
     """
     powers = (scores * math.log2(math.e)).flatten(0, 1)  # [num_heads, num_keys]
-    peak = torch.maximum(prefix.peaks[row], powers.amax(dim=-1))
-    weights, old = torch.exp2(powers - peak[:, None]), torch.exp2(prefix.peaks[row] - peak)
+    max_score = torch.maximum(prefix.max_scores[row], powers.amax(dim=-1))
+    weights = torch.exp2(powers - max_score[:, None])
+    old = torch.exp2(prefix.max_scores[row] - max_score)
     own = (weights.view(scores.shape) @ value).flatten(0, 1)
-    total = prefix.totals[row] * old[:, None] + own
-    mass = prefix.masses[row] * old + weights.sum(dim=-1)
+    acc = prefix.accs[row] * old[:, None] + own
+    sum_exp = prefix.sum_exps[row] * old + weights.sum(dim=-1)
     if softmax.sinks is not None:
-        mass = mass + torch.exp2(softmax.sinks * math.log2(math.e) - peak)
-    return total / mass[:, None]
+        sum_exp = sum_exp + torch.exp2(softmax.sinks * math.log2(math.e) - max_score)
+    return acc / sum_exp[:, None]
 
 
 def score(products: Tensor, softmax: Softmax) -> Tensor:
@@ -181,9 +182,9 @@ def prefix_attention(
     """
     num_rows, num_heads, head_dim = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
-    peaks = torch.full((num_rows, num_heads), -torch.inf, dtype=dtype)
-    masses = torch.zeros(num_rows, num_heads, dtype=dtype)
-    totals = torch.zeros(num_rows, num_heads, head_dim, dtype=dtype)
+    max_scores = torch.full((num_rows, num_heads), -torch.inf, dtype=dtype)
+    sum_exps = torch.zeros(num_rows, num_heads, dtype=dtype)
+    accs = torch.zeros(num_rows, num_heads, head_dim, dtype=dtype)
     starts = groups.row_starts.tolist()
     for group, table in enumerate(groups.table_rows.tolist()):
         first = int(groups.first_partitions[group]) * PARTITION_TOKENS
@@ -194,11 +195,11 @@ def prefix_attention(
             query = q[row].to(key.dtype).view(len(key), -1, head_dim)
             scores = score(query @ key.transpose(1, 2), softmax) * math.log2(math.e)
             scores = scores.flatten(0, 1)
-            peak = torch.maximum(peaks[row], scores.amax(dim=-1))
-            weights = torch.exp2(scores - peak[:, None])
-            old = torch.exp2(peaks[row] - peak)
+            max_score = torch.maximum(max_scores[row], scores.amax(dim=-1))
+            weights = torch.exp2(scores - max_score[:, None])
+            old = torch.exp2(max_scores[row] - max_score)
             grouped = weights.view(len(key), -1, scores.shape[-1])
-            totals[row] = totals[row] * old[:, None] + (grouped @ value).flatten(0, 1)
-            masses[row] = masses[row] * old + weights.sum(dim=-1)
-            peaks[row] = peak
-    return PrefixState(peaks, masses, totals, groups.num_partitions)
+            accs[row] = accs[row] * old[:, None] + (grouped @ value).flatten(0, 1)
+            sum_exps[row] = sum_exps[row] * old + weights.sum(dim=-1)
+            max_scores[row] = max_score
+    return PrefixState(max_scores, sum_exps, accs, groups.num_partitions)

@@ -30,7 +30,7 @@ from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
-    from pagedrun.kernels.cpu.compile_ahead import CompilingAhead
+    from pagedrun.kernels.cpu.compile_ahead import AheadCompiler
 
 
 class CapturedStep(Protocol):
@@ -167,16 +167,16 @@ class Device:
 
     def compile_ahead(
         self, dtype: torch.dtype, cache_dtype: torch.dtype, activations: Iterable[str]
-    ) -> "CompilingAhead | None":
+    ) -> "AheadCompiler | None":
         """Start to compile the CPU kernels of a decoder; None on a GPU."""
         if self.kernel_set is None:
             return None
-        from pagedrun.kernels.cpu.compile_ahead import CompilingAhead, RunKernels
+        from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, RunKernels
 
         own, kept = (str(each).removeprefix("torch.") for each in (dtype, cache_dtype))
-        return CompilingAhead(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
+        return AheadCompiler(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
 
-    def compiling_told(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
+    def notify_compiling(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
         """Return a context that calls `on_compile` once, when a kernel is compiled.
 
         On a GPU it is called now, because cached kernels cannot be listed.
@@ -184,9 +184,9 @@ class Device:
         if self.kernel_set is None:
             on_compile()
             return nullcontext()
-        from pagedrun.kernels.cpu.compile_ahead import compiling_told
+        from pagedrun.kernels.cpu.compile_ahead import notify_compiling
 
-        return compiling_told(on_compile)
+        return notify_compiling(on_compile)
 
     def aside(self) -> AbstractContextManager[None]:
         """Return a context that launches transfers to and from the host on a separate stream.

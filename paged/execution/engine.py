@@ -85,7 +85,7 @@ class Engine:
             replace(self.loaded, prefix_store=None),
             replace(self.policy, read_once=rule),
         )
-        with self.loaded.device.compiling_told(on_compile):
+        with self.loaded.device.notify_compiling(on_compile):
             for _ in eager.start([Request(0, prompt, params)]):
                 pass
         self._times["compile_s"] = time.perf_counter() - began

@@ -40,7 +40,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
 
 if TYPE_CHECKING:
-    from pagedrun.kernels.cpu.compile_ahead import CompilingAhead
+    from pagedrun.kernels.cpu.compile_ahead import AheadCompiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class LoadedModel:
     prefix_store: PrefixStore | None
     stored_bytes: int | None
     load_s: float
-    compiling: "CompilingAhead | None"
+    compiling: "AheadCompiler | None"
 
     @classmethod
     def load(
@@ -144,7 +144,7 @@ class LoadedModel:
 
 def _compiling(
     config: EngineConfig, model_config: RunnableConfig, device: Device, dtype: torch.dtype
-) -> "CompilingAhead | None":
+) -> "AheadCompiler | None":
     """Start to compile the kernels of a model of pagedrun's own layers."""
     if not isinstance(model_config, ModelConfig):
         return None

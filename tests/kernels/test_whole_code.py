@@ -12,12 +12,12 @@ from numba.core.registry import cpu_target
 from pagedrun.kernels.cpu import jit
 
 
-@jit.part()
+@jit.inlined()
 def doubled(number: Any) -> Any:
     return number * 2
 
 
-@jit.part()
+@jit.inlined()
 def filled(out: Any, number: Any) -> None:
     lines = np.zeros(3, np.int64)
     for i in range(3):
@@ -78,7 +78,7 @@ def test_a_part_serves_two_kernels_and_a_function_that_is_none() -> None:
 
 @pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # it has no parallel loop
 def test_an_error_of_a_part_reaches_python() -> None:
-    @jit.part()
+    @jit.inlined()
     def refuse(number: Any) -> None:
         if number < 0:
             raise ValueError("below zero")

@@ -1,22 +1,21 @@
 """Tasks of group attention: the rows of a tile over partitions of their context.
 
 A tile is the rows of one task, in blocks of 32, and their state. Scores [partition, 32] are keys x
-queries, totals [dim, 32] += values x weights: everything lies transposed, rows are columns, 32 to a
-block. So keys enter a product as they lie in the cache, the softmax between the products goes
-through all rows at once without adding across lanes, and its weights come out as the next product
-takes them.
+queries, accs [dim, 32] += values x weights: everything is transposed, with 32 rows as the columns
+of a block. Keys enter a product as they lie in the cache, the softmax between the products treats
+all rows at once without adding across lanes, and its weights have the layout of the next product.
 
-A row's bits depend on its own context alone, for these reasons: each element of a product is one
-chain of sums in ascending order; partitions are counted from token 0 and taken in ascending order,
-the state (largest score, sum of weights, totals) being carried in float32; masked keys weigh
-exactly 0, and adding zeros changes nothing; and a lane never meets another.
+A row's bits depend on its own context alone: each element of a product is one chain of sums in
+ascending order; partitions are counted from token 0 and read in ascending order, with the state
+(max_scores, sum_exps, accs) carried in float32; masked keys have weight 0, and adding zeros changes
+nothing; lanes are never combined.
 
 Codes of a quantized cache are copied to operands of the products, and their scales multiply scores
 and weights (see `partitions`).
 
-Softmax: scores [partition, 32] float32; peaks, sums [32] float32, the largest score so far (a power
-of two) and the sum of weights relative to it. Functions take the arrays out of their named tuples
-before they loop: to take one out is to count a reference to it.
+Softmax: scores [partition, 32] float32; max_scores, sum_exps [32] float32, the largest score so far
+(in base 2) and the sum of weights relative to it. Functions unpack named tuples before they loop,
+because each access to a field counts a reference.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ from pagedrun.kernels.cpu.attention.partitions import (
     scaled,
 )
 from pagedrun.kernels.cpu.bfloat16 import as_operand, from_float32
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import (
     HIGH,
@@ -58,7 +57,7 @@ TOKEN_STEP = 32  # of a partition, so many tokens at a time are left out if no r
 _LANES = 16
 
 
-@part()
+@inlined()
 def attend_tiles(
     first_task: Any,
     end: Any,
@@ -74,19 +73,19 @@ def attend_tiles(
     state: Any,
     out: Any,
     operands: Any,
-    can_stay: Any,
-    source_of: Any,
+    reads_in_place: Any,
+    operand_source: Any,
     pack_values: Any,
     multiply_keys: Any,
     multiply_values: Any,
     power: Any,
     store_weights: Any,
 ) -> None:
-    """Do every `step`-th task from `first_task` to `end`; a task is a tile and a kv head.
+    """Compute every `step`-th task from `first_task` to `end`; a task is a tile and a kv head.
 
-    tiles: see `cut_tiles`; num_blocks: see `cut_tasks`. dim: the padded head size. q:
-    [num_tokens, num_heads, head_dim]. keys, values: `Cache`. out: as q, for tokens whose groups go
-    to the end. The functions are the processor's: see `amx_products`.
+    tiles: see `cut_tiles`; num_blocks: see `cut_tasks`. dim: the padded head size. q, out:
+    [num_tokens, num_heads, head_dim]; tokens whose groups reach the end are written to `out`.
+    keys, values: `Cache`. The functions are those of a module of products: see `amx_products`.
     """
     key_cache, key_flat, key_scales = keys
     value_cache, value_flat, value_scales = values
@@ -96,7 +95,7 @@ def attend_tiles(
     num_kv_heads = key_cache.shape[1]
     group_size = q.shape[1] // num_kv_heads
     tile = tile_memory(num_blocks, dim)
-    peaks, sums, totals, row_lows, row_highs, block_bounds, _ = tile
+    max_scores, sum_exps, accs, row_lows, row_highs, block_bounds, _ = tile
     scores = aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
     key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
@@ -119,7 +118,7 @@ def attend_tiles(
             unmasked = all_low <= start and following <= all_high
             if partition + 1 == last or following + PARTITION_TOKENS > high:
                 following = -1
-            in_place = unmasked and can_stay(key_cache)
+            in_place = unmasked and reads_in_place(key_cache)
             stride = dim
             if in_place:
                 stride = _find(key_cache, table, head, start, places)
@@ -136,8 +135,8 @@ def attend_tiles(
                 read_factors(value_scales, table, head, start, stop, value_factors)
                 if not unmasked:
                     confine_nans(key_copy, value_copy, key_factors, value_factors, dim)
-            key_source = source_of(key_flat, key_copy, in_place)
-            value_source = source_of(value_flat, value_copy, in_place)
+            key_source = operand_source(key_flat, key_copy, in_place)
+            value_source = operand_source(value_flat, value_copy, in_place)
             pack_values(value_source, places, stride, dim, packed)
             for row in range(0, num_rows, BLOCK_ROWS):
                 block, both = row // BLOCK_ROWS, num_rows - row > _LANES
@@ -149,7 +148,7 @@ def attend_tiles(
                 multiply_keys(
                     key_source, places, stride, dim, queries, block, num_tokens, scores, both
                 )
-                # Of the tokens up to here all rows see all.
+                # All rows see all tokens up to here.
                 clear = num_tokens if bounds[ALL_LOW] <= start else 0
                 clear = min(clear, max(0, bounds[ALL_HIGH] - start))
                 if clear < num_tokens:
@@ -168,15 +167,15 @@ def attend_tiles(
                         half,
                         num_tokens,
                         factor,
-                        peaks[row : row + BLOCK_ROWS],
-                        sums[row : row + BLOCK_ROWS],
-                        totals[row * dim : (row + BLOCK_ROWS) * dim],
+                        max_scores[row : row + BLOCK_ROWS],
+                        sum_exps[row : row + BLOCK_ROWS],
+                        accs[row * dim : (row + BLOCK_ROWS) * dim],
                         value_factors,
                         weights,
                         power,
                         store_weights,
                     )
-                multiply_values(packed, dim, weights, totals, block, num_tokens, both)
+                multiply_values(packed, dim, weights, accs, block, num_tokens, both)
         if group[LAST] == TO_THE_END:
             if sinks.shape[0] > 0:
                 add_tile_sinks(tile, sinks, num_rows, head, group_size)
@@ -185,9 +184,9 @@ def attend_tiles(
             store_state(tile, state, rows, head, group_size, dim)
 
 
-@part()
+@inlined()
 def _find(cache: Any, table: Any, head: Any, start: Any, places: Any) -> Any:
-    """Write where every sixteen tokens of a partition lie in the cache; return a token's size."""
+    """Write the offsets of each sixteen tokens of a partition; return the stride of tokens."""
     num_kv_heads, block_size, head_dim = cache.shape[1], cache.shape[2], cache.shape[3]
     for i in range(places.shape[0]):
         position = start + i * _LANES
@@ -201,23 +200,24 @@ _EVERY_POSITION = 1 << 30
 
 
 class Tile(NamedTuple):
-    """Memory for the largest tile of a thread, flat, its rows filled up to whole blocks.
+    """Memory for the largest tile of a thread, flat, with rows padded to whole blocks.
 
-    peaks, sums: float32 a row. totals: [num_blocks * dim * 32] float32. lows, highs: the positions
-    that a row sees. bounds: [num_blocks, 4], what any row of a block sees, from SOME_LOW to
-    SOME_HIGH, and what all see. lines: one block [32 * dim] that is not transposed.
+    max_scores, sum_exps: [num_rows] float32. accs: [num_blocks * dim * 32] float32. lows, highs:
+    the positions visible to a row. bounds: [num_blocks, 4], the positions visible to any row of a
+    block (SOME_LOW to SOME_HIGH) and to all rows (ALL_LOW to ALL_HIGH). lines: one block [32 * dim]
+    that is not transposed.
     """
 
-    peaks: Any
-    sums: Any
-    totals: Any
+    max_scores: Any
+    sum_exps: Any
+    accs: Any
     lows: Any
     highs: Any
     bounds: Any
     lines: Any
 
 
-@part()
+@inlined()
 def tile_memory(num_blocks: Any, dim: Any) -> Any:
     """Return memory for tiles of up to `num_blocks` blocks."""
     num_rows = num_blocks * BLOCK_ROWS
@@ -232,11 +232,12 @@ def tile_memory(num_blocks: Any, dim: Any) -> Any:
     )
 
 
-@part()
+@inlined()
 def row_bounds(tile: Any, rows: Any, group: Any, lows: Any, highs: Any) -> Any:
-    """Note what each row and block sees; return (low, high, low, high): any row's, and all rows'.
+    """Write the visible positions of rows and blocks; return those of any row and of all rows.
 
-    rows: the tile's tokens, of which each has `group` rows. lows, highs: see `Work`.
+    Returns (low, high, all_low, all_high). rows: the tile's tokens, each with `group` rows. lows,
+    highs: see `Work`.
     """
     num_rows = rows.shape[0] * group
     num_blocks = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
@@ -245,7 +246,7 @@ def row_bounds(tile: Any, rows: Any, group: Any, lows: Any, highs: Any) -> Any:
     for block in range(num_blocks):
         some_low, some_high, each_low, each_high = _EVERY_POSITION, 0, 0, _EVERY_POSITION
         for row in range(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS):
-            # What fills up the last block sees what the last row sees.
+            # Padding of the last block sees the positions of the last row.
             token = rows[min(row, num_rows - 1) // group]
             row_low, row_high = 0, _EVERY_POSITION
             if highs.shape[0] > 0:
@@ -260,11 +261,11 @@ def row_bounds(tile: Any, rows: Any, group: Any, lows: Any, highs: Any) -> Any:
     return low, high, all_low, all_high
 
 
-@part()
+@inlined()
 def pack_queries(q: Any, rows: Any, head: Any, group: Any, dim: Any, operands: Any) -> None:
     """Copy the rows' queries to `operands.queries`.
 
-    A word is a float32, or two neighbouring bfloat16 as they lie in memory.
+    A word is a float32, or two neighboring bfloat16 as they lie in memory.
     """
     lines, queries = operands.block_rows, operands.queries
     num_rows, num_words = rows.shape[0] * group, dim * lines.itemsize // 4
@@ -278,72 +279,74 @@ def pack_queries(q: Any, rows: Any, head: Any, group: Any, dim: Any, operands: A
         _transpose(lines, 0, BLOCK_ROWS, num_words, queries, start * num_words)
 
 
-@part()
+@inlined()
 def reset_state(tile: Any, num_rows: Any, dim: Any) -> None:
-    """Make the state that of rows which have read nothing."""
+    """Reset the state of a tile's rows."""
     end = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
-    peaks, sums = tile.peaks, tile.sums
+    max_scores, sum_exps = tile.max_scores, tile.sum_exps
     for row in range(end):
-        peaks[row], sums[row] = -np.inf, 0.0
-    fill(tile.totals[: end * dim], 0)
+        max_scores[row], sum_exps[row] = -np.inf, 0.0
+    fill(tile.accs[: end * dim], 0)
 
 
-@part()
+@inlined()
 def load_state(tile: Any, state: Any, rows: Any, head: Any, group: Any, dim: Any) -> None:
-    """Read the state that an earlier group of partitions left."""
+    """Read the state after the earlier groups of partitions."""
     num_rows = rows.shape[0] * group
-    peaks, sums, totals, lines = tile.peaks, tile.sums, tile.totals, tile.lines
-    kept_peaks, kept_sums, kept_totals = state
+    max_scores, sum_exps, accs, lines = tile.max_scores, tile.sum_exps, tile.accs, tile.lines
+    stored_max, stored_sum, stored_acc = state
     for start in range(0, num_rows, BLOCK_ROWS):
         for row in range(start, min(start + BLOCK_ROWS, num_rows)):
             token, q_head = rows[row // group], head * group + row % group
-            peaks[row], sums[row] = kept_peaks[token, q_head], kept_sums[token, q_head]
-            source = kept_totals[token, q_head]
+            max_scores[row] = stored_max[token, q_head]
+            sum_exps[row] = stored_sum[token, q_head]
+            source = stored_acc[token, q_head]
             target = lines[(row - start) * dim : (row - start + 1) * dim]
             for d in range(source.shape[0]):
                 target[d] = source[d]
             fill(target, source.shape[0])  # the memory is that of the task before
-        _transpose(lines, 0, BLOCK_ROWS, dim, totals, start * dim)
+        _transpose(lines, 0, BLOCK_ROWS, dim, accs, start * dim)
 
 
-@part()
+@inlined()
 def store_state(tile: Any, state: Any, rows: Any, head: Any, group: Any, dim: Any) -> None:
-    """Write the state to where a later group of partitions, or decoding, finds it."""
+    """Write the state for a later group of partitions or for decoding."""
     num_rows = rows.shape[0] * group
-    peaks, sums, totals, lines = tile.peaks, tile.sums, tile.totals, tile.lines
-    kept_peaks, kept_sums, kept_totals = state
+    max_scores, sum_exps, accs, lines = tile.max_scores, tile.sum_exps, tile.accs, tile.lines
+    stored_max, stored_sum, stored_acc = state
     for start in range(0, num_rows, BLOCK_ROWS):
-        _transpose(totals, start * dim, dim, BLOCK_ROWS, lines, 0)
+        _transpose(accs, start * dim, dim, BLOCK_ROWS, lines, 0)
         for row in range(start, min(start + BLOCK_ROWS, num_rows)):
             token, q_head = rows[row // group], head * group + row % group
-            kept_peaks[token, q_head], kept_sums[token, q_head] = peaks[row], sums[row]
+            stored_max[token, q_head] = max_scores[row]
+            stored_sum[token, q_head] = sum_exps[row]
             source = lines[(row - start) * dim : (row - start + 1) * dim]
-            target = kept_totals[token, q_head]
+            target = stored_acc[token, q_head]
             for d in range(target.shape[0]):
                 target[d] = source[d]
 
 
-@part()
+@inlined()
 def add_tile_sinks(tile: Any, sinks: Any, num_rows: Any, head: Any, group: Any) -> None:
-    """Let the sinks of the rows' heads, powers of two, join the sums of weights."""
-    peaks, sums, lines = tile.peaks, tile.sums, tile.lines
+    """Add the sinks of the rows' heads, in base 2, to the sums of weights."""
+    max_scores, sum_exps, lines = tile.max_scores, tile.sum_exps, tile.lines
     for start in range(0, num_rows, BLOCK_ROWS):
         for row in range(BLOCK_ROWS):
             lines[row] = sinks[head * group + (start + row) % group]
         block = slice(start, start + BLOCK_ROWS)
         for half in range(0, BLOCK_ROWS, _LANES):
-            add_sinks(lines, half, peaks[block], sums[block])
+            add_sinks(lines, half, max_scores[block], sum_exps[block])
 
 
-@part()
+@inlined()
 def write_results(tile: Any, rows: Any, head: Any, group: Any, dim: Any, out: Any) -> None:
-    """Write the totals over the sums of weights to `out`, in its dtype."""
+    """Write `accs / sum_exps` to `out`, in its dtype."""
     num_rows = rows.shape[0] * group
-    sums, totals, lines = tile.sums, tile.totals, tile.lines
+    sum_exps, accs, lines = tile.sum_exps, tile.accs, tile.lines
     for start in range(0, num_rows, BLOCK_ROWS):
-        own = totals[start * dim : (start + BLOCK_ROWS) * dim]
+        own = accs[start * dim : (start + BLOCK_ROWS) * dim]
         for half in range(0, BLOCK_ROWS, _LANES):
-            normalize_totals(own, half, sums[start : start + BLOCK_ROWS])
+            normalize_acc(own, half, sum_exps[start : start + BLOCK_ROWS])
         _transpose(own, 0, dim, BLOCK_ROWS, lines, 0)
         for row in range(start, min(start + BLOCK_ROWS, num_rows)):
             source = lines[(row - start) * dim : (row - start + 1) * dim]
@@ -352,11 +355,11 @@ def write_results(tile: Any, rows: Any, head: Any, group: Any, dim: Any, out: An
                 target[d] = from_float32(source[d], out)
 
 
-@part()
+@inlined()
 def _transpose(
     source: Any, start: Any, num_rows: Any, num_columns: Any, target: Any, target_start: Any
 ) -> None:
-    """Copy [num_rows, num_columns] words to [num_columns, num_rows]; multiples of 16, both.
+    """Transpose [num_rows, num_columns] words; both are multiples of 16.
 
     The source may have two elements to a word.
     """
@@ -373,18 +376,18 @@ def _transpose(
             )
 
 
-_NOTHING = np.float32(-np.inf)
-_ANYTHING = np.float32(-3.0e38)  # every score is above it
+_MINUS_INFINITY = np.float32(-np.inf)
+_LOWEST = np.float32(-3.0e38)  # every score is above it
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def mask_scores(scores: Any, half: Any, lows: Any, highs: Any, first: Any, num_tokens: Any) -> None:
     """Set scores of tokens `first` on to -inf but where low <= token < high.
 
     lows, highs: [32] float32, relative to the beginning of the partition.
     """
-    low, high, nothing = load(lows, half), load(highs, half), splat(_NOTHING)
+    low, high, nothing = load(lows, half), load(highs, half), splat(_MINUS_INFINITY)
     for token in range(first, num_tokens):
         place = token * BLOCK_ROWS + half
         number = splat(np.float32(token))
@@ -392,9 +395,9 @@ def mask_scores(scores: Any, half: Any, lows: Any, highs: Any, first: Any, num_t
         store(scores, place, where_less(number, low, nothing, seen))
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def cap_scores(scores: Any, half: Any, num_tokens: Any, scale: Any, softcap: Any) -> None:
-    """Turn scores into `softcap * tanh(score * scale / softcap)`; tanh x = 1 - 2 / (e^2x + 1)."""
+    """Replace scores by `softcap * tanh(score * scale / softcap)`; tanh x = 1 - 2 / (e^2x + 1)."""
     factor = splat(_TWO * LOG2_E * scale / softcap)
     one, two, limit = splat(_ONE), splat(_TWO), splat(softcap)
     for token in range(num_tokens):
@@ -403,38 +406,38 @@ def cap_scores(scores: Any, half: Any, num_tokens: Any, scale: Any, softcap: Any
         store(scores, place, limit * (one - two / (power + one)))
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def update_softmax(
     scores: Any,
     half: Any,
     num_tokens: Any,
     scale: Any,
-    peaks: Any,
-    sums: Any,
-    totals: Any,
+    max_scores: Any,
+    sum_exps: Any,
+    accs: Any,
     factors: Any,
     weights: Any,
     power: Any,
     store_weights: Any,
 ) -> None:
-    """Turn scores into weights relative to the largest so far, and bring the state up to date.
+    """Replace scores by weights relative to the largest score so far, and update the state.
 
     half: 0 for the first sixteen rows, 16 for the others. num_tokens: an even number. scale:
-    log2(e) included. totals: [dim, 32] float32, made relative to the new largest score. factors:
-    those of the values, by which weights are multiplied when they are kept.
-    `power` is 2^x, and `store_weights(weights, token, half, even, odd)` keeps those of two tokens.
-    A NaN score gives a NaN sum.
+    log2(e) included. accs: [dim, 32] float32, rescaled to the new largest score. factors: the
+    scales of the values, which multiply the stored weights. `power` is 2^x, and
+    `store_weights(weights, token, half, even, odd)` stores the weights of two tokens. A NaN score
+    gives a NaN sum.
     """
-    old = load(peaks, half)
-    best, other = splat(_NOTHING), splat(_NOTHING)
+    old = load(max_scores, half)
+    best, other = splat(_MINUS_INFINITY), splat(_MINUS_INFINITY)
     for token in range(0, num_tokens, 2):
         best = larger(load(scores, token * BLOCK_ROWS + half), best)
         other = larger(load(scores, (token + 1) * BLOCK_ROWS + half), other)
     factor = splat(scale)
-    peak = larger(larger(best, other) * factor, old)
-    store(peaks, half, peak)
-    # A row that has seen no key: any finite number will do in place of -inf.
-    base = where_less(peak, splat(_ANYTHING), splat(_ZERO), peak)
+    max_score = larger(larger(best, other) * factor, old)
+    store(max_scores, half, max_score)
+    # Rows without a visible key: any finite number in place of -inf.
+    base = where_less(max_score, splat(_LOWEST), splat(_ZERO), max_score)
     minus = splat(_ZERO) - base
     even_sum, odd_sum = splat(_ZERO), splat(_ZERO)
     for token in range(0, num_tokens, 2):
@@ -444,31 +447,31 @@ def update_softmax(
         even, odd = scaled(even, factors, token), scaled(odd, factors, token + 1)
         store_weights(weights, token, half, even, odd)
     fading = exp2_lanes(old - base)
-    store(sums, half, fused(load(sums, half), fading, even_sum + odd_sum))
+    store(sum_exps, half, fused(load(sum_exps, half), fading, even_sum + odd_sum))
     if any_less(fading, splat(_ONE)):
-        for d in range(totals.shape[0] // BLOCK_ROWS):
+        for d in range(accs.shape[0] // BLOCK_ROWS):
             place = d * BLOCK_ROWS + half
-            store(totals, place, load(totals, place) * fading)
+            store(accs, place, load(accs, place) * fading)
 
 
-@part(fastmath=EXACT)
-def add_sinks(sinks: Any, half: Any, peaks: Any, sums: Any) -> None:
-    """Add what a score [32] without a value weighs to the sums; it is a power of two."""
-    power = smaller(splat(HIGH), load(sinks, half) - load(peaks, half))
-    store(sums, half, load(sums, half) + exp2_lanes(power))
+@inlined(fastmath=EXACT)
+def add_sinks(sinks: Any, half: Any, max_scores: Any, sum_exps: Any) -> None:
+    """Add the weight of a score [32] without a value, in base 2, to the sums."""
+    power = smaller(splat(HIGH), load(sinks, half) - load(max_scores, half))
+    store(sum_exps, half, load(sum_exps, half) + exp2_lanes(power))
 
 
-@part(fastmath=EXACT)
-def normalize_totals(totals: Any, half: Any, sums: Any) -> None:
-    """Turn totals [dim * 32] into results.
+@inlined(fastmath=EXACT)
+def normalize_acc(accs: Any, half: Any, sum_exps: Any) -> None:
+    """Divide accs [dim * 32] by the sums of weights.
 
-    A row with any number that is not finite becomes NaN, wherever that came from; -0 becomes 0, so
-    that no bit tells how many zeros were added.
+    A row with any number that is not finite becomes NaN; -0 becomes 0, so that the bits do not
+    depend on the number of zeros added.
     """
-    inverse, zero = splat(_ONE) / load(sums, half), splat(_ZERO)
+    inverse, zero = splat(_ONE) / load(sum_exps, half), splat(_ZERO)
     spoilt = zero
-    for d in range(totals.shape[0] // BLOCK_ROWS):
-        spoilt = fused(load(totals, d * BLOCK_ROWS + half), zero, spoilt)
-    for d in range(totals.shape[0] // BLOCK_ROWS):
+    for d in range(accs.shape[0] // BLOCK_ROWS):
+        spoilt = fused(load(accs, d * BLOCK_ROWS + half), zero, spoilt)
+    for d in range(accs.shape[0] // BLOCK_ROWS):
         place = d * BLOCK_ROWS + half
-        store(totals, place, fused(load(totals, place), inverse, spoilt))
+        store(accs, place, fused(load(accs, place), inverse, spoilt))

@@ -1,10 +1,9 @@
-"""Attention of single queries, read straight out of the blocks.
+"""Decode attention: single queries over the blocks of their tables.
 
 One task is one (query row, kv head): it reads each key and each value once for the whole group of
-query heads, a partition at a time. Three habits keep it at the speed of memory: partial results
-live in small local arrays (LLVM cannot know that the output does not overlap the cache: a factor
-of two), the block after the one in hand is prefetched (a factor of 1.3 to 1.9), and values are
-added four at a time.
+query heads, a partition at a time. Three measures keep it at the speed of memory: partial results
+lie in small local arrays (LLVM cannot know that the output does not overlap the cache: a factor
+of two), the next block is prefetched (a factor of 1.3 to 1.9), and values are added four at a time.
 """
 
 from typing import Any
@@ -25,7 +24,7 @@ from pagedrun.kernels.cpu.attention.decode_products import (
 from pagedrun.kernels.cpu.attention.inputs import SoftmaxNumbers, State
 from pagedrun.kernels.cpu.attention.partitions import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import REORDERED, kernel, part, spread
+from pagedrun.kernels.cpu.jit import FAST_SUMS, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -45,7 +44,7 @@ def decode_attention(
     assert layer.values.is_contiguous(), "a copy would cost too much"
     assert prefix is None or window is None, "a window may end inside a prefix"
     out = torch.empty(q.shape, dtype=q.dtype)
-    spread(q.numel() * block_tables.shape[1] * layer.block_size)
+    choose_threads(q.numel() * block_tables.shape[1] * layer.block_size)
     _decode(
         as_array(q.contiguous()),
         as_array(layer.keys),
@@ -78,9 +77,9 @@ def _decode(
     sinks: Any,
     window: Any,
     num_partitions: Any,
-    peaks: Any,
-    masses: Any,
-    totals: Any,
+    max_scores: Any,
+    sum_exps: Any,
+    accs: Any,
     out: Any,
 ) -> None:
     num_kv_heads = key_cache.shape[1]
@@ -94,16 +93,16 @@ def _decode(
         if last == 0:
             out[row, heads] = 0
             continue
-        total = np.zeros((group, q.shape[2]), np.float32)
-        peak = np.full(group, -np.inf, np.float32)  # the largest score so far, a power of two
-        mass = np.zeros(group, np.float32)  # the sum of weights relative to it
+        acc = np.zeros((group, q.shape[2]), np.float32)
+        max_score = np.full(group, -np.inf, np.float32)  # the largest score so far, in base 2
+        sum_exp = np.zeros(group, np.float32)  # the sum of weights relative to it
         if num_partitions.shape[0] > 0:
             first = num_partitions[row] * PARTITION_TOKENS
-            # Not `total[:] = totals[row, heads]`: its check of shapes takes seconds to compile.
+            # Not `acc[:] = accs[row, heads]`: its check of shapes takes seconds to compile.
             for g in range(group):
-                peak[g], mass[g] = peaks[row, heads][g], masses[row, heads][g]
-                for d in range(total.shape[1]):
-                    total[g, d] = totals[row, heads][g, d]
+                max_score[g], sum_exp[g] = max_scores[row, heads][g], sum_exps[row, heads][g]
+                for d in range(acc.shape[1]):
+                    acc[g, d] = accs[row, heads][g, d]
         _attend(
             q[row, heads],
             key_cache,
@@ -116,17 +115,17 @@ def _decode(
             last,
             scale,
             softcap,
-            total,
-            peak,
-            mass,
+            acc,
+            max_score,
+            sum_exp,
         )
         if sinks.shape[0] > 0:
             for g in range(group):
-                mass[g] += exp2(sinks[heads][g] - peak[g])
-        _write(total, mass, out[row, heads])
+                sum_exp[g] += exp2(sinks[heads][g] - max_score[g])
+        _write(acc, sum_exp, out[row, heads])
 
 
-@part()
+@inlined()
 def _attend(
     q: Any,
     key_cache: Any,
@@ -139,9 +138,9 @@ def _attend(
     last: Any,
     scale: Any,
     softcap: Any,
-    total: Any,
-    peaks: Any,
-    masses: Any,
+    acc: Any,
+    max_scores: Any,
+    sum_exps: Any,
 ) -> None:
     """Merge positions first .. last - 1 into the state of one row's query heads [group, dim]."""
     group, head_dim = q.shape
@@ -151,7 +150,7 @@ def _attend(
             query[g, d] = to_float32(q[g, d])
     weights = np.empty((group, PARTITION_TOKENS), np.float32)
     partial = np.empty((group, head_dim), np.float32)
-    part_peaks, part_masses = np.empty(group, np.float32), np.empty(group, np.float32)
+    part_max_scores, part_sum_exps = np.empty(group, np.float32), np.empty(group, np.float32)
     key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
     integers = integers_for(q, query, key_cache)
 
@@ -168,22 +167,22 @@ def _attend(
             if softcap > 0:
                 cap_scores(weights[g, : high - low], scale, softcap)
                 factor = LOG2_E
-            part_peaks[g], part_masses[g] = softmax_weights(weights[g, : high - low], factor)
+            part_max_scores[g], part_sum_exps[g] = softmax_weights(weights[g, : high - low], factor)
         read_factors(value_scales, table, kv_head, low, high, value_factors)
         _multiply(weights, value_factors)
         _add_values(weights, integers, value_cache, table, kv_head, low, high, last, partial)
         for g in range(group):
-            peak = max(peaks[g], part_peaks[g])
-            old, new = exp2(peaks[g] - peak), exp2(part_peaks[g] - peak)
-            peaks[g] = peak
-            masses[g] = masses[g] * old + part_masses[g] * new
+            max_score = max(max_scores[g], part_max_scores[g])
+            old, new = exp2(max_scores[g] - max_score), exp2(part_max_scores[g] - max_score)
+            max_scores[g] = max_score
+            sum_exps[g] = sum_exps[g] * old + part_sum_exps[g] * new
             for d in range(head_dim):
-                total[g, d] = total[g, d] * old + partial[g, d] * new
+                acc[g, d] = acc[g, d] * old + partial[g, d] * new
 
 
-@part()
+@inlined()
 def _multiply(weights: Any, factors: Any) -> None:
-    """Multiply column i by the factor of token i, if there are factors."""
+    """Multiply column i by the factor of token i; None: no factors."""
     if factors is None:
         return
     for g in range(weights.shape[0]):
@@ -192,15 +191,15 @@ def _multiply(weights: Any, factors: Any) -> None:
             row[i] *= factors[i]
 
 
-@part()
-def _write(total: Any, masses: Any, out: Any) -> None:
-    for g in range(total.shape[0]):
-        inverse = np.float32(1.0) / masses[g]
-        for d in range(total.shape[1]):
-            out[g, d] = from_float32(total[g, d] * inverse, out)
+@inlined()
+def _write(acc: Any, sum_exps: Any, out: Any) -> None:
+    for g in range(acc.shape[0]):
+        inverse = np.float32(1.0) / sum_exps[g]
+        for d in range(acc.shape[1]):
+            out[g, d] = from_float32(acc[g, d] * inverse, out)
 
 
-@part()
+@inlined()
 def _score(
     query: Any,
     integers: Any,
@@ -219,7 +218,7 @@ def _score(
         score_integers(integers, key_cache, table, kv_head, low, high, last, scores)
 
 
-@part()
+@inlined()
 def _add_values(
     weights: Any,
     integers: Any,
@@ -239,26 +238,26 @@ def _add_values(
         add_integers(weights, integers, value_cache, table, kv_head, low, high, last, partial)
 
 
-@part(fastmath=REORDERED)
+@inlined(fastmath=FAST_SUMS)
 def softmax_weights(scores: Any, scale: Any) -> Any:
-    """Turn the scores of one row into weights relative to the largest, in place.
+    """Replace the scores of one row by weights relative to the largest score, in place.
 
     scores: [num_keys] float32, at least one. scale: float32 above 0, log2(e) included. Returns
-    (peak, mass): the largest scaled score, a power of two, and the sum of the weights
-    `2^(score * scale - peak)`. A NaN score gives a NaN sum.
+    (max_score, sum_exp): the largest scaled score, in base 2, and the sum of the weights
+    `2^(score * scale - max_score)`. A NaN score gives a NaN sum.
     """
-    peak = largest(scores) * scale
-    mass = np.float32(0.0)
+    max_score = largest(scores) * scale
+    sum_exp = np.float32(0.0)
     for i in range(scores.shape[0]):
-        weight = exp2(scores[i] * scale - peak)
+        weight = exp2(scores[i] * scale - max_score)
         scores[i] = weight
-        mass += weight
-    return peak, mass
+        sum_exp += weight
+    return max_score, sum_exp
 
 
-@part()
+@inlined()
 def cap_scores(scores: Any, scale: Any, softcap: Any) -> None:
-    """Turn scores [num_keys] float32 into `softcap * tanh(score * scale / softcap)`, in place."""
+    """Replace scores [num_keys] float32 by `softcap * tanh(score * scale / softcap)`."""
     factor = scale / softcap
     for i in range(scores.shape[0]):
         scores[i] = softcap * np.tanh(scores[i] * factor)

@@ -1,15 +1,15 @@
 """The two products of decode attention, in float32 and, for int8 codes, in integers.
 
-In float32: keys and values of any format, four at a time, two query heads for each, so that a
-number is read and widened once for both and the sums over lanes of four keys are made together. How
-many are taken together changes no bit.
+In float32: keys and values of any format, four at a time, for two query heads, so that a number is
+read and widened once for both and the sums over lanes of four keys are computed together. The
+grouping changes no bit.
 
 In integers: queries, and the weights of a partition, are rounded to 16 bits with a factor each:
 finer than bfloat16 for all but negligible numbers, at a third of the instructions of float32. Sums
-of int16 times int8 are exact, in any order and on any processor, so they may be cut and grouped at
-will. Their intrinsics are written so that LLVM finds `vpdpwssd` (AVX512-VNNI) or `vpmaddwd` (AVX2),
-which multiply pairs of int16 and add both products. Arrays are C arrays, offsets and strides count
-their elements. Sums of up to 512 products of the largest numbers fit; the callers stay below.
+of int16 times int8 are exact, in any order and on any processor. The intrinsics are written so that
+LLVM selects `vpdpwssd` (AVX512-VNNI) or `vpmaddwd` (AVX2), which multiply pairs of int16 and add
+both products. Arrays are C arrays; offsets and strides count their elements. Sums of up to 512
+products of the largest numbers fit; callers stay below.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from pagedrun.kernels.cpu.bfloat16 import to_float32
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.kv_cache import quantize
 from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, element_pointer, prefetch_row
 from pagedrun.kernels.cpu.simd.lanes import (
@@ -39,7 +39,7 @@ from pagedrun.kernels.cpu.simd.words import read_lanes
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 
-@part()
+@inlined()
 def score_floats(
     query: Any,
     key_cache: Any,
@@ -69,11 +69,11 @@ def score_floats(
         position += run
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _multiply_four(query: Any, keys: Any, first: Any, column: Any, scores: Any) -> None:
     """Write the products of four keys [run, head_dim] with the queries.
 
-    Two by two: four sums are kept meanwhile, more would not fit the registers of AVX2.
+    Two by two: with more than four sums, the registers of AVX2 do not suffice.
     """
     group, head_dim = query.shape
     whole = head_dim - head_dim % NUM_LANES
@@ -103,9 +103,9 @@ def _multiply_four(query: Any, keys: Any, first: Any, column: Any, scores: Any) 
         _add_tail(query, keys[first + i], whole, column + i, scores)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _multiply_one(query: Any, key: Any, column: Any, scores: Any) -> None:
-    """Write the products of one key with the queries: the bits of `_multiply_four`."""
+    """Write the products of one key with the queries, with the bits of `_multiply_four`."""
     group, head_dim = query.shape
     whole = head_dim - head_dim % NUM_LANES
     for g in range(group):
@@ -116,16 +116,16 @@ def _multiply_one(query: Any, key: Any, column: Any, scores: Any) -> None:
     _add_tail(query, key, whole, column, scores)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _add_tail(query: Any, key: Any, start: Any, column: Any, scores: Any) -> None:
-    """Add the products of what is behind the last whole lanes."""
+    """Add the products of the elements after the last whole lanes."""
     for d in range(start, query.shape[1]):
         number = to_float32(key[d])
         for g in range(query.shape[0]):
             scores[g, column] += query[g, d] * number
 
 
-@part()
+@inlined()
 def add_floats(
     weights: Any,
     value_cache: Any,
@@ -156,13 +156,13 @@ def add_floats(
         position += run
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _add_four(weights: Any, column: Any, values: Any, partial: Any) -> None:
     """Add four values [4, head_dim] times their weights, for two query heads at a time."""
     group, head_dim = partial.shape
     whole = head_dim - head_dim % NUM_LANES
     for g in range(0, group, 2):
-        other = min(g + 1, group - 1)  # the last one alone is added once, and written twice
+        other = min(g + 1, group - 1)  # a single last head is added once and written twice
         a0, a1 = splat(weights[g, column]), splat(weights[g, column + 1])
         a2, a3 = splat(weights[g, column + 2]), splat(weights[g, column + 3])
         b0, b1 = splat(weights[other, column]), splat(weights[other, column + 1])
@@ -182,9 +182,9 @@ def _add_four(weights: Any, column: Any, values: Any, partial: Any) -> None:
                 partial[g, d] += weights[g, column + i] * to_float32(values[i, d])
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _add_one(weights: Any, column: Any, value: Any, partial: Any) -> None:
-    """Add one value times its weights: the bits of `_add_four`."""
+    """Add one value times its weights, with the bits of `_add_four`."""
     group, head_dim = partial.shape
     whole = head_dim - head_dim % NUM_LANES
     for g in range(group):
@@ -205,7 +205,7 @@ _WIDE = ir.VectorType(INT32, STEP)
 
 
 def _addresses(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-    """Return how to get the address of an argument's element, and an argument as a whole number."""
+    """Return two functions: the address of an argument's element, and an argument as an integer."""
 
     def whole(i: int) -> Any:
         return context.cast(builder, arguments[i], kinds[i], types.intp)
@@ -224,7 +224,7 @@ def _order(numbers: list[int]) -> Any:
 
 
 def _pair_sums(builder: Any, a: Any, b: Any) -> Any:
-    """Return, for each two neighbours, the sum of their products: sixteen int32."""
+    """Return the sums of the products of each two neighbors: sixteen int32."""
     products = builder.mul(builder.sext(a, _WIDE), builder.sext(b, _WIDE))
     even, odd = (
         builder.shuffle_vector(products, products, _order(list(range(first, STEP, 2))))
@@ -254,11 +254,11 @@ def key_sums(num_keys: int) -> Any:
         place: Any,
         other_place: Any,
     ) -> Any:
-        """Write `sums[place + i]`, key i times the query, and those of the other query.
+        """Write `sums[place + i]`, key i times the query, and the sums of the other query.
 
-        queries: int16, of which two begin at `query` and `other_query`. keys: int8, the first at
-        `key`, the next ones `stride` further each. num_steps: how many `STEP` numbers long all
-        are. sums: int32.
+        queries: int16, with two queries at `query` and `other_query`. keys: int8, the first at
+        `key`, each next one `stride` further. num_steps: their length in units of `STEP`. sums:
+        int32.
         """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -314,10 +314,10 @@ class Integers(NamedTuple):
 
 
 def integers_for(q: Any, query: Any, cache: Any) -> Any:
-    """Inside kernels: the queries [group, head_dim] as integers, None where floats multiply.
+    """Inside kernels: return the queries [group, head_dim] as integers, None for float32 products.
 
-    q: the array that `query`, in float32, was read from. bfloat16 loses nothing to speak of by 16
-    bits; float32 would.
+    q: the source array of `query`, which is float32. 16 bits lose no significant precision of
+    bfloat16; they would of float32.
     """
     raise NotImplementedError("only compiled code calls this")
 
@@ -329,7 +329,7 @@ def _overload_integers_for(q: Any, query: Any, cache: Any) -> Any:
     return lambda q, query, cache: None
 
 
-@part()
+@inlined()
 def _rounded(query: Any) -> Any:
     group, head_dim = query.shape
     queries, factors = np.empty((group, head_dim), np.int16), np.empty(group, np.float32)
@@ -344,7 +344,7 @@ def _rounded(query: Any) -> Any:
     )
 
 
-@part()
+@inlined()
 def score_integers(
     integers: Any,
     key_cache: Any,
@@ -394,7 +394,7 @@ def score_integers(
             row[i] = np.float32(total[i]) * factors[g]
 
 
-@part()
+@inlined()
 def add_integers(
     weights: Any,
     integers: Any,
@@ -461,11 +461,10 @@ def add_value_sums(
     place: Any,
     other_place: Any,
 ) -> Any:
-    """Add values times weights to `STEP` sums from `place` on, and with the others' weights.
+    """Add values times weights to `STEP` sums from `place` on, for two rows of weights.
 
-    weights: int16, one a value, from `weight` and `other_weight` on. values: int8, of which an even
-    number follows, two by two: those from `value` on, then `stride` further. sums: int32; both
-    places may be the same.
+    weights: int16, one a value, from `weight` and `other_weight` on. values: int8, in pairs: from
+    `value` on, then `stride` further. sums: int32; `place` and `other_place` may be equal.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -509,8 +508,8 @@ def add_value_sums(
     return types.void(*given), generate
 
 
-# Two values of 32 int16 are interleaved as processors do it, in quarters of a vector: the first
-# result has the first four numbers of each quarter of both, the second one the last four.
+# Two values of 32 int16 are interleaved as by `vpunpck`, in quarters of a vector: the first result
+# has the first four numbers of each quarter of both, the second one the last four.
 _FOURS = [[8 * quarter + 4 * half + i for quarter in range(4) for i in range(4)] for half in (0, 1)]
 _MIXED = [_order([j for i in four for j in (i, STEP + i)]) for four in _FOURS]
 _INTERLEAVED = [_order(four) for four in _FOURS]
@@ -523,6 +522,6 @@ def _plus(builder: Any, number: Any, more: int) -> Any:
 
 
 def _all_pairs(builder: Any, word: Any) -> Any:
-    """Return the two int16 of a word, over and over."""
+    """Return a vector that repeats the two int16 of a word."""
     one = builder.insert_element(ir.Constant(WORDS, ir.Undefined), word, INT32(0))
     return builder.bitcast(builder.shuffle_vector(one, one, _zeros()), _HALVES)

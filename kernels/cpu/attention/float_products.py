@@ -3,7 +3,7 @@
 from typing import Any
 
 from pagedrun.kernels.cpu.attention.partitions import fill
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes, store
 
@@ -11,24 +11,24 @@ _COLUMNS = 32
 _one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
 
 
-@part()
-def can_stay(cache: Any) -> Any:
-    """Return False: rows are read faster, one number at a time, out of a copy."""
+@inlined()
+def reads_in_place(cache: Any) -> Any:
+    """Return False: reading single numbers of a row is faster from a copy."""
     return False
 
 
-@part()
-def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
-    """Return the flat array that holds keys or values: the copy of a partition."""
+@inlined()
+def operand_source(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Return the copy of a partition."""
     return copy
 
 
-@part()
+@inlined()
 def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) -> None:
-    """Leave the values as they are: `packed` is the same memory."""
+    """Do nothing: `packed` is the memory of the values."""
 
 
-@part()
+@inlined()
 def multiply_keys(
     source: Any,
     places: Any,
@@ -51,33 +51,33 @@ def multiply_keys(
             _one_half(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
 
 
-@part()
+@inlined()
 def multiply_values(
     packed: Any,
     dim: Any,
     weights: Any,
-    totals: Any,
+    accs: Any,
     block: Any,
     num_tokens: Any,
     both: Any,
 ) -> None:
-    """Add the products of the first values with the weights to the totals of a block."""
+    """Add the products of the first values with the weights to the accs of a block."""
     for d in range(0, dim, ROWS):
         c = (block * dim + d) * _COLUMNS
         if both:
-            _both_halves(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
+            _both_halves(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, accs, c, _COLUMNS)
         else:
-            _one_half(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, totals, c, _COLUMNS)
+            _one_half(packed, d, 1, dim, weights, 0, _COLUMNS, num_tokens, accs, c, _COLUMNS)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def power(x: Any) -> Any:
-    """Return 2^x as exactly as weights are kept."""
+    """Return 2^x to the precision of stored weights."""
     return exp2_lanes(x)
 
 
-@part()
+@inlined()
 def store_weights(weights: Any, token: Any, half: Any, even: Any, odd: Any) -> None:
-    """Keep the weights of tokens `token` and `token + 1` for one half of a block."""
+    """Store the weights of tokens `token` and `token + 1` for one half of a block."""
     store(weights, token * _COLUMNS + half, even)
     store(weights, (token + 1) * _COLUMNS + half, odd)

@@ -1,7 +1,7 @@
 """Prefill and shared-prefix attention: groups of rows that read partitions together.
 
-Both entry points make groups (`inputs`) and attend from them level by level, with the processor's
-best units for the dtypes at hand: one kernel for each, over the same tasks (`attend`).
+Both entry points make groups (`inputs`) and attend from them level by level. There is a kernel for
+each kind of product (AMX, pairs of bfloat16, float32), over the same tasks (`attend`).
 """
 
 from typing import Any
@@ -75,11 +75,11 @@ def prefill_attention(
 
 
 def _empty_state(q: Tensor) -> PrefixState:
-    """Return memory for what tokens have read so far; every token that needs it writes it first."""
+    """Return memory for a state; each token writes it before reading."""
     return PrefixState(
-        peaks=torch.empty(q.shape[:2]),
-        masses=torch.empty(q.shape[:2]),
-        totals=torch.empty(q.shape),
+        max_scores=torch.empty(q.shape[:2]),
+        sum_exps=torch.empty(q.shape[:2]),
+        accs=torch.empty(q.shape),
         num_partitions=torch.empty(0, dtype=torch.int32),
     )
 
@@ -96,9 +96,9 @@ def prefix_attention(
     """Attend from each row over the partitions of its groups; see the reference."""
     num_rows, num_heads, head_dim = q.shape
     state = PrefixState(
-        peaks=torch.full((num_rows, num_heads), -torch.inf),
-        masses=torch.zeros(num_rows, num_heads),
-        totals=torch.zeros(num_rows, num_heads, head_dim),
+        max_scores=torch.full((num_rows, num_heads), -torch.inf),
+        sum_exps=torch.zeros(num_rows, num_heads),
+        accs=torch.zeros(num_rows, num_heads, head_dim),
         num_partitions=groups.num_partitions,
     )
     rows, everything = as_array(groups.rows), np.zeros(0, np.int32)
@@ -122,7 +122,7 @@ def prefix_attention(
     return state
 
 
-MAX_TILE_ROWS = 512  # queries and totals of a tile stay in L2
+MAX_TILE_ROWS = 512  # queries and accs of a tile stay in L2
 TASKS_PER_THREAD = 4
 
 
@@ -137,8 +137,8 @@ def attend_groups(
 ) -> None:
     """Attend from the tokens of each group over its partitions.
 
-    q: [num_tokens, num_heads, head_dim]. Tokens whose groups go to the end are written to `out`;
-    what others have read is kept in `state`, which may be None if no token has two groups.
+    q: [num_tokens, num_heads, head_dim]. Tokens whose groups reach the end are written to `out`;
+    the others to `state`, which may be None if no token has two groups.
     """
     num_heads, head_dim = q.shape[1:]
     group_size = num_heads // layer.num_kv_heads
@@ -163,14 +163,14 @@ def attend_groups(
 
 
 def attend_kernel(kernel_set: KernelSet, dtype: torch.dtype, cache_dtype: torch.dtype) -> Any:
-    """Return the kernel for queries of a dtype and keys and values of another."""
+    """Return the kernel for the dtypes of queries and cache."""
     if dtype is torch.bfloat16 and cache_dtype is not torch.float32:
-        return _ATTEND.get(kernel_set, _attend_in_floats)
-    return _attend_in_floats
+        return _ATTEND.get(kernel_set, _attend_float32)
+    return _attend_float32
 
 
 @kernel
-def _attend_on_tiles(
+def _attend_amx(
     num_workers: Any,
     tile_tokens: Any,
     dim: Any,
@@ -190,15 +190,15 @@ def _attend_on_tiles(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
-                amx_products.can_stay, amx_products.source_of, amx_products.pack_values,
-                amx_products.multiply_keys, amx_products.multiply_values,
-                amx_products.power, amx_products.store_weights,
+                amx_products.reads_in_place, amx_products.operand_source,
+                amx_products.pack_values, amx_products.multiply_keys,
+                amx_products.multiply_values, amx_products.power, amx_products.store_weights,
             )  # fmt: skip
             amx.release()
 
 
 @kernel
-def _attend_in_pairs(
+def _attend_bfloat16(
     num_workers: Any,
     tile_tokens: Any,
     dim: Any,
@@ -217,14 +217,14 @@ def _attend_in_pairs(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
-                pair_products.can_stay, pair_products.source_of, pair_products.pack_values,
-                pair_products.multiply_keys, pair_products.multiply_values,
-                pair_products.power, pair_products.store_weights,
+                pair_products.reads_in_place, pair_products.operand_source,
+                pair_products.pack_values, pair_products.multiply_keys,
+                pair_products.multiply_values, pair_products.power, pair_products.store_weights,
             )  # fmt: skip
 
 
 @kernel
-def _attend_in_floats(
+def _attend_float32(
     num_workers: Any,
     tile_tokens: Any,
     dim: Any,
@@ -243,10 +243,10 @@ def _attend_in_floats(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
-                float_products.can_stay, float_products.source_of, float_products.pack_values,
-                float_products.multiply_keys, float_products.multiply_values,
-                float_products.power, float_products.store_weights,
+                float_products.reads_in_place, float_products.operand_source,
+                float_products.pack_values, float_products.multiply_keys,
+                float_products.multiply_values, float_products.power, float_products.store_weights,
             )  # fmt: skip
 
 
-_ATTEND = {KernelSet.AMX: _attend_on_tiles, KernelSet.AVX512_BF16: _attend_in_pairs}
+_ATTEND = {KernelSet.AMX: _attend_amx, KernelSet.AVX512_BF16: _attend_bfloat16}

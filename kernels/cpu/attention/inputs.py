@@ -2,10 +2,10 @@
 
 A group is one line of an int64 array: the indices in `rows` where its tokens begin and end, the row
 of the block tables to read, the first partition and the one after the last (`TO_THE_END`: as far as
-its tokens see, after which they are done), and its level. Groups of one level have no token in
+its tokens see, which completes them), and its level. Groups of one level have no token in
 common; a token reads its groups in ascending order of level.
 
-Numba takes the named tuples apart at no cost.
+Numba unpacks named tuples at no cost.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from pagedrun.kernels.attention_inputs import PrefixState, Softmax
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import part, serial_kernel
+from pagedrun.kernels.cpu.jit import inlined, serial_kernel
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -27,7 +27,7 @@ class Cache(NamedTuple):
 
     blocks: [num_blocks, num_kv_heads, block_size, head_dim]; flat: the same memory as one row.
     scales: [num_blocks, num_kv_heads, block_size] float32, without blocks where the cache is not
-    quantised.
+    quantized.
     """
 
     blocks: Any
@@ -36,10 +36,10 @@ class Cache(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Who reads what; rows and groups: see `groups`.
+    """Groups of rows and the positions visible to each token.
 
-    tables: [num_tables, max_blocks] int32. lows, highs: [num_tokens] int32, the positions that a
-    token sees; empty where every token sees all.
+    tables: [num_tables, max_blocks] int32. rows, groups: see the module. lows, highs: [num_tokens]
+    int32, the positions visible to a token; empty where every token sees all.
     """
 
     tables: Any
@@ -50,9 +50,10 @@ class Work(NamedTuple):
 
 
 class SoftmaxNumbers(NamedTuple):
-    """scale: log2(e) included where there is no cap. softcap: 0 for none. Both are float32.
+    """Constants of a softmax in base 2.
 
-    sinks: [num_heads] float32, times log2(e); empty for none.
+    scale: float32, log2(e) included where there is no cap. softcap: float32, 0 for none. sinks:
+    [num_heads] float32, times log2(e); empty for none.
     """
 
     scale: Any
@@ -61,7 +62,7 @@ class SoftmaxNumbers(NamedTuple):
 
     @classmethod
     def of(cls, softmax: Softmax) -> "SoftmaxNumbers":
-        """Return what kernels read of it."""
+        """Return the constants of a softmax."""
         scale, softcap = np.float32(softmax.scale), np.float32(softmax.softcap or 0.0)
         sinks = np.empty(0, np.float32)
         if softmax.sinks is not None:
@@ -70,15 +71,15 @@ class SoftmaxNumbers(NamedTuple):
 
 
 class State(NamedTuple):
-    """What tokens have read, from one of their groups to the next.
+    """Softmax state of tokens, between their groups.
 
-    peaks, sums: [num_tokens, num_heads] float32, the largest score so far (a power of two) and the
-    sum of weights relative to it. totals: [num_tokens, num_heads, head_dim] float32.
+    max_scores, sum_exps: [num_tokens, num_heads] float32, the largest score so far (in base 2) and
+    the sum of weights relative to it. accs: [num_tokens, num_heads, head_dim] float32.
     """
 
-    peaks: Any
-    sums: Any
-    totals: Any
+    max_scores: Any
+    sum_exps: Any
+    accs: Any
 
     @classmethod
     def of(cls, state: PrefixState | None) -> "State":
@@ -86,13 +87,13 @@ class State(NamedTuple):
         if state is None:
             nothing = np.empty((0, 0), np.float32)
             return cls(nothing, nothing, np.empty((0, 0, 0), np.float32))
-        return cls(as_array(state.peaks), as_array(state.masses), as_array(state.totals))
+        return cls(as_array(state.max_scores), as_array(state.sum_exps), as_array(state.accs))
 
 
 class Operands(NamedTuple):
     """One thread's memory for the operands of products, flat.
 
-    keys, values: a partition each, [partition * dim]. packed: the values as a product takes them.
+    keys, values: a partition each, [partition * dim]. packed: the values in a product's layout.
     queries: [num_blocks * words of a row * 32]. block_rows: the queries of a block before they are
     transposed, [32 * dim]. weights: those of a block, [words of a partition * 32].
     """
@@ -105,9 +106,9 @@ class Operands(NamedTuple):
     weights: Any
 
 
-@part()
+@inlined()
 def bfloat16_operands(num_blocks: Any, dim: Any) -> Any:
-    """Return memory for operands that are pairs of bfloat16, two to a word."""
+    """Return memory for operands of bfloat16, two to a word."""
     return Operands(
         aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
         aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
@@ -118,9 +119,9 @@ def bfloat16_operands(num_blocks: Any, dim: Any) -> Any:
     )
 
 
-@part()
+@inlined()
 def float32_operands(num_blocks: Any, dim: Any) -> Any:
-    """Return memory for float32 operands; values are taken as they are."""
+    """Return memory for float32 operands; values are not packed."""
     values = aligned_zeros(PARTITION_TOKENS * dim, np.float32)
     return Operands(
         aligned_zeros(PARTITION_TOKENS * dim, np.float32),
@@ -140,14 +141,14 @@ TO_THE_END = 1 << 40
 def chunk_groups(
     chunk_starts: Any, table_rows: Any, first_positions: Any, block_tables: Any, block_size: Any
 ) -> Any:
-    """Return the groups of prompt chunks: neighbours read the partitions before both together.
+    """Return the groups of prompt chunks; neighbors read their common partitions together.
 
     Chunks share a partition if their tables name the same blocks up to its end; rows come in the
-    order of the prefix tree, so those that share are neighbours. Arguments: as for
-    `prefill_attention`. `rows` is to be 0, 1, 2, … The groups come level by level.
+    order of the prefix tree, so chunks that share are neighbors. Arguments: as for
+    `prefill_attention`, with `rows` = 0, 1, 2, … The groups come level by level.
     """
     num_chunks = table_rows.shape[0]
-    shared = np.zeros(num_chunks + 1, np.int64)  # partitions that a chunk shares with that before
+    shared = np.zeros(num_chunks + 1, np.int64)  # partitions shared with the chunk before
     for chunk in range(1, num_chunks):
         before = min(first_positions[chunk - 1], first_positions[chunk]) // PARTITION_TOKENS
         one, other = block_tables[table_rows[chunk - 1]], block_tables[table_rows[chunk]]
@@ -198,7 +199,7 @@ def chunk_groups(
     return _by_level(groups, num_groups)
 
 
-@part()
+@inlined()
 def _write_group(
     group: Any, begin: Any, end: Any, table: Any, first: Any, last: Any, level: Any
 ) -> None:
@@ -206,9 +207,9 @@ def _write_group(
     group[FIRST], group[LAST], group[LEVEL] = first, last, level
 
 
-@part()
+@inlined()
 def _by_level(groups: Any, num_groups: Any) -> Any:
-    """Return the first groups, those of one level together and in their order."""
+    """Return the first `num_groups` groups, sorted by level (stable)."""
     ordered = np.zeros((num_groups, groups.shape[1]), np.int64)
     place, level = 0, 0
     while place < num_groups:
@@ -221,13 +222,12 @@ def _by_level(groups: Any, num_groups: Any) -> Any:
     return ordered
 
 
-@part()
+@inlined()
 def cut_tiles(groups: Any, num_tokens: Any) -> Any:
     """Cut groups, which come level by level, into tiles of at most `num_tokens` tokens.
 
-    Returns tiles [num_tiles, 3] int64, their groups and where their tokens begin and end in `rows`;
-    level_starts [num_levels + 1] int64, where each level's tiles begin; and the most tokens that a
-    tile has.
+    Returns tiles [num_tiles, 3] int64: group, begin and end of the tokens in `rows`; level_starts
+    [num_levels + 1] int64, the first tile of each level; and the most tokens of a tile.
     """
     num_tiles = 0
     for group in range(groups.shape[0]):
@@ -249,9 +249,9 @@ def cut_tiles(groups: Any, num_tokens: Any) -> Any:
     return tiles, level_starts, most_tokens
 
 
-@part()
+@inlined()
 def cut_tasks(q: Any, keys: Any, groups: Any, tile_tokens: Any) -> Any:
-    """Return tiles, the first task of each level, and the most blocks of a tile.
+    """Return tiles, the first task of each level, and the largest number of blocks of a tile.
 
     A task is a tile and a kv head.
     """
@@ -272,7 +272,7 @@ def prefix_levels(
     levels = np.zeros(num_rows, np.int64)
     for group in range(num_groups):
         begin, end = row_starts[group], row_starts[group + 1]
-        level = levels[rows[begin]]  # of all its rows: they were together before
+        level = levels[rows[begin]]  # equal for all its rows, which shared earlier groups
         _write_group(
             groups[group],
             begin,

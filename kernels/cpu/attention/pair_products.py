@@ -3,7 +3,7 @@
 from typing import Any
 
 from pagedrun.kernels.cpu.attention.partitions import fill
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs
@@ -13,19 +13,19 @@ _COLUMNS = 32
 _one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
 
 
-@part()
-def can_stay(cache: Any) -> Any:
-    """Return False: rows are read faster, one number at a time, out of a copy."""
+@inlined()
+def reads_in_place(cache: Any) -> Any:
+    """Return False: reading single numbers of a row is faster from a copy."""
     return False
 
 
-@part()
-def source_of(cache: Any, copy: Any, in_place: Any) -> Any:
-    """Return the flat array that holds keys or values: the copy of a partition."""
+@inlined()
+def operand_source(cache: Any, copy: Any, in_place: Any) -> Any:
+    """Return the copy of a partition."""
     return copy
 
 
-@part()
+@inlined()
 def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) -> None:
     """Interleave the values of every two tokens to [partition / 2 * dim * 2]."""
     for pair in range(PARTITION_TOKENS // 2):
@@ -37,7 +37,7 @@ def pack_values(source: Any, places: Any, stride: Any, dim: Any, packed: Any) ->
             target[2 * d + 1] = odd[d]
 
 
-@part()
+@inlined()
 def multiply_keys(
     source: Any,
     places: Any,
@@ -60,35 +60,33 @@ def multiply_keys(
             _one_half(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
 
 
-@part()
+@inlined()
 def multiply_values(
     packed: Any,
     dim: Any,
     weights: Any,
-    totals: Any,
+    accs: Any,
     block: Any,
     num_tokens: Any,
     both: Any,
 ) -> None:
-    """Add the products of the first values with the weights to the totals of a block."""
+    """Add the products of the first values with the weights to the accs of a block."""
     pairs = num_tokens // 2
     for d in range(0, dim, ROWS):
         c = (block * dim + d) * _COLUMNS
         if both:
-            _both_halves(
-                packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, totals, c, _COLUMNS
-            )
+            _both_halves(packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, accs, c, _COLUMNS)
         else:
-            _one_half(packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, totals, c, _COLUMNS)
+            _one_half(packed, 2 * d, 2, 2 * dim, weights, 0, _COLUMNS, pairs, accs, c, _COLUMNS)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def power(x: Any) -> Any:
-    """Return 2^x as exactly as weights are kept."""
+    """Return 2^x to the precision of stored weights."""
     return exp2_lanes_for_bfloat16(x)
 
 
-@part()
+@inlined()
 def store_weights(weights: Any, token: Any, half: Any, even: Any, odd: Any) -> None:
-    """Keep the weights of tokens `token` and `token + 1` for one half of a block."""
+    """Store the weights of tokens `token` and `token + 1` for one half of a block."""
     store_pairs(weights, token // 2 * _COLUMNS + half, even, odd)

@@ -1,8 +1,8 @@
-"""Keys, values and scales of one partition, read out of the blocks.
+"""Keys, values and scales of one partition, read from the blocks.
 
-Codes of a quantized cache enter the products as they are, exact in any format; the scale of a key
-then multiplies its scores, that of a value the weights of its token. These scales are a partition's
-factors. Where a cache is not quantized there are no factors, None, and using them costs nothing.
+Codes of a quantized cache enter the products unchanged, exact in any format; the scale of a key
+multiplies its scores, that of a value the weights of its token. These scales are the factors of a
+partition. A cache that is not quantized has None for factors, at no cost.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 from numba.extending import overload
 
 from pagedrun.kernels.cpu.attention.inputs import BLOCK_ROWS
-from pagedrun.kernels.cpu.bfloat16 import are_codes, as_operand
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.bfloat16 import as_operand, is_quantized
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import prefetch_lines, prefetch_row
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES, load, splat, store
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -23,7 +23,7 @@ _SIGN_OFF_16 = np.uint16(0x7FFF)
 _INFINITY_16 = np.uint16(0x7F80)
 
 
-@part()
+@inlined()
 def gather(
     blocks: Any,
     table: Any,
@@ -34,11 +34,10 @@ def gather(
     out: Any,
     stride: Any,
 ) -> None:
-    """Copy positions start .. end - 1 of one head to a partition in `out`, zeros behind them.
+    """Copy positions start .. end - 1 of one head to a partition in `out`, followed by zeros.
 
-    blocks: as in a `Cache`; codes are copied without their scales. out: [partition * stride], what
-    a product takes: bfloat16 or float32. The block of position `next_start` is asked for
-    meanwhile, unless it is negative.
+    blocks: as in a `Cache`; codes are copied without their scales. out: [partition * stride],
+    bfloat16 or float32. The block of position `next_start` is prefetched, unless it is negative.
     """
     block_size, head_dim = blocks.shape[2], blocks.shape[3]
     for position in range(start, end):
@@ -55,24 +54,24 @@ def gather(
     fill(out, (end - start) * stride)
 
 
-@part()
+@inlined()
 def fill(array: Any, start: Any) -> None:
-    """Write zeros from place `start` of a flat array on."""
+    """Write zeros to a flat array from index `start` on."""
     rest = array[start:]
     for i in range(rest.shape[0]):
         rest[i] = 0
 
 
-@part()
+@inlined()
 def prefetch_partition(cache: Any, table: Any, head: Any, start: Any) -> None:
-    """Ask for the partition that begins at position `start`."""
+    """Prefetch the partition that begins at position `start`."""
     block_size = cache.shape[2]
     for position in range(start, start + PARTITION_TOKENS):
         prefetch_row(cache, table[position // block_size], head, position % block_size)
 
 
 def readable(cache: Any, copy: Any, in_place: Any) -> Any:
-    """Inside kernels: the flat array to read, the cache or a copy of a partition.
+    """Inside kernels: return the flat array to read, the cache or a copy of a partition.
 
     Codes are never read `in_place`.
     """
@@ -81,18 +80,18 @@ def readable(cache: Any, copy: Any, in_place: Any) -> Any:
 
 @overload(readable, strict=False)
 def _overload_readable(cache: Any, copy: Any, in_place: Any) -> Any:
-    if are_codes(cache):
+    if is_quantized(cache):
         return lambda cache, copy, in_place: copy
     return lambda cache, copy, in_place: cache if in_place else copy
 
 
-@part()
+@inlined()
 def confine_nans(keys: Any, values: Any, key_factors: Any, value_factors: Any, stride: Any) -> None:
-    """Move what is not finite in a key or a value to its key alone, where the mask can stop it.
+    """Replace keys of tokens with numbers that are not finite by NaN, and their values by 0.
 
-    A query that sees the key gets a NaN score, hence NaN. One that does not gives it a weight of 0,
-    which a NaN value would turn into NaN all the same: an earlier token of the prompt would be
-    spoiled by a later one, and with it the blocks that other rows share.
+    A query that sees the key gets a NaN score, hence NaN; the mask hides it from the others. A NaN
+    value would give NaN in spite of a weight of 0: a token of the prompt would corrupt earlier
+    tokens, and with them the blocks shared with other rows.
     """
     all_factors = factors_are_finite(key_factors) and factors_are_finite(value_factors)
     if all_factors and _all_finite(keys) and _all_finite(values):
@@ -110,13 +109,13 @@ def confine_nans(keys: Any, values: Any, key_factors: Any, value_factors: Any, s
 
 
 def _all_finite(vector: Any) -> Any:
-    """Inside kernels: whether all numbers of a float32 vector, or of bfloat16 bits, are finite."""
+    """Inside kernels: return True if a vector of float32 or bfloat16 bits is finite."""
     raise NotImplementedError("only compiled code calls this")
 
 
 @overload(_all_finite, strict=False)
 def _overload_all_finite(vector: Any) -> Any:
-    # Compared as integers, of which LLVM makes vector code.
+    # Compared as integers, which LLVM vectorizes.
     if vector.dtype.bitwidth == 16:
 
         def halves_are_finite(vector: Any) -> Any:
@@ -137,7 +136,7 @@ def _overload_all_finite(vector: Any) -> Any:
 
 
 def _nan(like: Any) -> Any:
-    """Inside kernels: NaN as array `like` holds it."""
+    """Inside kernels: return NaN in the dtype of array `like`."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -152,20 +151,20 @@ _prefetch_line = prefetch_lines(1, 1)
 
 
 def factors_for(cache: Any) -> Any:
-    """Inside kernels: memory [partition] for the factors of a cache, None if it needs none."""
+    """Inside kernels: return memory [partition] for the factors of a cache, None without scales."""
     raise NotImplementedError("only compiled code calls this")
 
 
 @overload(factors_for, strict=False)
 def _overload_factors_for(cache: Any) -> Any:
-    if are_codes(cache):
+    if is_quantized(cache):
         return lambda cache: np.zeros(PARTITION_TOKENS, np.float32)
     return lambda cache: None
 
 
-@part()
+@inlined()
 def read_factors(scales: Any, table: Any, head: Any, start: Any, end: Any, factors: Any) -> None:
-    """Copy the scales of positions start .. end - 1 of one head, zeros behind them."""
+    """Copy the scales of positions start .. end - 1 of one head, followed by zeros."""
     if factors is None:
         return
     block_size = scales.shape[2]
@@ -182,9 +181,9 @@ def read_factors(scales: Any, table: Any, head: Any, start: Any, end: Any, facto
         factors[i] = 0
 
 
-@part()
+@inlined()
 def prefetch_factors(scales: Any, table: Any, head: Any, start: Any, end: Any) -> None:
-    """Ask for the scales of positions start .. end - 1, a partition at most; `start` begins it."""
+    """Prefetch the scales of positions start .. end - 1, at most the partition from `start` on."""
     if scales.shape[0] == 0:
         return
     num_kv_heads, block_size = scales.shape[1], scales.shape[2]
@@ -193,7 +192,7 @@ def prefetch_factors(scales: Any, table: Any, head: Any, start: Any, end: Any) -
         _prefetch_line(scales, (block * num_kv_heads + head) * block_size + offset)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def scale_scores(scores: Any, half: Any, num_tokens: Any, factors: Any) -> None:
     """Multiply the scores [partition * 32] of each token by its factor."""
     if factors is None:
@@ -203,25 +202,25 @@ def scale_scores(scores: Any, half: Any, num_tokens: Any, factors: Any) -> None:
         store(scores, place, load(scores, place) * splat(factors[token]))
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def scaled(weight: Any, factors: Any, token: Any) -> Any:
-    """Return the weights of a token, Lanes, times its factor."""
+    """Return the weights (Lanes) of a token times its factor."""
     if factors is None:
         return weight
     return weight * splat(factors[token])
 
 
-@part()
+@inlined()
 def factor_is_finite(factors: Any, token: Any) -> Any:
-    """Return whether a token's factor is finite, if there are any."""
+    """Return True if a token's factor is finite, or there are no factors."""
     if factors is None:
         return True
     return np.isfinite(factors[token])
 
 
-@part()
+@inlined()
 def factors_are_finite(factors: Any) -> Any:
-    """Return whether all factors are finite, if there are any."""
+    """Return True if all factors are finite, or there are none."""
     if factors is None:
         return True
     finite = True
@@ -230,9 +229,9 @@ def factors_are_finite(factors: Any) -> Any:
     return finite
 
 
-@part()
+@inlined()
 def clear_factor(factors: Any, token: Any) -> None:
-    """Make a token's factor 0, if there are any."""
+    """Set a token's factor to 0, if there are factors."""
     if factors is None:
         return
     factors[token] = 0

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias, sums_for, write_block
 from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, prefetch_lines
@@ -46,7 +46,7 @@ _prefetch_half_to_l2 = prefetch_lines(8, level=2)
 _prefetch_tile = prefetch_lines(16, level=1)
 
 
-class TileLinear:
+class AmxLinear:
     """`y = x @ weight.T + bias`, each row the same whatever the number of rows.
 
     weight: [out_features, in_features] bfloat16, not kept. bias: [out_features] bfloat16 or None,
@@ -65,9 +65,9 @@ class TileLinear:
         """Map x [num_rows, in_features] bfloat16 to [num_rows, out_features] bfloat16."""
         num_rows = len(x)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype)
-        spread(x.numel())
+        choose_threads(x.numel())
         rows = _packed_rows(as_array(x.contiguous()), self._weights.shape[1])
-        spread(self._weights.size)
+        choose_threads(self._weights.size)
         multiply_tiles(rows, self._weights, self._bias, as_array(out))
         return out
 
@@ -132,7 +132,7 @@ def multiply_tiles(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
         amx.release()
 
 
-@part()
+@inlined()
 def _multiply_few_panels(
     rows: Any, weights: Any, epilogue: Any, first: Any, last: Any, out: Any
 ) -> None:
@@ -191,7 +191,7 @@ def _multiply_few_panels(
             write_block(sums, 0, PANEL, epilogue, panel * PANEL, column * PANEL, out)
 
 
-@part()
+@inlined()
 def _multiply_panels(
     rows: Any, weights: Any, epilogue: Any, first: Any, last: Any, panel: Any, end: Any, out: Any
 ) -> None:

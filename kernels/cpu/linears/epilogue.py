@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import from_float32
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import load, splat, store
 from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
@@ -39,7 +39,7 @@ def padded_bias(bias: Tensor | None, num_columns: int) -> NDArray[np.float32]:
     return padded
 
 
-@part()
+@inlined()
 def write_block(
     sums: Any, place: Any, num_rows: Any, epilogue: Any, row: Any, column: Any, out: Any
 ) -> None:
@@ -92,13 +92,13 @@ def _overload_finished(sums: Any, start: Any, epilogue: Any, row: Any, column: A
     )
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _scaled(sums: Any, start: Any, scales: Any, row: Any, column: Any) -> Any:
     """A product and a sum, each of them rounded, on every processor."""
     factors = splat(scales.rows[row]) * load(scales.columns, column)
     return _with_bias(read_lanes(sums, start) * factors, scales.bias, column)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _with_bias(value: Any, bias: Any, column: Any) -> Any:
     return value + load(bias, column) if bias.shape[0] > 0 else value

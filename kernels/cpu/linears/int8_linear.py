@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
-from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
+from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
 from pagedrun.kernels.cpu.linears.linear import PANEL_COLUMNS, pack_panels
@@ -26,7 +26,7 @@ from pagedrun.kernels.kernel_set import KernelSet, has_features
 from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST, check_in_features, int8_bytes
 
 
-class Int8Chains:
+class Int8Fma:
     """Writes `x @ (codes * scales).T + bias` to `out`.
 
     codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`.
@@ -47,13 +47,13 @@ class Int8Chains:
         codes, scales = quantized_panels(x, 1)
         rows = np.zeros((-(-len(x) // ROWS) * ROWS, codes.shape[1] * STEP), np.float32)
         rows[: len(x)] = codes.reshape(len(x), rows.shape[1])
-        spread(self._weights.size)
+        choose_threads(self._weights.size)
         _multiply_floats(
             rows, self._weights, Scales(scales, self._columns, self._bias), as_array(out)
         )
 
 
-class Int8Tiles:
+class Int8Amx:
     """Writes `x @ (codes * scales).T + bias` to `out`.
 
     codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`.
@@ -72,12 +72,12 @@ class Int8Tiles:
         codes, scales = quantized_panels(x, PANEL)
         # As bfloat16 lie in their tiles: those of a step, of 16 rows each, one behind the other.
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
-        spread(self._weights.size)
+        choose_threads(self._weights.size)
         epilogue = Scales(scales, self._columns, self._bias)
         multiply_tiles(rows, self._weights, epilogue, as_array(out))
 
 
-class Int8Words:
+class Int8Vnni:
     """Writes `x @ (codes * scales).T + bias` to `out`.
 
     codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`. Sums
@@ -102,12 +102,12 @@ class Int8Words:
         rows = np.zeros((height, codes.shape[1] * STEP), np.uint8)
         unsigned = codes.view(np.uint8).reshape(len(x), rows.shape[1])
         np.bitwise_xor(unsigned, _OFFSET, out=rows[: len(x)])
-        spread(self._weights.size)
+        choose_threads(self._weights.size)
         epilogue = Scales(scales, self._columns, self._bias)
         _multiply_words(rows, self._weights, self._starts, epilogue, as_array(out))
 
 
-Products = Int8Tiles | Int8Words | Int8Chains
+Products = Int8Amx | Int8Vnni | Int8Fma
 
 
 class Int8Linear:
@@ -148,8 +148,8 @@ class Int8Linear:
 
 def _fastest_products(kernel_set: KernelSet) -> type[Products]:
     if kernel_set is KernelSet.AMX and has_features("amx-int8"):
-        return Int8Tiles
-    return Int8Words if has_features("avx512f", "avx512vnni") else Int8Chains
+        return Int8Amx
+    return Int8Vnni if has_features("avx512f", "avx512vnni") else Int8Fma
 
 
 @kernel
@@ -257,7 +257,7 @@ def quantized_panels(x: Tensor, panel_rows: int) -> tuple[NDArray[np.int8], NDAr
     num_rows, num_columns = x.shape
     shape = (-(-num_rows // panel_rows), -(-num_columns // STEP), panel_rows, STEP)
     codes, scales = aligned_empty(shape, np.int8), np.empty(num_rows, np.float32)
-    spread(x.numel())
+    choose_threads(x.numel())
     _quantize(as_array(x.contiguous()), codes, scales)
     return codes, scales
 
@@ -270,7 +270,7 @@ def _quantize(x: Any, codes: Any, scales: Any) -> None:
         scales[row] = _quantize_row(x, row, codes, first * STEP, panel_rows * STEP)
 
 
-@part()
+@inlined()
 def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any:
     """Write a row's codes, each step `stride` behind the one before; return its scale."""
     num_columns, rest = x.shape[1], x.shape[1] % STEP
@@ -289,7 +289,7 @@ def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any
     return largest / _LARGEST_CODE
 
 
-@part()
+@inlined()
 def _largest_magnitude(row: Any) -> Any:
     """Return the largest magnitude of a row's numbers, NaN if one is NaN.
 
@@ -303,7 +303,7 @@ def _largest_magnitude(row: Any) -> Any:
     return found.view(np.float32)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _write_step(x: Any, place: Any, inverse: Any, codes: Any, target: Any) -> None:
     for k in range(0, STEP, 16):
         store_codes(codes, target + k, read_lanes(x, place + k) * splat(inverse))

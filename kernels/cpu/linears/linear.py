@@ -1,7 +1,7 @@
 """Linear layers on the fastest products of a kernel set that are row-invariant.
 
 On AMX `amx_linear`, else oneDNN where it is row-invariant, else products of our own
-(`ChainLinear`): each output is one chain over k in float32. Up to `ROWS` rows these wait for the
+(`FmaLinear`): each output is one chain over k in float32. Up to `ROWS` rows these wait for the
 weights; above, a panel of 32 columns stays in L2 while the rows pass.
 """
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
-from pagedrun.kernels.cpu.jit import kernel, spread
+from pagedrun.kernels.cpu.jit import choose_threads, kernel
 from pagedrun.kernels.cpu.linears import onednn_linear
-from pagedrun.kernels.cpu.linears.amx_linear import TileLinear
+from pagedrun.kernels.cpu.linears.amx_linear import AmxLinear
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias, write_block
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
@@ -51,21 +51,21 @@ def _packed(
     weight: Tensor, bias: Tensor | None, kernel_set: KernelSet
 ) -> Callable[[Tensor], Tensor]:
     if kernel_set is KernelSet.AMX and weight.dtype is torch.bfloat16:
-        return TileLinear(weight, bias)
+        return AmxLinear(weight, bias)
     if onednn_linear.can_pack(weight.dtype):
         heights = RowHeights.of(
             onednn_linear.multiply, onednn_linear.pack, weight.shape, weight.dtype
         )
         if heights.cuts:
             return OneDnnLinear(weight, bias, heights)
-    return ChainLinear(weight, bias)
+    return FmaLinear(weight, bias)
 
 
 PANEL_COLUMNS = 32
 _multiply_block = block_product(ROWS, 2)
 
 
-class ChainLinear:
+class FmaLinear:
     """`y = x @ weight.T + bias` for float32 or bfloat16, which are multiplied as float32.
 
     weight: [out_features, in_features], not kept. bias: [out_features], same dtype, or None.
@@ -83,7 +83,7 @@ class ChainLinear:
         """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
         rows = np.zeros((-(-len(x) // ROWS) * ROWS, x.shape[1]), np.float32)
-        spread(self._weights.size)
+        choose_threads(self._weights.size)
         _multiply(as_array(x.contiguous()), rows, self._weights, self._bias, as_array(out))
         return out
 

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.cpu.jit import kernel, part, spread
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
 from pagedrun.kernels.cpu.quantized.unpack import (
@@ -83,7 +83,7 @@ def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -
         memory[0] = 0  # Numba frees an array behind its last use, and knows of none by address
 
 
-@part()
+@inlined()
 def _few_blocks(
     inputs: Any, weight: Any, panel: Any, numbers: Any, tables: Any, steps: Any, sums: Any
 ) -> None:
@@ -123,7 +123,7 @@ def _few_blocks(
     amx.store_tiles(sums, 0)
 
 
-@part()
+@inlined()
 def _many_blocks(
     inputs: Any,
     first: Any,
@@ -184,7 +184,7 @@ def _many_blocks(
             amx.store_tiles(sums, place)
 
 
-@part()
+@inlined()
 def _write(
     sums: Any,
     place: Any,
@@ -217,11 +217,11 @@ def input_blocks(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint32]:
     """
     if len(x) <= NARROW_ROWS:
         few = aligned_empty((1, num_steps, ROWS, len(x)), np.uint32)
-        spread(0)
+        choose_threads(0)
         _pack_narrow(x, few.reshape(-1, len(x)))
         return few
     blocks = aligned_empty((-(-len(x) // ROWS), num_steps, ROWS, ROWS), np.uint32)
-    spread(blocks.size)
+    choose_threads(blocks.size)
     _pack(x, blocks)
     return blocks
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import EXACT, kernel, part, spread
+from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.quantized.pair_intrinsics import HALVES, PAIRS_OF_STEP, TABLE_BYTES
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty
 from pagedrun.kernels.cpu.simd.lanes import NUM_LANES as OUTPUTS
@@ -123,7 +123,7 @@ def _packed_codes(
     """Return codes, or their lower four bits, and those above."""
     steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
     below, above = (aligned_empty((*steps, size), np.uint8) for size in _STEP_BYTES[kind])
-    spread(weight.codes.numel())
+    choose_threads(weight.codes.numel())
     source = as_array(weight.codes.contiguous()).view(np.uint8)
     if in_pairs:
         offset = 0 if kind == FLOAT8 or as_bytes else first_code(weight)
@@ -292,7 +292,7 @@ def _pack_code_pairs(quads: Any, added: Any, bits_above: Any, packed: Any, above
                             upper[here] |= np.uint16(more)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _signs_and_magnitudes(eight: Any) -> Any:
     """Return int8, none of which is -128, as a sign above seven bits."""
     signs = eight & _TOP_BITS
@@ -300,14 +300,14 @@ def _signs_and_magnitudes(eight: Any) -> Any:
     return ((eight ^ (ones * np.uint64(0xFF))) + ones) | signs
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _every_other(eight: Any, j: Any, added: Any) -> Any:
     """Return four codes of eight, sixteen bits each."""
     codes = (eight >> np.uint64(8 * j)) & _EVEN_BYTES
     return (codes + added) & _EVEN_BYTES
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _squeezed(codes: Any, bits: Any) -> Any:
     """Return the lower bits of four codes beside one another."""
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)

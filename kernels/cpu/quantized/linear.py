@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import spread
+from pagedrun.kernels.cpu.jit import choose_threads
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias
 from pagedrun.kernels.cpu.quantized.amx_product import (
     NARROW_ROWS,
@@ -51,7 +51,7 @@ class QuantizedLinear:
         self.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
         added = padded_bias(bias, -(-self.out_features // PANEL) * PANEL)
         is_tiles = KernelSet.usable(kernel_set) is KernelSet.AMX
-        self._multiply = (TileProducts if is_tiles else PairProducts)(weight, added)
+        self._multiply = (AmxProducts if is_tiles else PairProducts)(weight, added)
 
     @property
     def arrays(self) -> Sequence[NDArray[np.uint8]]:
@@ -66,7 +66,7 @@ class QuantizedLinear:
         return out
 
 
-class TileProducts:
+class AmxProducts:
     """Writes `x @ weight.T + bias`; `arrays` are what is held of the weight.
 
     bias: float32, one for each output of all panels, or empty.
@@ -82,7 +82,7 @@ class TileProducts:
     def __call__(self, x: NDArray[np.uint16], out: NDArray[Any]) -> None:
         """x: bits of bfloat16 [num_rows, in_features], out: [num_rows, out_features]."""
         inputs = input_blocks(x, self._codes.places.num_steps)
-        spread(self._size)
+        choose_threads(self._size)
         multiply_tiles(inputs, self._codes.places, self._bias, self._shapes[inputs.shape[3]], out)
 
 
@@ -103,7 +103,7 @@ class PairProducts:
         """x: bits of bfloat16 [num_rows, in_features], out: [num_rows, out_features]."""
         places = self._codes.places
         rows = _padded(x, places.num_steps * STEP)
-        spread(self._size)
+        choose_threads(self._size)
         multiply_rows(rows, places, self._chains, self._bias, out)
 
 

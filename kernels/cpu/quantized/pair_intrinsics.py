@@ -223,7 +223,7 @@ def _ask_for(builder: Any, address: Any, num_lines: int) -> None:
         builder.call(hint, [place, INT32(0), INT32(3), INT32(1)])  # read, to L1, data
 
 
-def multiply_chains(num_rows: int, *, is_shifted: bool) -> Any:
+def multiply_fma(num_rows: int, *, is_shifted: bool) -> Any:
     """Return an intrinsic that adds products of numbers that are unpacked, of some chains, to
     totals of some rows, which stay in registers meanwhile."""
 

@@ -21,7 +21,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.bfloat16 import to_float32
-from pagedrun.kernels.cpu.jit import EXACT, kernel, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.quantized.code_arrays import (
     PANEL,
@@ -36,7 +36,7 @@ from pagedrun.kernels.cpu.quantized.pair_intrinsics import (
     NUMBER_BYTES,
     PANEL_BYTES,
     PairForm,
-    multiply_chains,
+    multiply_fma,
     multiply_pairs,
     unpack_pairs,
 )
@@ -108,7 +108,7 @@ def multiply_rows(x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None
     input_sums[0, 0] = np.float32(0.0)
 
 
-@part()
+@inlined()
 def _add_inputs(x: Any, size: Any, sums: Any) -> None:
     """Write the sums of each `size` inputs, in ascending order."""
     for chain in range(sums.shape[0]):
@@ -118,7 +118,7 @@ def _add_inputs(x: Any, size: Any, sums: Any) -> None:
         sums[chain] = total
 
 
-@part()
+@inlined()
 def _few_rows(
     x: Any,
     weight: Any,
@@ -165,7 +165,7 @@ def _few_rows(
         sums += 4
 
 
-@part()
+@inlined()
 def _many_rows(
     rows: Any, weight: Any, chains: Any, panel: Any, chunk: Any, numbers: Any, totals: Any
 ) -> None:
@@ -266,7 +266,7 @@ _UNPACKING = {places: unpack_pairs(form) for places, form in _FORMS.items()}
 _ONE_ROW = {places: multiply_pairs(form, PANELS_OF_ONE_ROW, 1) for places, form in _FORMS.items()}
 _FEW = {places: multiply_pairs(form, 1, FEW_ROWS) for places, form in _FORMS.items()}
 _MANY, _FEWER = (
-    {each: multiply_chains(num_rows, is_shifted=each) for each in (False, True)}
+    {each: multiply_fma(num_rows, is_shifted=each) for each in (False, True)}
     for num_rows in (ROWS, FEWER_ROWS)
 )
 
@@ -292,7 +292,7 @@ class PairArrays:
         self.chain_steps = 1 if num_bits == 6 else next(sizes)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def begin_chain(weight: Any, panel: Any, step: Any, numbers: Any) -> None:
     """Write what the chain that begins at a step is multiplied with to an address."""
     if weight.steps_per_group == 0:

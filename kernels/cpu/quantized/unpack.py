@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.quantized.code_arrays import (
     BFLOAT16,
     EIGHT_BITS,
@@ -38,7 +38,7 @@ _ZEROS, _MINIMA, _SECOND, NUMBER_BYTES = 128, 256, 384, 512
 TABLE_BYTES = 64  # of an output, at most
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def begin_group(weight: Any, panel: Any, step: Any, numbers: Any, tables: Any) -> Any:
     """Read the numbers of the group that begins at a step; return how many steps follow in it.
 
@@ -56,7 +56,7 @@ def begin_group(weight: Any, panel: Any, step: Any, numbers: Any, tables: Any) -
     return weight.steps_per_group - 1
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def _write_tables(weight: Any, panel: Any, group: Any, numbers: Any, tables: Any) -> None:
     if weight.zeros != 0:
         first = weight.zeros + (panel * weight.num_groups + group) * PANEL
@@ -81,7 +81,7 @@ def _write_tables(weight: Any, panel: Any, group: Any, numbers: Any, tables: Any
         tables_32(numbers, zeros, minima, tables)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def read_numbers(
     weight: Any, values: Any, factors: Any, panel: Any, group: Any, target: Any
 ) -> None:
@@ -104,13 +104,13 @@ def read_numbers(
             store_at(target + 4 * i, value)
 
 
-@part()
+@inlined()
 def second_numbers(weight: Any, numbers: Any) -> Any:
     """Return the address of the scales of a step's second half."""
     return numbers + _SECOND if weight.steps_per_group == 0 else numbers
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def unpack_step(
     kind: Any, codes: Any, above: Any, numbers: Any, second: Any, tables: Any, target: Any
 ) -> None:

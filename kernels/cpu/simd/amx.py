@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import inlined
 from pagedrun.kernels.cpu.simd.arrays import INT8, element_pointer
 
 TILE_ROWS = 16
@@ -134,7 +134,7 @@ dot_00, dot_01, dot_10, dot_11 = (
 FULL_TILES = tile_shapes()
 
 
-@part()
+@inlined()
 def zero_sums() -> None:
     """Fill the tiles of sums with zeros."""
     zero_00()
@@ -143,7 +143,7 @@ def zero_sums() -> None:
     zero_11()
 
 
-@part()
+@inlined()
 def load_sums(sums: Any, start: Any) -> None:
     """Load the tiles of sums from rows of 32, [32, 32]."""
     load_00(sums, start, 128)
@@ -152,7 +152,7 @@ def load_sums(sums: Any, start: Any) -> None:
     load_11(sums, start + 528, 128)
 
 
-@part()
+@inlined()
 def store_sums(sums: Any, start: Any) -> None:
     """Store the tiles of sums in rows of 32, [32, 32]."""
     store_00(sums, start, 128)
@@ -161,7 +161,7 @@ def store_sums(sums: Any, start: Any) -> None:
     store_11(sums, start + 528, 128)
 
 
-@part()
+@inlined()
 def load_tiles(sums: Any, start: Any) -> None:
     """Load the tiles of sums one after the other, [2 columns, 2 rows, 16, 16]."""
     load_00(sums, start, 64)
@@ -170,7 +170,7 @@ def load_tiles(sums: Any, start: Any) -> None:
     load_11(sums, start + 768, 64)
 
 
-@part()
+@inlined()
 def store_tiles(sums: Any, start: Any) -> None:
     """Store the tiles of sums one after the other, [2 columns, 2 rows, 16, 16]."""
     store_00(sums, start, 64)
@@ -179,7 +179,7 @@ def store_tiles(sums: Any, start: Any) -> None:
     store_11(sums, start + 768, 64)
 
 
-@part()
+@inlined()
 def dot_tiles() -> None:
     """Add the products of both tiles of A with both of B to the sums, in bfloat16."""
     dot_00()

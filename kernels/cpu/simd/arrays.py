@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import DTypeLike, NDArray
 
-from pagedrun.kernels.cpu.jit import part
+from pagedrun.kernels.cpu.jit import inlined
 
 LINE_BYTES = 64
 
@@ -27,7 +27,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return memory[start : start + num_bytes].view(dtype).reshape(shape)
 
 
-@part()
+@inlined()
 def aligned_zeros(size: Any, dtype: Any) -> Any:
     """Inside kernels: return a flat array as `np.zeros` does, from a cache line on."""
     memory = np.zeros(size + LINE_BYTES, dtype)
@@ -35,7 +35,7 @@ def aligned_zeros(size: Any, dtype: Any) -> Any:
     return memory[start : start + size]
 
 
-@part()
+@inlined()
 def aligned_floats(size: Any) -> Any:
     """Inside kernels: return a flat float32 array whose content is undefined, from a line on."""
     memory = np.empty(size + LINE_BYTES, np.float32)

@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from pagedrun.kernels.cpu.jit import EXACT, part
+from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import INT16, INT32, element_pointer
 
 NUM_LANES = 16
@@ -226,7 +226,7 @@ def _power_of_two(typing_context: Any, shifted: Any) -> Any:
     return lanes_type(shifted), generate
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def exp2_lanes(x: Any) -> Any:
     """Return 2^x in each lane for x up to 127; relative error 2e-7, 0 from -127 down, NaN for NaN.
 
@@ -244,7 +244,7 @@ def exp2_lanes(x: Any) -> Any:
     return p * _power_of_two(shifted)
 
 
-@part(fastmath=EXACT)
+@inlined(fastmath=EXACT)
 def exp2_lanes_for_bfloat16(x: Any) -> Any:
     """As `exp2_lanes` with a relative error of 3e-6: far below that of rounding to bfloat16.
 
@@ -313,7 +313,7 @@ LOW = np.float32(-127.0)
 HIGH = np.float32(127.0)
 
 
-@part()
+@inlined()
 def exp2(x: Any) -> Any:
     """Return 2^x for a float32 x; relative error 2e-7, 0 from -127 down, 2^127 from 127 up.
 
@@ -336,7 +336,7 @@ def exp2(x: Any) -> Any:
 _DIGITS = np.int32(0x7FFFFFFF)
 
 
-@part()
+@inlined()
 def largest(values: Any) -> Any:
     """Return the largest of float32 values, of which there is at least one; for NaN see below.
 

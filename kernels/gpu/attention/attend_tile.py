@@ -48,9 +48,9 @@ def attend_tile(
     key_stride,
     value_stride,
     scale_stride,
-    peak,
-    mass,
-    total,
+    max_score,
+    sum_exp,
+    acc,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -80,9 +80,9 @@ def attend_tile(
         scores = bend_scores(scores, scale, softcap)
     if MASKED:
         scores = tl.where(visible[None, :], scores, float("-inf"))
-    peak, weights, factor = weigh_scores(scores, peak, 1.0 if HAS_SOFTCAP else scale)
-    mass = tl.fma(mass, factor, tl.sum(weights, axis=1))
-    total *= factor[:, None]
+    max_score, weights, factor = weigh_scores(scores, max_score, 1.0 if HAS_SOFTCAP else scale)
+    sum_exp = tl.fma(sum_exp, factor, tl.sum(weights, axis=1))
+    acc *= factor[:, None]
     offsets = token_offsets(
         table, start, kv_head, visible, value_stride, TILE, BLOCK_SIZE, HEAD_DIM, MASKED
     )
@@ -92,8 +92,8 @@ def attend_tile(
             table, start, kv_head, visible, scale_stride, TILE, BLOCK_SIZE, 1, MASKED
         )
         weights *= load_scales(value_scales, offsets, visible, MASKED)[None, :]
-    total = multiply(weights.to(query.dtype), values, total)
-    return peak, mass, total
+    acc = multiply(weights.to(query.dtype), values, acc)
+    return max_score, sum_exp, acc
 
 
 def readable(cache: Tensor, chip: Chip) -> Tensor:
@@ -190,28 +190,28 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def empty_state(NUM_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr) -> Any:
     """Return the state of NUM_ROWS rows that have seen no key."""
-    peak = tl.full((NUM_ROWS,), float("-inf"), tl.float32)
-    mass = tl.zeros((NUM_ROWS,), tl.float32)
-    return peak, mass, tl.zeros((NUM_ROWS, HEAD_DIM), tl.float32)
+    max_score = tl.full((NUM_ROWS,), float("-inf"), tl.float32)
+    sum_exp = tl.zeros((NUM_ROWS,), tl.float32)
+    return max_score, sum_exp, tl.zeros((NUM_ROWS, HEAD_DIM), tl.float32)
 
 
 @triton.jit
-def merge_states(peak, mass, total, next_peak, next_mass, next_total) -> Any:
+def merge_states(max_score, sum_exp, acc, next_max_score, next_sum_exp, next_acc) -> Any:
     """Return the state over the keys of both; not both may be empty.
 
     peaks and masses: [num_rows], totals: [num_rows, head_dim]. An empty state merged with what this
     returns gives the same bytes again: no total is a negative zero.
     """
-    joint = tl.maximum(peak, next_peak)
-    old, new = tl.exp2(peak - joint), tl.exp2(next_peak - joint)
-    mass = tl.fma(mass, old, next_mass * new)
-    return joint, mass, tl.fma(total, old[:, None], next_total * new[:, None]) + 0.0
+    joint = tl.maximum(max_score, next_max_score)
+    old, new = tl.exp2(max_score - joint), tl.exp2(next_max_score - joint)
+    sum_exp = tl.fma(sum_exp, old, next_sum_exp * new)
+    return joint, sum_exp, tl.fma(acc, old[:, None], next_acc * new[:, None]) + 0.0
 
 
 @triton.jit
-def add_sinks(peak, mass, sinks) -> Any:
+def add_sinks(max_score, sum_exp, sinks) -> Any:
     """Return the mass with that of one more score for each row, [num_rows], without a value."""
-    return mass + tl.exp2(sinks * 1.4426950408889634 - peak)  # log2(e)
+    return sum_exp + tl.exp2(sinks * 1.4426950408889634 - max_score)  # log2(e)
 
 
 @triton.jit
@@ -226,13 +226,13 @@ def bend_scores(scores, scale, softcap) -> Any:
 
 
 @triton.jit
-def weigh_scores(scores, peak, scale) -> Any:
+def weigh_scores(scores, max_score, scale) -> Any:
     """Return (peak, weights, factor): scores [num_rows, num_keys] against the largest so far.
 
     `scale` turns scores into powers of two; it is above 0. Weights are `2^(score * scale - peak)`
     with the new peak, and `factor` is what the old mass and total are to be multiplied by.
     """
-    joint = tl.maximum(peak, tl.max(scores, axis=1) * scale)
+    joint = tl.maximum(max_score, tl.max(scores, axis=1) * scale)
     # One fused operation for each score, instead of a product and a difference.
     weights = tl.exp2(tl.fma(scores, scale, -joint[:, None]))
-    return joint, weights, tl.exp2(peak - joint)
+    return joint, weights, tl.exp2(max_score - joint)

@@ -150,17 +150,17 @@ def decode_split(
     states = torch.empty(
         num_rows, max_partitions, num_heads, head_dim + 2, dtype=torch.float32, device=q.device
     )
-    peaks, masses, totals = _fields(states)
+    max_scores, sum_exps, accs = _fields(states)
     constants = _constants(q, layer.keys, window, prefix, softmax, on)
     partial_states[(num_kv_heads, num_rows, min(wanted, max_partitions))](
         q, *_memory(layer, on), block_tables, rows.table_rows, rows.context_lens,
-        peaks, masses, totals, _states(prefix)[-1], *_numbers(softmax, window),
+        max_scores, sum_exps, accs, _states(prefix)[-1], *_numbers(softmax, window),
         max_partitions, q.stride(0), block_tables.stride(0),
         *_strides(layer), **constants,
     )  # fmt: skip
     shared = ("HEAD_DIM", "WIDTH", "PARTITION", "PREFIX_PARTITION", "HAS_PREFIX", "HAS_WINDOW")
     reduce_states[(num_heads, num_rows)](
-        peaks, masses, totals, rows.context_lens, out, softmax.sinks, *_states(prefix), window,
+        max_scores, sum_exps, accs, rows.context_lens, out, softmax.sinks, *_states(prefix), window,
         max_partitions,
         **{name: constants[name] for name in shared},
         STATES_AHEAD=1 if on.backend == "hip" else STATES_AHEAD,
@@ -188,8 +188,8 @@ def _fields(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     *outer, width = states.shape
     flat = states.view(-1)
     num_states = flat.numel() // width
-    totals, peaks, masses = flat.split([num_states * (width - 2), num_states, num_states])
-    return peaks.view(outer), masses.view(outer), totals.view(*outer, width - 2)
+    accs, max_scores, sum_exps = flat.split([num_states * (width - 2), num_states, num_states])
+    return max_scores.view(outer), sum_exps.view(outer), accs.view(*outer, width - 2)
 
 
 def _memory(layer: KVLayer, on: Chip) -> tuple[Tensor | None, ...]:
@@ -207,7 +207,7 @@ def _strides(layer: KVLayer) -> tuple[int, int, int | None]:
 def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
     if prefix is None:
         return (None,) * 6
-    states = (prefix.peaks, prefix.masses, prefix.totals)
+    states = (prefix.max_scores, prefix.sum_exps, prefix.accs)
     return (*states, prefix.first_slots, prefix.num_states, prefix.num_partitions)
 
 
@@ -258,9 +258,9 @@ def single_pass(
     context_lens,
     out,
     sinks,
-    prefix_peaks,
-    prefix_masses,
-    prefix_totals,
+    prefix_max_scores,
+    prefix_sum_exps,
+    prefix_accs,
     first_slots,
     num_prefix_states,
     num_prefix_partitions,
@@ -302,7 +302,7 @@ def single_pass(
     query = tl.load(q + row * q_stride + elements, mask=inside, other=0.0)
     table = block_tables + tl.load(table_rows + row).to(tl.int64) * table_stride
 
-    peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+    max_score, sum_exp, acc = empty_state(NUM_ROWS, WIDTH)
     first = 0
     if HAS_WINDOW:
         first = tl.maximum(length - window, 0)
@@ -313,35 +313,41 @@ def single_pass(
         valid = heads < GROUP
         # Loads of several states ahead: one after another they would cost their latency each.
         for _ in tl.range(tl.load(num_prefix_states + row), num_stages=STATES_AHEAD):
-            next_peak = tl.load(prefix_peaks + state_elements, mask=valid, other=0.0)
-            next_mass = tl.load(prefix_masses + state_elements, mask=valid, other=1.0)
-            total_elements = state_elements[:, None] * HEAD_DIM + columns[None, :]
-            next_total = tl.load(prefix_totals + total_elements, mask=inside, other=0.0)
-            peak, mass, total = merge_states(peak, mass, total, next_peak, next_mass, next_total)
+            next_max_score = tl.load(prefix_max_scores + state_elements, mask=valid, other=0.0)
+            next_sum_exp = tl.load(prefix_sum_exps + state_elements, mask=valid, other=1.0)
+            acc_elements = state_elements[:, None] * HEAD_DIM + columns[None, :]
+            next_acc = tl.load(prefix_accs + acc_elements, mask=inside, other=0.0)
+            max_score, sum_exp, acc = merge_states(
+                max_score, sum_exp, acc, next_max_score, next_sum_exp, next_acc
+            )
             state_elements += num_heads
 
-    part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+    part_max_score, part_sum_exp, part_acc = empty_state(NUM_ROWS, WIDTH)
     end_tile = tl.cdiv(length, TILE)
     # The tiles that a window or the end cuts are part of the loop, whose loads run ahead: of rows
     # with few tokens they are most of the work. A tile of which all keys count gives the same
     # bytes with masks as without.
     for tile in tl.range(first // TILE, end_tile):
-        part_peak, part_mass, part_total = attend_tile(
+        part_max_score, part_sum_exp, part_acc = attend_tile(
             query, key_cache, value_cache, key_scales, value_scales, table,
             tile * TILE, first, length, kv_head, scale, softcap,
             key_stride, value_stride, scale_stride,
-            part_peak, part_mass, part_total,
+            part_max_score, part_sum_exp, part_acc,
             HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
         )  # fmt: skip
         if (tile + 1) * TILE % PARTITION == 0:
-            peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
-            part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+            max_score, sum_exp, acc = merge_states(
+                max_score, sum_exp, acc, part_max_score, part_sum_exp, part_acc
+            )
+            part_max_score, part_sum_exp, part_acc = empty_state(NUM_ROWS, WIDTH)
     if (end_tile * TILE % PARTITION != 0) & (length > first):
-        peak, mass, total = merge_states(peak, mass, total, part_peak, part_mass, part_total)
+        max_score, sum_exp, acc = merge_states(
+            max_score, sum_exp, acc, part_max_score, part_sum_exp, part_acc
+        )
     if sinks is not None:
         own = tl.load(sinks + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)
-        mass = add_sinks(peak, mass, own)
-    tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
+        sum_exp = add_sinks(max_score, sum_exp, own)
+    tl.store(out_elements, (acc / sum_exp[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["table_stride", "max_partitions"])
@@ -354,9 +360,9 @@ def partial_states(
     block_tables,
     table_rows,
     context_lens,
-    peaks,
-    masses,
-    totals,
+    max_scores,
+    sum_exps,
+    accs,
     num_prefix_partitions,
     scale,
     softcap,
@@ -404,51 +410,51 @@ def partial_states(
     for index in range(tl.program_id(2), end - begin, tl.num_programs(2)):
         low = tl.maximum((begin + index) * PARTITION, first)
         high = tl.minimum((begin + index + 1) * PARTITION, length)
-        peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+        max_score, sum_exp, acc = empty_state(NUM_ROWS, WIDTH)
         next_tile, end_tile = low // TILE, high // TILE
         if HAS_WINDOW:  # noqa: SIM102
             if low % TILE != 0:
-                peak, mass, total = attend_tile(
+                max_score, sum_exp, acc = attend_tile(
                     query, key_cache, value_cache, key_scales, value_scales, table,
                     next_tile * TILE, low, high, kv_head, scale, softcap,
                     key_stride, value_stride, scale_stride,
-                    peak, mass, total,
+                    max_score, sum_exp, acc,
                     HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
                 )  # fmt: skip
                 next_tile += 1
         for tile in tl.range(next_tile, end_tile):
-            peak, mass, total = attend_tile(
+            max_score, sum_exp, acc = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 tile * TILE, low, high, kv_head, scale, softcap,
                 key_stride, value_stride, scale_stride,
-                peak, mass, total,
+                max_score, sum_exp, acc,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, False, "evict_first",
             )  # fmt: skip
         if (high % TILE != 0) & (end_tile >= next_tile):
-            peak, mass, total = attend_tile(
+            max_score, sum_exp, acc = attend_tile(
                 query, key_cache, value_cache, key_scales, value_scales, table,
                 end_tile * TILE, low, high, kv_head, scale, softcap,
                 key_stride, value_stride, scale_stride,
-                peak, mass, total,
+                max_score, sum_exp, acc,
                 HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, True, "evict_first",
             )  # fmt: skip
         states = (row * max_partitions + index) * num_heads + kv_head * GROUP + heads
-        tl.store(peaks + states, peak, mask=valid)
-        tl.store(masses + states, mass, mask=valid)
-        tl.store(totals + states[:, None] * HEAD_DIM + columns[None, :], total, mask=inside)
+        tl.store(max_scores + states, max_score, mask=valid)
+        tl.store(sum_exps + states, sum_exp, mask=valid)
+        tl.store(accs + states[:, None] * HEAD_DIM + columns[None, :], acc, mask=inside)
 
 
 @triton.jit(do_not_specialize=["max_partitions"])
 def reduce_states(
-    peaks,
-    masses,
-    totals,
+    max_scores,
+    sum_exps,
+    accs,
     context_lens,
     out,
     sinks,
-    prefix_peaks,
-    prefix_masses,
-    prefix_totals,
+    prefix_max_scores,
+    prefix_sum_exps,
+    prefix_accs,
     first_slots,
     num_prefix_states,
     num_prefix_partitions,
@@ -474,38 +480,38 @@ def reduce_states(
     if length == 0:
         tl.store(out_elements, tl.zeros((1, WIDTH), out.dtype.element_ty), mask=inside)
         return
-    peak, mass, total = empty_state(1, WIDTH)
+    max_score, sum_exp, acc = empty_state(1, WIDTH)
     first = 0
     if HAS_WINDOW:
         first = tl.maximum(length - window, 0)
     if HAS_PREFIX:
         first = tl.load(num_prefix_partitions + row) * PREFIX_PARTITION
         slot = tl.load(first_slots + row).to(tl.int64)
-        peak, mass, total = merge_run(
-            peak, mass, total, prefix_peaks, prefix_masses, prefix_totals,
+        max_score, sum_exp, acc = merge_run(
+            max_score, sum_exp, acc, prefix_max_scores, prefix_sum_exps, prefix_accs,
             slot * num_heads + head, tl.load(num_prefix_states + row), num_heads,
             HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     if length > first:
         count = tl.cdiv(length, PARTITION) - first // PARTITION
-        peak, mass, total = merge_run(
-            peak, mass, total, peaks, masses, totals,
+        max_score, sum_exp, acc = merge_run(
+            max_score, sum_exp, acc, max_scores, sum_exps, accs,
             row * max_partitions * num_heads + head, count, num_heads,
             HEAD_DIM, WIDTH, STATES_AHEAD,
         )  # fmt: skip
     if sinks is not None:
-        mass = add_sinks(peak, mass, tl.load(sinks + head + tl.arange(0, 1)))
-    tl.store(out_elements, (total / mass[:, None]).to(out.dtype.element_ty), mask=inside)
+        sum_exp = add_sinks(max_score, sum_exp, tl.load(sinks + head + tl.arange(0, 1)))
+    tl.store(out_elements, (acc / sum_exp[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def merge_run(
-    peak,
-    mass,
-    total,
-    peaks,
-    masses,
-    totals,
+    max_score,
+    sum_exp,
+    acc,
+    max_scores,
+    sum_exps,
+    accs,
     first,
     count,
     stride,
@@ -519,11 +525,16 @@ def merge_run(
     state = first + tl.arange(0, 1)
     # Loads of several states ahead: one after another they would cost their latency each.
     for _ in tl.range(count, num_stages=STATES_AHEAD):
-        next_total = tl.load(
-            totals + state[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
+        next_acc = tl.load(
+            accs + state[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0
         )
-        peak, mass, total = merge_states(
-            peak, mass, total, tl.load(peaks + state), tl.load(masses + state), next_total
+        max_score, sum_exp, acc = merge_states(
+            max_score,
+            sum_exp,
+            acc,
+            tl.load(max_scores + state),
+            tl.load(sum_exps + state),
+            next_acc,
         )
         state += stride
-    return peak, mass, total
+    return max_score, sum_exp, acc

@@ -242,13 +242,13 @@ def _prefill_attention(
             sizes,
             True,
         )
-        peak, mass, total = state
+        max_score, sum_exp, acc = state
         if sinks is not None:
-            mass = add_sinks(peak, mass, tl.load(sinks + heads))
+            sum_exp = add_sinks(max_score, sum_exp, tl.load(sinks + heads))
         # An infinite value shows in its own elements only; it spoils the row.
-        spoilt = tl.max(magnitude(total), axis=1) == float("inf")
+        spoilt = tl.max(magnitude(acc), axis=1) == float("inf")
         # Adding 0 turns a negative zero, which tiles behind a row could leave or take, into zero.
-        result = tl.where(spoilt[:, None], float("nan"), total / mass[:, None] + 0.0)
+        result = tl.where(spoilt[:, None], float("nan"), acc / sum_exp[:, None] + 0.0)
         NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
         places = out + (tokens[:, None] * NUM_HEADS + heads[:, None]) * HEAD_DIM + d
         tl.store(places, result.to(out.dtype.element_ty), mask=inside)
@@ -303,7 +303,7 @@ def attend_causal(
     NUM_ROWS: tl.constexpr = query.shape[0]
     WIDTH: tl.constexpr = query.shape[1]
     key_cache, value_cache, key_scales, value_scales = caches
-    peak, mass, total = state
+    max_score, sum_exp, acc = state
     for tile in tl.range(first_tile, last_tile):
         tokens = tile * NUM_KEYS + tl.arange(0, NUM_KEYS)
         written = tokens < context_end
@@ -338,14 +338,14 @@ def attend_causal(
             scores = tl.where(visible, scores, float("-inf"))
 
         factor = scale if softcap is None else 1.0
-        joint = tl.maximum(peak, tl.max(scores, axis=1) * factor)
+        joint = tl.maximum(max_score, tl.max(scores, axis=1) * factor)
         # A row whose window begins in a later tile has no peak yet.
         base = joint if window is None else tl.where(joint == float("-inf"), 0.0, joint)
         weights = tl.exp2(tl.fma(scores, factor, -base[:, None]))
-        old = tl.exp2(peak - base)
-        mass = tl.fma(mass, old, tl.sum(weights, axis=1))
+        old = tl.exp2(max_score - base)
+        sum_exp = tl.fma(sum_exp, old, tl.sum(weights, axis=1))
         if value_scales is not None:
             weights *= value_scale[None, :]
-        total = multiply(weights.to(values.dtype), values, total * old[:, None])
-        peak = joint
-    return peak, mass, total
+        acc = multiply(weights.to(values.dtype), values, acc * old[:, None])
+        max_score = joint
+    return max_score, sum_exp, acc

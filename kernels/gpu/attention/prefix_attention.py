@@ -143,17 +143,17 @@ def prefix_attention(
     heights = matrix_heights(head_dim, q.dtype, keys.dtype, on)
     height = next(each for each in heights if groups.tile_rows * group <= each)
     tile = prefix_tile(height, head_dim, block_size, q.dtype, keys.dtype, on)
-    peaks, masses, totals = (
+    max_scores, sum_exps, accs = (
         torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
     )
     of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
-    partials = PrefixPartials(peaks, masses, totals, *of_rows)
+    partials = PrefixPartials(max_scores, sum_exps, accs, *of_rows)
     quantised = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
         q, readable(keys, on), readable(values, on), *quantised, block_tables,
-        groups.items, groups.num_items, groups.rows, groups.first_slots, peaks, masses, totals,
+        groups.items, groups.num_items, groups.rows, groups.first_slots, max_scores, sum_exps, accs,
         scale * LOG2_E if softcap is None else scale, softcap,
         q.stride(0), block_tables.stride(0), keys.stride(0), values.stride(0),
         None if scales is None else scales.keys.stride(0),
@@ -177,9 +177,9 @@ def attend_units(
     num_items,
     rows,
     first_slots,
-    peaks,
-    masses,
-    totals,
+    max_scores,
+    sum_exps,
+    accs,
     scale,
     softcap,
     q_stride,
@@ -216,40 +216,40 @@ def attend_units(
         inside = valid[:, None] & (columns < HEAD_DIM)[None, :]
         elements = (row * q_stride + head * HEAD_DIM)[:, None] + columns[None, :]
         query = tl.load(q + elements, mask=inside, other=0.0)
-        peak, mass, total = empty_state(NUM_ROWS, WIDTH)
+        max_score, sum_exp, acc = empty_state(NUM_ROWS, WIDTH)
         first_tile = unit * (UNIT // TILE)
         if MERGES:
             for begin in tl.range(0, num_tokens, UNIT):
-                part_peak, part_mass, part_total = empty_state(NUM_ROWS, WIDTH)
+                part_max_score, part_sum_exp, part_acc = empty_state(NUM_ROWS, WIDTH)
                 of_unit = first_tile + begin // TILE
                 end_tile = of_unit + tl.minimum(num_tokens - begin, UNIT) // TILE
                 for tile in tl.range(of_unit, end_tile):
-                    part_peak, part_mass, part_total = attend_tile(
+                    part_max_score, part_sum_exp, part_acc = attend_tile(
                         query, key_cache, value_cache, key_scales, value_scales, table,
                         tile * TILE, 0, 0, kv_head, scale, softcap,
                         key_stride, value_stride, scale_stride,
-                        part_peak, part_mass, part_total,
+                        part_max_score, part_sum_exp, part_acc,
                         HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
                         EVICT="evict_last",
                     )  # fmt: skip
-                peak, mass, total = merge_states(
-                    peak, mass, total, part_peak, part_mass, part_total
+                max_score, sum_exp, acc = merge_states(
+                    max_score, sum_exp, acc, part_max_score, part_sum_exp, part_acc
                 )
         else:
             for tile in tl.range(first_tile, first_tile + num_tokens // TILE):
-                peak, mass, total = attend_tile(
+                max_score, sum_exp, acc = attend_tile(
                     query, key_cache, value_cache, key_scales, value_scales, table,
                     tile * TILE, 0, 0, kv_head, scale, softcap,
                     key_stride, value_stride, scale_stride,
-                    peak, mass, total,
+                    max_score, sum_exp, acc,
                     HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, HAS_SOFTCAP, MASKED=False,
                     EVICT="evict_last",
                 )  # fmt: skip
         slot = tl.load(first_slots + row, mask=valid, other=0).to(tl.int64) + tl.load(item + 5)
         states = slot * (NUM_KV_HEADS * GROUP) + head
-        tl.store(peaks + states, peak, mask=valid)
-        tl.store(masses + states, mass, mask=valid)
-        tl.store(totals + states[:, None] * HEAD_DIM + columns[None, :], total, mask=inside)
+        tl.store(max_scores + states, max_score, mask=valid)
+        tl.store(sum_exps + states, sum_exp, mask=valid)
+        tl.store(accs + states[:, None] * HEAD_DIM + columns[None, :], acc, mask=inside)
 
 
 class GpuAttention(PreparedAttention[PrefixWork, PrefixPartials]):

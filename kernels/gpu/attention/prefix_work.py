@@ -274,9 +274,9 @@ class PrefixPartials(PrefixResult):
     `PARTITION_TOKENS`.
     """
 
-    peaks: Tensor
-    masses: Tensor
-    totals: Tensor
+    max_scores: Tensor
+    sum_exps: Tensor
+    accs: Tensor
     first_slots: Tensor
     num_states: Tensor
     num_partitions: Tensor

@@ -126,7 +126,7 @@ def test_a_row_gets_the_same_bytes_in_any_group(
         )
         for share in (True, False)
     )
-    for field in ("peaks", "masses", "totals"):
+    for field in ("max_scores", "sum_exps", "accs"):
         assert torch.equal(getattr(together, field), getattr(alone, field)), field
 
 
@@ -142,7 +142,7 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) 
         tables = context.block_tables.expand(num_rows, -1).contiguous()
         return group_attention.prefix_attention(
             q[:num_rows], layer, tables, groups, Softmax(0.1)
-        ).totals
+        ).accs
 
     def groups_of_copies(num_rows: int) -> PrefixGroups:
         tables = context.block_tables.expand(num_rows, -1).numpy()

@@ -200,9 +200,9 @@ def test_a_crowd_behind_one_prefix_gives_the_bytes_of_each_row_alone(
         for first in (0, most - num_rows):
             rows = slice(first, first + num_rows)
             expected = PrefixState(
-                everyone.peaks[rows],
-                everyone.masses[rows],
-                everyone.totals[rows],
+                everyone.max_scores[rows],
+                everyone.sum_exps[rows],
+                everyone.accs[rows],
                 everyone.num_partitions[rows],
             )
             assert_same_state(state(num_rows, first), expected, (num_rows, first))
@@ -265,9 +265,11 @@ def test_prefix_is_near_the_reference(
         groups,
         Softmax(tokens.scale, softcap),
     )
-    mean = (state.totals / state.masses[..., None]).to(way[1])
-    assert_close(mean, expected.totals / expected.masses[..., None])
-    assert_close(state.peaks + state.masses.log2(), expected.peaks + expected.masses.log2())
+    mean = (state.accs / state.sum_exps[..., None]).to(way[1])
+    assert_close(mean, expected.accs / expected.sum_exps[..., None])
+    assert_close(
+        state.max_scores + state.sum_exps.log2(), expected.max_scores + expected.sum_exps.log2()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pagedrun.kernels.cpu import compile_ahead, jit
-from pagedrun.kernels.cpu.compile_ahead import CompilingAhead, RunKernels, compiling_told
+from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, RunKernels, notify_compiling
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.kernel_set import KernelSet
 
@@ -110,8 +110,8 @@ def test_a_process_that_compiles_ends_with_the_one_that_asked(tmp_path: Path) ->
 class Kernel:
     """In the place of a kernel that is compiled: notes that it was."""
 
-    def __init__(self, is_kept: bool | None) -> None:
-        self.is_kept = is_kept
+    def __init__(self, is_cached: bool | None) -> None:
+        self.is_cached = is_cached
         self.compiled = 0
 
     def compile(self) -> None:
@@ -121,14 +121,14 @@ class Kernel:
 class TestAhead:
     def ahead(
         self, kernels: list[Kernel], command: str, monkeypatch: pytest.MonkeyPatch
-    ) -> CompilingAhead:
+    ) -> AheadCompiler:
         monkeypatch.setattr(RunKernels, "all", lambda _: kernels)
         monkeypatch.setattr(compile_ahead, "num_threads", lambda: 2)
         monkeypatch.setattr(compile_ahead, "_COMMAND", [sys.executable, "-c", command])
-        return CompilingAhead(wanted())
+        return AheadCompiler(wanted())
 
     def test_what_is_on_disk_begins_no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        kernels = [Kernel(is_kept=True), Kernel(is_kept=True)]
+        kernels = [Kernel(is_cached=True), Kernel(is_cached=True)]
         ahead = self.ahead(kernels, "raise SystemExit(1)", monkeypatch)
         told: list[str] = []
         ahead.finish(lambda: told.append("compiling"))
@@ -138,14 +138,14 @@ class TestAhead:
     def test_where_nothing_can_be_kept_other_processes_are_of_no_use(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        kernels = [Kernel(is_kept=None) for _ in range(3)]
+        kernels = [Kernel(is_cached=None) for _ in range(3)]
         self.ahead(kernels, "raise SystemExit(1)", monkeypatch).finish()
         assert [each.compiled for each in kernels] == [0, 0, 0]
 
     def test_kernels_are_shared_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The other process says that it is done as soon as it is asked."""
         answer = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
-        kernels = [Kernel(is_kept=False) for _ in range(4)]
+        kernels = [Kernel(is_cached=False) for _ in range(4)]
         ahead = self.ahead(kernels, answer, monkeypatch)
         told: list[str] = []
         while any(each.is_alive() for each in ahead._threads):
@@ -158,7 +158,7 @@ class TestAhead:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wait = "import time; time.sleep(1); raise SystemExit(1)"
-        kernels = [Kernel(is_kept=False) for _ in range(4)]
+        kernels = [Kernel(is_cached=False) for _ in range(4)]
         told: list[str] = []
         self.ahead(kernels, wait, monkeypatch).finish(lambda: told.append("compiling"))
         assert told == ["compiling"]
@@ -176,7 +176,7 @@ def test_compiling_is_told_once_and_reading_from_disk_is_not(
 
     def times_told() -> int:
         told: list[str] = []
-        with compiling_told(lambda: told.append("compiling")):
+        with notify_compiling(lambda: told.append("compiling")):
             compiled = jit.kernel(fill)
             compiled(np.zeros(3))
             compiled(np.zeros(3))

@@ -24,9 +24,9 @@ def test_kernels_compile_where_nothing_can_be_written(monkeypatch: pytest.Monkey
 
 
 def test_small_work_stays_on_one_thread() -> None:
-    jit.spread(1)
+    jit.choose_threads(1)
     assert numba.get_num_threads() == 1
-    jit.spread(1 << 30)
+    jit.choose_threads(1 << 30)
     assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears import onednn_linear
-from pagedrun.kernels.cpu.linears.linear import ChainLinear
+from pagedrun.kernels.cpu.linears.linear import FmaLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
@@ -50,7 +50,7 @@ class Linear(Protocol):
 
 def linear(way: str, weight: Tensor, bias: Tensor | None = None) -> Linear:
     if way == CHAIN:
-        return ChainLinear(weight, bias)
+        return FmaLinear(weight, bias)
     skip_unless_supported(KernelSet(way))
     return CpuBackend(KernelSet(way)).pack_linear(weight, bias)
 
@@ -155,9 +155,9 @@ def test_nan_stays_in_its_row(way: str) -> None:
 def test_operands_show_what_random_data_hide() -> None:
     """Another order of summation changes most rows of these operands, in bfloat16 too."""
     operands = CancellingOperands.make(64, 1024, 50, torch.bfloat16)
-    one = ChainLinear(operands.weight, None)(operands.x)
+    one = FmaLinear(operands.weight, None)(operands.x)
     order = torch.arange(1024).flip(0)
-    other = ChainLinear(operands.weight[:, order], None)(operands.x[:, order])
+    other = FmaLinear(operands.weight[:, order], None)(operands.x[:, order])
     assert (one != other).any(dim=1).float().mean() > 0.9
     exact = operands.x.double() @ operands.weight.double().T
     assert (exact == 0).all()

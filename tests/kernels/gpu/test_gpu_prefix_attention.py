@@ -274,9 +274,9 @@ def test_partials_hold_one_state_for_each_unit(gpu_device: torch.device) -> None
     prefix = prefix_attention(on_gpu, KVLayer(keys, values), tables, work, Softmax(0.125))
     units = -(-shared // U)
     assert prefix.first_slots.tolist() == (units.cumsum(0) - units).tolist()
-    assert prefix.totals.shape == (int(units.sum()), 4, 64)
+    assert prefix.accs.shape == (int(units.sum()), 4, 64)
     layer = KVLayer(context.key_cache, context.value_cache)
     expected = reference.prefix_attention(q, layer, context.block_tables, groups, Softmax(0.125))
     (only,) = (int(prefix.first_slots[row]) for row in [8])  # one unit: its state is the prefix's
-    assert_near(prefix.totals[only].cpu(), expected.totals[8].double())
-    assert_near(prefix.peaks[only].cpu(), expected.peaks[8].double())
+    assert_near(prefix.accs[only].cpu(), expected.accs[8].double())
+    assert_near(prefix.max_scores[only].cpu(), expected.max_scores[8].double())

@@ -9,9 +9,9 @@ from torch import Tensor
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.int8_linear import (
     EXACT_TERMS,
-    Int8Chains,
-    Int8Tiles,
-    Int8Words,
+    Int8Amx,
+    Int8Fma,
+    Int8Vnni,
     Products,
 )
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear as CpuInt8Linear
@@ -26,13 +26,13 @@ MAX_ROWS = 70
 Make = Callable[[Tensor, Tensor, Tensor | None], CpuInt8Linear]
 
 
-@pytest.fixture(params=[Int8Tiles, Int8Words, Int8Chains])
+@pytest.fixture(params=[Int8Amx, Int8Vnni, Int8Fma])
 def make(request: pytest.FixtureRequest) -> Make:
     """Make a layer with each kind of products that runs here."""
     products: type[Products] = request.param
-    if products is Int8Tiles and not KernelSet.AMX.is_supported:
+    if products is Int8Amx and not KernelSet.AMX.is_supported:
         pytest.skip("this processor has no tiles")
-    if products is Int8Words and not has_features("avx512f", "avx512vnni"):
+    if products is Int8Vnni and not has_features("avx512f", "avx512vnni"):
         pytest.skip("this processor has no AVX512-VNNI")
     return lambda codes, scales, bias: CpuInt8Linear(codes, scales, bias, products=products)
 
