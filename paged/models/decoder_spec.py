@@ -1,4 +1,4 @@
-"""Decoders: description, and its reading from config.json.
+"""Decoders: descriptions and their reading from config.json.
 
 A family calls `decoder` (norms, tied head, scales of embedding and
 logits), a form of its attention or recurrent layers, and its feed-forward layers; `llama_decoder`
@@ -35,20 +35,20 @@ from pagedrun.paged.values.errors import ModelError
 
 
 class RecurrentSpec(Protocol):
-    """What the rest of the program asks of it, whatever it computes.
+    """Description of a recurrent layer.
 
-    It passes the tokens of a sequence one by one, in their order, each with what the one before
-    left behind: no cut between two tokens changes a bit.
+    The layer passes the tokens of a sequence in order, each with the state after the one before;
+    splitting a sequence between two tokens does not change a bit of the result.
     """
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         ...
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point."""
+        """Peak numbers of activation of a token."""
         ...
 
     def state_spec(self, dtype: str) -> StateSpec:
@@ -57,31 +57,31 @@ class RecurrentSpec(Protocol):
 
 
 class LayerSpec(Protocol):
-    """What the rest of the program asks of a layer, whatever it computes."""
+    """Description of a decoder layer."""
 
     @property
     def attention(self) -> AttentionSpec | None:
-        """What it keeps of each token, and how it reads it; None for a recurrent layer."""
+        """Its attention; None for a recurrent layer."""
         ...
 
     @property
     def recurrent(self) -> RecurrentSpec | None:
-        """What it keeps of each sequence; None for a layer that attends."""
+        """Its recurrence; None for a layer with attention."""
         ...
 
     @property
     def intermediate_size(self) -> int:
-        """Inner width of its feed-forward part."""
+        """Inner width of the feed-forward part."""
         ...
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         ...
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point, residual stream left out."""
+        """Peak numbers of activation of a token, without the residual stream."""
         ...
 
     def stored_as(self, stored: StoredTensors) -> Self:
@@ -91,13 +91,12 @@ class LayerSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """Embedding, layers, a norm, and the head that gives logits.
+    """Description of a decoder: embedding, layers, final norm and head.
 
-    `head` None: tied, the embedding's table is the head's matrix. `ignored`: tensors that a
-    checkpoint may hold without their being read, by name or its end. `max_position_embeddings` is
-    the longest context, in tokens. Logits are divided by `logits_divisor`, then bent into
-    -logits_cap .. logits_cap. `tensors` is how checkpoints name what the parameters name.
-    `layer_inputs` is what each layer is given besides what the layer before it gives, if anything.
+    `head` None: tied to the embedding. `ignored`: names, or their ends, of tensors that a
+    checkpoint may hold and that are not read. `max_position_embeddings` is the longest context, in
+    tokens. Logits are divided by `logits_divisor`, then soft-capped to -logits_cap .. logits_cap.
+    `tensors` are the tensor names of checkpoints. `layer_inputs`: per-layer inputs of Gemma.
     """
 
     embedding: EmbeddingSpec
@@ -113,64 +112,64 @@ class DecoderSpec:
 
     @property
     def attentions(self) -> dict[int, AttentionSpec]:
-        """The attention of each layer that has one, by the layer's index."""
+        """Attention of each layer that has one, by layer index."""
         layers = enumerate(self.layers)
         return {index: layer.attention for index, layer in layers if layer.attention is not None}
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in the embedding, and in the logits."""
+        """Number of tokens of the embedding and the logits."""
         return self.embedding.vocab_size
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self.layers)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The sliding window of each layer with attention, in tokens."""
+        """Sliding window of each layer with attention, in tokens."""
         return tuple(each.window for each in self.attentions.values())
 
     @property
     def attention_heads(self) -> tuple[AttentionHeads, ...]:
-        """The heads of each layer with attention."""
+        """Heads of each layer with attention."""
         return tuple(each.heads for each in self.attentions.values())
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a step that only decodes can be recorded: states of recurrent layers move."""
+        """True if decode steps can be recorded; states of recurrent layers change their place."""
         return len(self.attentions) == len(self.layers)
 
     def stored_as(self, stored: StoredTensors) -> Self:
-        """Return it as a checkpoint holds it, whose tensors are those `stored`.
+        """Return the network in the layout of a checkpoint that has the tensors `stored`.
 
-        Checkpoints of one family may hold the same matrices in different tensors.
+        Checkpoints of one family may store the same matrices in different tensors.
         """
         return replace(self, layers=tuple(layer.stored_as(stored) for layer in self.layers))
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
-        """Return every tensor that the model reads of a checkpoint with the tensors `stored`."""
+        """Return the tensors to read from a checkpoint that has the tensors `stored`."""
         return tuple(each for part in self._parts() for each in part.parameters(stored))
 
     def arithmetic(self) -> dict[str, str]:
-        """Return what its last bits depend on besides pagedrun's kernels: nothing."""
+        """Return nothing: the last bits depend on pagedrun's kernels alone."""
         return {}
 
     @property
     def num_weights(self) -> int:
-        """How many numbers all weights are, however they are held; a tied head's count once."""
+        """Number of values of all weights, whatever their format; a tied head counts once."""
         return sum(part.num_weights for part in self._parts())
 
     def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
+        """Return the bytes of all weights in a dtype of `dtype_bytes` a number."""
         return sum(part.num_bytes(dtype_bytes) for part in self._parts())
 
     def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
-        """Return the bytes of all weights where a backend `packs` them in a layout of its own.
+        """Return the bytes of all weights in memory; `packs`: the backend has its own layout.
 
-        A tied head is held twice there: packed, and as the table; so it is wherever the table stays
-        in few bits, as `codes` says.
+        `codes`: weights that stay quantized. A tied head is held besides the embedding if it is
+        packed or quantized.
         """
         held = sum(part.held_bytes(dtype_bytes, codes) for part in self._parts())
         if self.head is None and (packs or self.embedding.holds_codes(codes)):
@@ -179,16 +178,16 @@ class DecoderSpec:
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
-        """The groups of layers with block tables of their own.
+        """KV groups: layers that share block tables.
 
-        Layers that read the keys and values of others are in none, and recurrent layers neither.
+        Layers that read the keys and values of other layers, and recurrent layers, are in no group.
         """
         own = ((layer, each) for layer, each in self.attentions.items() if each.source is None)
         return kv_groups({layer: each.heads for layer, each in own})
 
     @property
     def places(self) -> tuple[KVPlace | StatePlace, ...]:
-        """Where each layer has its keys and values, or its states."""
+        """Index of the keys and values, or of the states, of each layer in the cache."""
         attending = self._attending
         recurrent = (layer for layer in range(len(self.layers)) if layer not in attending)
         states = {layer: StatePlace(place) for place, layer in enumerate(recurrent)}
@@ -198,27 +197,28 @@ class DecoderSpec:
         )
 
     def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
-        """Return what each recurrent layer keeps of a sequence, in a model of `dtype`, torch's
-        name; a slot has the bytes of all together. Empty for a model of attention alone."""
+        """Return the state of a sequence in each recurrent layer, in a model of `dtype`.
+
+        `dtype` is a name of torch.
+        """
         recurrent = (layer.recurrent for layer in self.layers)
         return tuple(each.state_spec(dtype) for each in recurrent if each is not None)
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
         return tuple(group.spec(dtype) for group in self.kv_groups)
 
     def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
-        """Return for each window, or None, the bytes that all layers with it read of a token.
+        """Return the bytes of a token that layers read, by their window.
 
-        specs: of the groups of layers.
+        specs: one of each KV group.
         """
         return bytes_read(self._attending.values(), specs)
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network.
+        """Return the peak bytes of the activations of a step.
 
-        dtype_bytes: of one number of the model's dtype. num_logits: tokens that logits are wanted
-        of.
+        dtype_bytes: of a number in the model's dtype. num_logits: tokens with logits.
         """
         width = max(layer.width for layer in self.layers)
         hidden_size = self.embedding.hidden_size
@@ -228,7 +228,7 @@ class DecoderSpec:
 
     @property
     def _attending(self) -> dict[int, KVPlace]:
-        """Where each layer with attention reads keys and values."""
+        """Index of the keys and values that each layer with attention reads."""
         own = kv_places(self.kv_groups)
         return {
             layer: own[layer if each.source is None else each.source]
@@ -244,13 +244,11 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayerSpec:
-    """Attention or a recurrence, then feed-forward, each between two norms that may be missing.
+    """Attention or a recurrence, then feed-forward, each between two optional norms.
 
-    The first normalises what it reads of the residual stream, the second what it gives. That is
-    multiplied by `residual_multiplier` and added to the residual stream.
-
-    Some layers have a mixture beside the feed-forward part, some add an input of their own behind
-    it, and some multiply the whole residual stream by `scale` in the end.
+    The first norm is applied to the input of a part, the second to its output, which is multiplied
+    by `residual_multiplier` and added to the residual stream. `parallel_moe` is computed beside
+    the feed-forward part, `input_gate` behind it. `scale` multiplies the residual stream last.
     """
 
     attention_norm: NormSpec | None
@@ -266,12 +264,12 @@ class DecoderLayerSpec:
 
     @property
     def attention(self) -> AttentionSpec | None:
-        """The mixer, if it is attention."""
+        """The mixer if it is attention."""
         return self.mixer if isinstance(self.mixer, AttentionSpec) else None
 
     @property
     def recurrent(self) -> RecurrentSpec | None:
-        """The mixer, if it is a recurrence."""
+        """The mixer if it is a recurrence."""
         return None if isinstance(self.mixer, AttentionSpec) else self.mixer
 
     @property
@@ -282,7 +280,7 @@ class DecoderLayerSpec:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         parts = (
             *(self.attention_norm, *self.mixer.parts, self.attention_out_norm),
             *(self.ffn_norm, *self.ffn.parts, self.ffn_out_norm),
@@ -294,26 +292,23 @@ class DecoderLayerSpec:
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point, residual stream left out."""
+        """Peak numbers of activation of a token, without the residual stream."""
         beside = 0 if self.parallel_moe is None else self.parallel_moe.width
         return max(self.mixer.width, self.ffn.width + beside)
 
     def stored_as(self, stored: StoredTensors) -> Self:
-        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
         parallel_moe = self.parallel_moe and self.parallel_moe.stored_as(stored)
         return replace(self, ffn=self.ffn.stored_as(stored), parallel_moe=parallel_moe)
 
 
-# Older exports carry the first along, quantised ones the scales of a cache in 8 bits.
+# Buffers of older exports, and scales of an 8-bit KV cache in quantized ones.
 _BUFFERS = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """The names of a layer's norms, None where there is none.
-
-    Attention and feed-forward each have one of what they read, and one of what they give.
-    """
+    """Tensor names of the norms before and behind attention and feed-forward; None for no norm."""
 
     attention: str | None = "input_layernorm"
     attention_out: str | None = None
@@ -411,11 +406,11 @@ def llama_decoder(
     out_bias: bool | None = None,
     qk_norm: bool = False,
 ) -> DecoderSpec:
-    """Return a decoder with a layer for each of `windows`, under the names of Llama's tensors.
+    """Return a decoder with a layer for each of `windows`, under the tensor names of Llama.
 
-    `ffn` gives the feed-forward part of a layer by its index. The biases say which projections of
-    attention have one, `qk_norm` whether each head's query and key pass an RMSNorm before rotation.
-    Raises `ModelError` for what such a decoder does not have.
+    `ffn` gives the feed-forward part of a layer by its index. `bias` and `out_bias` are those of
+    `attention`. `qk_norm`: queries and keys of each head pass an RMSNorm before rotation. Raises
+    `ModelError` for fields that would change the arithmetic if they were ignored.
     """
     check_activation(config, "silu")
     rope = RopeConfig.from_json(config, max_positions)

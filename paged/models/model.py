@@ -1,4 +1,4 @@
-"""Model: token ids in, logits out; and the batch that a forward pass reads."""
+"""Model interface and the batch of a forward pass."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,10 +16,10 @@ from pagedrun.paged.values.report_parts import LibraryFigures
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:
-    """What the layers of one group need: where they write keys and values, and how they attend.
+    """Cache slots and prepared attention of the layers of one KV group.
 
-    slots: [num_tokens] int64, `block_id * block_size + offset`. attention: what was prepared for
-    the step, for all layers of the group.
+    slots: [num_tokens] int64, `block_id * block_size + offset`. attention: prepared once a step
+    for all layers of the group.
     """
 
     slots: Tensor
@@ -28,16 +28,16 @@ class GroupBatch:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """Everything a forward pass needs besides weights and cache, on the model's device.
+    """Inputs of a forward pass besides weights and cache, on the model's device.
 
-    The batch's tokens are all prefill tokens, then all decode tokens. Prompt tokens always take
-    the prefill path and generated ones the decode path, also when a preempted sequence is
-    computed again, since the two do not round alike.
+    Prefill tokens come first, then decode tokens. Prompt tokens always take the prefill path and
+    generated tokens the decode path, also if a preempted sequence is recomputed, since the two
+    round differently.
 
-    input_ids, positions: [num_tokens] int64. groups: what differs between groups of layers.
-    logits_rows: [num_logits] int64, the tokens whose logits are wanted: the last ones of chunks
-    that sample, in their order, then those whose next token is to be scored. states: for recurrent
-    layers; None for a model without them.
+    input_ids, positions: [num_tokens] int64. groups: one for each KV group. logits_rows:
+    [num_logits] int64, indices of the tokens with logits: the last ones of chunks that sample, in
+    their order, then those that score their next token. states: of recurrent layers; None for a
+    model without them.
     """
 
     input_ids: Tensor
@@ -49,70 +49,69 @@ class ForwardBatch:
 
     @property
     def has_prefill(self) -> bool:
-        """Whether there are prompt tokens."""
+        """True if there are prompt tokens."""
         return self.num_prefill_tokens > 0
 
     @property
     def has_decode(self) -> bool:
-        """Whether there are generated tokens."""
+        """True if there are generated tokens."""
         return self.num_prefill_tokens < len(self.input_ids)
 
 
 class Model(Protocol):
-    """Token ids in, logits out; keys and values are kept in a cache that is not the model's."""
+    """Interface of models: token ids to logits over an external KV cache."""
 
     @property
     def network(self) -> Network:
-        """What it consists of."""
+        """Description of the network."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Dtype of activations."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         ...
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes of `num_bytes` that stay in mapped files, where the system counts them as free."""
+        """Bytes of `num_bytes` in mapped files, counted as free memory by the system."""
         ...
 
     @property
     def library(self) -> LibraryFigures | None:
-        """What a report says of it if the code of a library computes it."""
+        """Report section of a model computed by Transformers, else None."""
         ...
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return what a backend must know to prepare attention of a group of layers, over a cache
-        of that dtype."""
+        """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
         ...
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network."""
+        """Return the peak bytes of the activations of a step."""
         ...
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
         ...
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return what each recurrent layer keeps of a sequence; empty if there are none."""
+        """Return the state of a sequence in each recurrent layer."""
         ...
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache; return what `head` makes logits of.
+        """Write the batch's keys and values into the cache; return the input of `head`.
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         ...
 
 
-NO_SLOT = -1  # the token's key and value are in the cache already
+NO_SLOT = -1  # key and value of the token are in the cache already

@@ -1,4 +1,4 @@
-"""Network: the description of a model that planning, scheduling and reports use.
+"""Network: interface of model descriptions for planning, scheduling and reports.
 
 Implemented by `DecoderSpec` and by the descriptions of models that Transformers computes. Layers
 with the same heads and the same window form a KV group: they share block tables.
@@ -15,7 +15,7 @@ from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """The heads of a layer, and the window in which they see keys: None for full attention."""
+    """Heads of a layer and their sliding window in tokens, None for full attention."""
 
     num_heads: int
     num_kv_heads: int
@@ -24,92 +24,90 @@ class AttentionHeads:
 
 
 class Network(Protocol):
-    """A value; its `repr` says everything that what it computes depends on but the weights."""
+    """Description of a model, a value whose `repr` determines its results for given weights."""
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in the embedding, and in the logits."""
+        """Number of tokens of the embedding and the logits."""
         ...
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         ...
 
     @property
     def max_position_embeddings(self) -> int:
-        """The longest context, in tokens."""
+        """Longest context, in tokens."""
         ...
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Each layer's sliding window, in tokens; None for full attention."""
+        """Sliding window of each layer, in tokens; None for full attention."""
         ...
 
     @property
     def attention_heads(self) -> tuple[AttentionHeads, ...]:
-        """The heads of each layer whose attention pagedrun's kernels compute."""
+        """Heads of each layer with attention in pagedrun's kernels."""
         ...
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a step that only decodes can be recorded on a GPU and replayed."""
+        """True if decode steps can be recorded as CUDA graphs."""
         ...
 
     def arithmetic(self) -> dict[str, str]:
-        """Return what its last bits depend on besides pagedrun's kernels, by name."""
+        """Return other sources of its last bits than pagedrun's kernels, by name."""
         ...
 
     @property
     def num_weights(self) -> int:
-        """How many numbers all weights are, however they are held; a tied head's count once."""
+        """Number of values of all weights, whatever their format; a tied head counts once."""
         ...
 
     def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of all weights, in a model whose numbers have `dtype_bytes`."""
+        """Return the bytes of all weights in a dtype of `dtype_bytes` a number."""
         ...
 
     def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
-        """Return the bytes of all weights where a backend `packs` them in a layout of its own.
+        """Return the bytes of all weights in memory; `packs`: the backend has its own layout.
 
-        `codes`: which weights of few bits stay such.
+        `codes`: weights that stay quantized.
         """
         ...
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network.
+        """Return the peak bytes of the activations of a step.
 
-        dtype_bytes: of one number of the model's dtype. num_logits: tokens that logits are wanted
-        of.
+        dtype_bytes: of a number in the model's dtype. num_logits: tokens with logits.
         """
         ...
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers whose keys and values are stored in `dtype`, torch's name."""
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
         ...
 
     def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
-        """Return what each recurrent layer keeps of a sequence, in a model of `dtype`, torch's
-        name."""
+        """Return the state of a sequence in each recurrent layer, in a model of `dtype`."""
         ...
 
     def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
-        """Return for each window, or None, the bytes that all layers with it read of a token.
+        """Return the bytes of a token that layers read, by their window.
 
-        specs: of the groups of layers.
+        specs: one of each KV group.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers, by their index, whose heads are alike."""
+    """Layers with the same heads, by index."""
 
     heads: AttentionHeads
     layers: tuple[int, ...]
 
     def spec(self, dtype: str) -> KVCacheSpec:
-        """Return what they keep of each token, in `dtype`, torch's name."""
+        """Return the cache layout of the group in `dtype`, a name of torch."""
         heads = self.heads
         return KVCacheSpec(
             len(self.layers), heads.num_kv_heads, heads.head_dim, dtype, heads.window
@@ -117,10 +115,10 @@ class KVGroup:
 
 
 def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
-    """Return the groups of layers that keep keys and values of their own, by the layers' index.
+    """Return the KV groups of layers with their own keys and values.
 
-    The first group has no window, since its blocks are those that a plan knows by name; it has no
-    layers where all of them have windows.
+    attentions: by layer index. The first group has no window, since plans name its blocks; it is
+    empty if all layers have windows.
     """
     alike: dict[AttentionHeads, list[int]] = {}
     for layer, heads in attentions.items():
@@ -133,7 +131,7 @@ def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
 
 
 def kv_places(groups: Sequence[KVGroup]) -> dict[int, KVPlace]:
-    """Return where each layer of some groups has its keys and values."""
+    """Return the index of the keys and values of each layer in the cache."""
     return {
         layer: KVPlace(index, place)
         for index, group in enumerate(groups)
@@ -142,10 +140,7 @@ def kv_places(groups: Sequence[KVGroup]) -> dict[int, KVPlace]:
 
 
 def bytes_read(places: Iterable[KVPlace], specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
-    """Return for each window, or None, the bytes that layers reading at `places` read of a token.
-
-    specs: of the groups of layers.
-    """
+    """Return the bytes of a token that layers at `places` read, by their window."""
     found: Counter[int | None] = Counter()
     for place in places:
         found[specs[place.group].window] += specs[place.group].bytes_per_layer
