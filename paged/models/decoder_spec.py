@@ -1,9 +1,8 @@
 """Decoders: descriptions and their reading from config.json.
 
-A family calls `decoder` (norms, tied head, scales of embedding and
-logits), a form of its attention or recurrent layers, and its feed-forward layers; `llama_decoder`
-is the form of Llama and its many relatives. The `DecoderSpec` has everything that planning and
-loading ask for: parameters, bytes, KV groups, states, and the widest point of a forward pass.
+A family calls `decoder` with functions that give the attention or recurrence and the feed-forward
+part of a layer; `llama_decoder` covers Llama and its relatives. A `DecoderSpec` gives parameters,
+bytes, KV groups, states and peak activations to planning and loading.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
-"""Self-attention: description, and its reading from config.json.
+"""Self-attention: description and its reading from config.json.
 
-A family builds one `AttentionForm` of its heads, windows, rotations and variants (biases, norms
-of queries and keys, gates, sinks, caps, layers that read the keys of earlier layers); `layer`
-gives the `AttentionSpec` of each layer, with the names and shapes of its tensors. Sliding windows
-and heads are read as transformers 5 reads them. `attention_layer` computes it.
+`attention` gives the `AttentionSpec` of a layer from its heads, window, rotation and variants
+(biases, norms of queries and keys, gates, sinks, caps, layers that read the keys of earlier
+layers). Sliding windows and heads are read as in transformers 5. The computation is in
+`attention_layer`.
 """
 
 from dataclasses import dataclass
@@ -26,25 +26,24 @@ from pagedrun.paged.values.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values.
+    """Description of self-attention with `num_heads` queries and `num_kv_heads` keys and values.
 
-    `qkv` gives queries, keys and values side by side, `out` maps the heads' results back. If
-    `has_gate`, a gate for each number of the results comes before the queries, and multiplies it by
-    its sigmoid.
-    `scale` multiplies scores, `softcap` then bends them into -softcap .. softcap. `window` is None
-    for full attention; a window w lets the query at position p see the keys at positions
-    p - w < k <= p, itself included. `rope` None: heads are not rotated.
+    `qkv` gives queries, keys and values side by side, `out` projects the results of the heads. If
+    `has_gate`, gates come before the queries; their sigmoids multiply the results. `scale`
+    multiplies scores, which are then soft-capped to -softcap .. softcap. `window` is None for full
+    attention; with a window w the query at position p sees the keys at positions p - w < k <= p.
+    `rope` None: no rotation.
 
-    `q_norm` and `k_norm` are of head_dim, and normalise each head before its rotation or
-    `norms_after_rotation`; or of all heads together, before. `query_scaling` multiplies
+    `q_norm` and `k_norm` have head_dim elements and normalize each head before its rotation, or
+    after it if `norms_after_rotation`; or they span all heads, before it. `query_scaling` multiplies
     rotated queries.
     `sinks`, [num_heads] float32, are learned scores that join the softmax of each head and have no
     value.
 
-    Values pass an RMS norm of each head without a weight if there is a `value_norm_eps`. With
-    `keys_are_values` they are what `qkv` gives for keys, before their norm and rotation. `source`
-    is the layer whose keys and values are read; None: the layer has its own, else `qkv` gives
-    queries alone.
+    With `value_norm_eps` values pass an RMS norm of each head without a weight. With
+    `keys_are_values` they are the keys before norm and rotation. `source` is the index of an
+    earlier layer with the keys and values to read, in which case `qkv` gives queries alone; None:
+    the layer has its own.
     """
 
     num_heads: int
@@ -68,32 +67,32 @@ class AttentionSpec:
 
     @property
     def heads(self) -> AttentionHeads:
-        """What decides with which layers it shares block tables."""
+        """Heads and window, the key of its KV group."""
         return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim, self.window)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         others = (self.q_norm, self.k_norm, self.sinks)
         return self.qkv, self.out, *(each for each in others if each is not None)
 
     @property
     def normalizes_all_heads(self) -> bool:
-        """Whether the norms take all heads of a token together."""
+        """True if the norms span all heads of a token."""
         return self.q_norm is not None and self.q_norm.size != self.head_dim
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point: q, k, v, rotated q, and the result."""
+        """Peak numbers of activation of a token: q, k, v, rotated q and the result."""
         projected = self.num_heads + 2 * self.num_kv_heads
         normalized = 2 * projected if self.normalizes_all_heads else 0
-        gate = 2 * self.num_heads if self.has_gate else 0  # and what it opens
+        gate = 2 * self.num_heads if self.has_gate else 0  # and the gated results
         return (2 * self.num_heads + projected + normalized + gate) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class QkNormForm:
-    """Norms of queries and keys by their tensors' names: of each head, or of all heads together."""
+    """Tensor names of the norms of queries and keys, of each head or `across_heads`."""
 
     query: str = "q_norm"
     key: str = "k_norm"
@@ -103,7 +102,7 @@ class QkNormForm:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """`num_heads` queries a token, of `head_dim`, that share `num_kv_heads` keys and values."""
+    """Numbers of query heads and of key and value heads, and their size."""
 
     num_heads: int
     num_kv_heads: int
@@ -113,14 +112,14 @@ class Heads:
     def from_json(
         cls, config: JsonObject, *, num_kv_heads: int | None = None, head_dim: int | None = None
     ) -> "Heads":
-        """Read them from config.json; what a family assumes where it is silent may be given.
+        """Read config.json, with a family's defaults for `num_kv_heads` and `head_dim`.
 
-        None: as many key heads as query heads, and heads of hidden_size / num_heads. Raises
-        `ModelError` for numbers that do not go together.
+        Default None: one key head a query head, and heads of hidden_size / num_heads. Raises
+        `ModelError` for inconsistent numbers.
         """
         hidden_size = config.integer("hidden_size", 1, 2**20)
         num_heads = config.integer("num_attention_heads", 1, 2**14)
-        # null means one key head per query head; silence means the family's default.
+        # null means one key head per query head; a missing field means the family's default.
         silent = "num_key_value_heads" not in config and num_kv_heads is not None
         default = num_kv_heads if silent else num_heads
         num_kv_heads = config.integer("num_key_value_heads", 1, 2**14, default)
@@ -225,13 +224,13 @@ def attention(
     )
 
 
-# The window of a config.json that does not name one, and the first layer that has it (Qwen).
+# Default window, and default index of the first layer with a window (Qwen).
 _DEFAULT_WINDOW = 4096
 _DEFAULT_MAX_WINDOW_LAYERS = 28
 
 
 def sliding_window(config: JsonObject) -> int | None:
-    """Return `sliding_window`, which an explicit null switches off."""
+    """Return `sliding_window`; an explicit null disables it."""
     if "sliding_window" in config and not config.has("sliding_window"):
         return None
     return config.integer("sliding_window", 1, MAX_POSITIONS, _DEFAULT_WINDOW)
@@ -240,9 +239,9 @@ def sliding_window(config: JsonObject) -> int | None:
 def layer_windows(
     config: JsonObject, window: int | None, first_layer: int = 0
 ) -> tuple[int | None, ...]:
-    """Return each layer's window: `layer_types` says which have one, else all from `first_layer`.
+    """Return the window of each layer by `layer_types`, else of all layers from `first_layer`.
 
-    Raises `ModelError` for layers that slide where there is no window.
+    Raises `ModelError` for sliding layers without a window.
     """
     num_layers = config.integer("num_hidden_layers", 1, 4096)
     layer_types = _layer_types(config, num_layers)
@@ -255,9 +254,9 @@ def layer_windows(
 
 
 def periodic_windows(config: JsonObject, window: int | None, period: int) -> tuple[int | None, ...]:
-    """Return each layer's window: `layer_types` says which have one, else all but every `period`th.
+    """Return the window of each layer by `layer_types`, else of all but every `period`th layer.
 
-    Raises `ModelError` for layers that slide where there is no window.
+    Raises `ModelError` for sliding layers without a window.
     """
     if window is None:
         raise config.error(
@@ -270,7 +269,7 @@ def periodic_windows(config: JsonObject, window: int | None, period: int) -> tup
 
 
 def upper_windows(config: JsonObject) -> tuple[int | None, ...]:
-    """Return each layer's window where layers from `max_window_layers` on have one, if any."""
+    """Return the windows of layers from `max_window_layers` on, if windows are enabled."""
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
     first_layer = 0
     if config.get("layer_types") is None:
@@ -279,12 +278,12 @@ def upper_windows(config: JsonObject) -> tuple[int | None, ...]:
 
 
 def uniform_windows(config: JsonObject, window: int | None) -> tuple[int | None, ...]:
-    """Return the same window for each layer, whatever `layer_types` says."""
+    """Return the same window for each layer; `layer_types` is ignored."""
     return (window,) * config.integer("num_hidden_layers", 1, 4096)
 
 
 def alternating_windows(config: JsonObject) -> tuple[int | None, ...]:
-    """Return windows of layers 0, 2, ... below `max_window_layers`, where there is no list."""
+    """Return windows by `layer_types`, else of layers 0, 2, ... below `max_window_layers`."""
     window = sliding_window(config) if config.boolean("use_sliding_window", False) else None
     if config.get("layer_types") is not None:
         return layer_windows(config, window)

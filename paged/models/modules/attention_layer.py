@@ -18,9 +18,9 @@ from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
 class SelfAttention:
-    """Queries, keys and values as one product; then the cache; `out` maps the result back.
+    """Self-attention with weights; `out` is applied by the caller.
 
-    `place` is where the layer has its keys and values, or those that it reads of another one.
+    `place` is the index of its keys and values in the cache, or of those of its source layer.
     """
 
     def __init__(
@@ -40,22 +40,23 @@ class SelfAttention:
         self._norms = tuple(Norm(norm, source) for norm in (spec.q_norm, spec.k_norm) if norm)
         self._head_norms: HeadNorms | None = None
         if spec.q_norm is not None and not spec.normalizes_all_heads:
-            # A layer without keys has no norm of keys, and normalises none.
+            # A layer without keys has no norm of keys: the last norm is that of queries.
             q_norm, k_norm = self._norms[0].weight, self._norms[-1].weight
             self._head_norms = HeadNorms(q_norm, k_norm, spec.q_norm.eps, spec.norms_after_rotation)
         self._ones = torch.ones(spec.head_dim, dtype=source.dtype, device=source.device)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         norms = sum(norm.num_bytes for norm in self._norms)
         sinks = 0 if self._softmax.sinks is None else self._softmax.sinks.nbytes
         return self._qkv.num_bytes + self.out.num_bytes + norms + sinks
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Store keys and values, then attend: prompt tokens and generated ones by their own path.
+        """Store keys and values, then attend.
 
-        x: [num_tokens, hidden_size]. Returns [num_tokens, num_heads * head_dim], what `out` takes.
+        x: [num_tokens, hidden_size]. Returns [num_tokens, num_heads * head_dim], the input of
+        `out`.
         """
         spec = self._spec
         layer, group = cache.layer(self._place), batch.groups[self._place.group]
@@ -86,9 +87,9 @@ class SelfAttention:
         return (q * self._query_scaling[positions][:, None, None]).to(q.dtype)
 
     def _with_normalized_values(self, qkv: Tensor, eps: float) -> Tensor:
-        """Return queries, keys and normalised values side by side; may write to `qkv`."""
+        """Return queries, keys and normalized values side by side; may write to `qkv`."""
         spec = self._spec
-        # The last columns; those of the keys where these are the values.
+        # The last columns: the values, or the keys if these are the values.
         values = qkv[:, -spec.num_kv_heads * spec.head_dim :]
         heads = values.reshape(-1, spec.head_dim)
         normalized = self._kernels.rms_norm(heads, self._ones, eps).view(values.shape)
@@ -106,10 +107,10 @@ def attend(
     softmax: Softmax,
     window: int | None,
 ) -> Tensor:
-    """Return the heads' results side by side, [num_tokens, num_heads * head_dim].
+    """Return the results of the heads side by side, [num_tokens, num_heads * head_dim].
 
-    q: [num_tokens, num_heads, head_dim]. `layer` holds the keys and values of the batch already;
-    `group` is the one that it belongs to.
+    q: [num_tokens, num_heads, head_dim]. `layer` already holds the keys and values of the batch;
+    `group` is its KV group.
     """
     attention = group.attention
     parts: list[Tensor] = []
@@ -118,7 +119,7 @@ def attend(
         parts.append(attention.prefill(prompts, layer, softmax, window))
     if batch.has_decode:
         generated = q[batch.num_prefill_tokens :]
-        # With a sliding window no part is shared, since each row's begins elsewhere.
+        # No shared prefix with a sliding window, which begins at another token in each row.
         prefix = None
         if window is None:
             prefix = attention.prefix(generated, layer, softmax)

@@ -1,4 +1,4 @@
-"""Token embeddings, and the per-layer inputs of Gemma: descriptions."""
+"""Token embeddings and the per-layer inputs of Gemma: descriptions."""
 
 from dataclasses import dataclass, replace
 
@@ -19,9 +19,9 @@ from pagedrun.paged.models.modules.norm import NormSpec
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec(Part):
-    """A vector of `hidden_size` for each of `vocab_size` tokens.
+    """Description of an embedding of `vocab_size` tokens in vectors of `hidden_size`.
 
-    What it gives the first layer is multiplied by `scale`, rounded to the model's dtype.
+    The input of the first layer is multiplied by `scale`, rounded to the model's dtype.
     """
 
     name: str
@@ -31,18 +31,18 @@ class EmbeddingSpec(Part):
 
     @property
     def weight(self) -> Parameter:
-        """The table, [vocab_size, hidden_size]."""
+        """Table, [vocab_size, hidden_size]."""
         return Parameter(f"{self.name}.weight", (self.vocab_size, self.hidden_size), Role.MATRIX)
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
-        """Return the table, which GGUF files may have in blocks."""
+        """Return the table, quantized in blocks in some GGUF files."""
         tensor = stored.get(self.weight.name)
         if tensor is None or tensor.dtype not in PACKED_TYPES:
             return (self.weight,)
         return (replace(self.weight, role=Role.QUANTIZED, dtypes=(tensor.dtype,)),)
 
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of the table where blocks among the `codes` are held as they are."""
+        """Return the bytes of the table in memory; blocks in `codes` stay quantized."""
         tensor, form = codes.get(self.weight.name), self._form(codes)
         return self.num_bytes(dtype_bytes) if tensor is None or form is None else tensor.num_bytes
 
@@ -54,11 +54,11 @@ class EmbeddingSpec(Part):
         return form.num_bytes(self.vocab_size, self.hidden_size)
 
     def holds_codes(self, codes: HeldCodes) -> bool:
-        """Return whether the table stays in few bits."""
+        """Return True if the table stays quantized."""
         return self._form(codes) is not None
 
     def _form(self, codes: HeldCodes) -> CodeForm | None:
-        """Return the form of blocks that stay in few bits, None for plain numbers."""
+        """Return the format of blocks that stay quantized, else None."""
         tensor = codes.get(self.weight.name)
         form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
         return form if form is not None and codes.hold(form, self.hidden_size) else None
@@ -66,11 +66,11 @@ class EmbeddingSpec(Part):
 
 @dataclass(frozen=True, slots=True)
 class LayerInputsSpec:
-    """For each layer a vector of `size` numbers a token, made before the first layer.
+    """Per-layer inputs: `size` numbers a token and layer, computed before the first layer.
 
-    `embedding` has the vectors of all layers side by side, and `projection` gives as many of what
-    the first layer reads, times `projection_scale`; `norm` normalises each layer's. The input is
-    their sum times `scale`.
+    `embedding` has the vectors of all layers side by side. `projection` maps the input of the first
+    layer to as many numbers, multiplied by `projection_scale` and normalized for each layer by
+    `norm`. The inputs are the sum of both, times `scale`.
     """
 
     num_layers: int
@@ -83,18 +83,18 @@ class LayerInputsSpec:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         return self.embedding, self.projection, self.norm
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes: its vectors, what is projected, and their sum."""
+        """Peak numbers of activation of a token: embedding, projection and their sum."""
         return 3 * self.num_layers * self.size
 
 
 @dataclass(frozen=True, slots=True)
 class InputGateSpec:
-    """How a layer adds its input to the residual stream, behind its feed-forward part.
+    """Addition of a per-layer input to the residual stream, behind the feed-forward part.
 
     `out_norm(out(activation(gate(residual)) * input))`.
     """
@@ -106,5 +106,5 @@ class InputGateSpec:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         return self.gate, self.out, self.out_norm

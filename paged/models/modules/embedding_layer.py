@@ -1,4 +1,4 @@
-"""Token embeddings, and the per-layer inputs of Gemma, with their weights."""
+"""Token embeddings and the per-layer inputs of Gemma, with weights."""
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ _ROWS_AT_ONCE = 1 << 14
 
 
 class Embedding:
-    """Vectors in the dtype of `source`.
+    """Token embedding with its table, in the dtype of `source`.
 
-    Blocks of a GGUF file are held as they are, if that is how the backend holds weights: what is
-    looked up is unpacked each time, and they may stay in their file.
+    Blocks of a GGUF file stay quantized, possibly in the mapped file, if the backend has kernels
+    for them; rows are dequantized at each lookup.
     """
 
     def __init__(self, spec: EmbeddingSpec, source: WeightSource) -> None:
@@ -38,11 +38,11 @@ class Embedding:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the table as it is held."""
+        """Bytes of the table in memory."""
         return self._table.nbytes
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Return the tokens' vectors, [num_tokens, hidden_size]."""
+        """Return the vectors of tokens, [num_tokens, hidden_size]."""
         if self._kind is None:
             return functional.embedding(input_ids, self._table)
         return self._source.kernels.dequantize(
@@ -50,7 +50,7 @@ class Embedding:
         )
 
     def head(self) -> Linear:
-        """Return the product with all vectors."""
+        """Return the tied head: the product with the table."""
         weight = self._table if self._kind is None else self._split(self._table)
         return self._source.pack_parts([weight], None)
 
@@ -60,11 +60,11 @@ class Embedding:
 
 
 class LayerInputs:
-    """Gives every layer a vector for each token."""
+    """Per-layer inputs with weights."""
 
     def __init__(self, spec: LayerInputsSpec, source: WeightSource) -> None:
         self._spec = spec
-        # As it is: a table of gigabytes, of which a step reads a few rows.
+        # Mapped: a table of gigabytes, and a step reads a few rows.
         self._embedding = source.kept(spec.embedding.weight)
         self._projection = spec.projection.load(source)
         self._norm = Norm(spec.norm, source)
@@ -72,14 +72,14 @@ class LayerInputs:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         return self._embedding.nbytes + self._projection.num_bytes + self._norm.num_bytes
 
     def __call__(self, input_ids: Tensor, embedded: Tensor) -> Tensor:
-        """Return the layers' inputs, [num_layers, num_tokens, size] in the model's dtype.
+        """Return the inputs of the layers, [num_layers, num_tokens, size] in the model's dtype.
 
         input_ids: [num_tokens] int64. embedded: [num_tokens, hidden_size] in the model's dtype,
-        what the first layer reads.
+        the input of the first layer.
         """
         spec = self._spec
         projected = self._projection(embedded) * spec.projection_scale
@@ -101,11 +101,11 @@ class InputGate:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         return self._gate.num_bytes + self._out.num_bytes + self._out_norm.num_bytes
 
     def __call__(self, residual: Tensor, inputs: Tensor) -> Tensor:
-        """Return what is to be added to the residual stream, in the model's dtype.
+        """Return the addend of the residual stream, in the model's dtype.
 
         residual: [num_tokens, hidden_size] float32. inputs: [num_tokens, size].
         """

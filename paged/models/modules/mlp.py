@@ -1,4 +1,4 @@
-"""Gated MLPs: description, and their reading from config.json under Llama's tensor names."""
+"""Gated MLPs: description and its reading from config.json."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Activation = Literal["silu", "gelu_tanh"]
 
 @dataclass(frozen=True, slots=True)
 class MlpSpec:
-    """`down(activation(gate) * up)`; `gate_up` gives both side by side."""
+    """Description of `down(activation(gate) * up)`; `gate_up` gives both side by side."""
 
     activation: Activation
     gate_up: LinearSpec
@@ -22,17 +22,17 @@ class MlpSpec:
 
     @property
     def intermediate_size(self) -> int:
-        """Elements of the gate, and of up."""
+        """Elements of gate and of up."""
         return self.down.in_features
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         return self.gate_up, self.down
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point: gate, up, and their product."""
+        """Peak numbers of activation of a token: gate, up and their product."""
         return 3 * self.intermediate_size
 
     def stored_as(self, stored: StoredTensors) -> "MlpSpec":
@@ -41,21 +41,21 @@ class MlpSpec:
 
 
 class FfnSpec(Protocol):
-    """What the rest of the program asks of a feed-forward part: one network, or a mixture."""
+    """Description of a feed-forward part: an MLP or an MoE layer."""
 
     @property
     def intermediate_size(self) -> int:
-        """Inner width that each token passes."""
+        """Inner width of all networks of a token."""
         ...
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         ...
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point."""
+        """Peak numbers of activation of a token."""
         ...
 
     def stored_as(self, stored: StoredTensors) -> "FfnSpec":
@@ -64,7 +64,7 @@ class FfnSpec(Protocol):
 
 
 FfnOfLayer = Callable[[int], FfnSpec]
-# The field of config.json that names an activation, and its names there.
+# Field of config.json for an activation, and its names there.
 _ACTIVATIONS: dict[Activation, tuple[str, tuple[str, ...]]] = {
     "silu": ("hidden_act", ("silu", "swish")),
     "gelu_tanh": ("hidden_activation", ("gelu_pytorch_tanh",)),
@@ -78,10 +78,10 @@ def gated_mlps(
     is_fused: bool = False,
     activation: Activation = "silu",
 ) -> FfnOfLayer:
-    """Return the feed-forward part of each layer where all are dense.
+    """Return dense feed-forward parts of all layers, by layer index.
 
-    `is_fused`: one tensor `gate_up_proj` in place of two. Raises `ModelError` for a config.json
-    that asks for another activation.
+    `is_fused`: one tensor `gate_up_proj` instead of two. Raises `ModelError` for another
+    activation in config.json.
     """
     check_activation(config, activation)
     method = linear_method(config)
@@ -112,9 +112,9 @@ def gated_mlp(
     activation: Activation = "silu",
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> MlpSpec:
-    """Return a dense part whose tensors have names that begin with `prefix`.
+    """Return an MLP with tensor names that begin with `prefix`.
 
-    `names`: how those of gate, up and down go on.
+    `names`: names of gate, up and down.
     """
     gate, up = (Projection(f"{prefix}.{name}", inner) for name in names[:2])
     down = Projection(f"{prefix}.{names[2]}", hidden)
@@ -126,7 +126,7 @@ def gated_mlp(
 
 
 def check_activation(config: JsonObject, activation: Activation) -> None:
-    """Raise `ModelError` for a config.json that asks for another one."""
+    """Raise `ModelError` if config.json names another activation."""
     field, names = _ACTIVATIONS[activation]
     if config.string(field) not in (None, *names):
         raise config.error(field, f'"{names[0]}" for a model of this type')

@@ -1,4 +1,4 @@
-"""Gated MLP with its weights."""
+"""Gated MLPs with weights."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,14 +12,14 @@ from pagedrun.paged.models.modules.moe import ClippedSwiglu
 
 
 def activation(kind: Activation | ClippedSwiglu, kernels: Backend) -> Callable[[Tensor], Tensor]:
-    """Return the op that makes `activation(gate) * up` of gate and up side by side."""
+    """Return the op for `activation(gate) * up`, with gate and up side by side."""
     if isinstance(kind, ClippedSwiglu):
         return partial(kernels.clipped_swiglu, limit=kind.limit, alpha=kind.alpha)
     return {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[kind]
 
 
 class Mlp:
-    """`down(activation(gate) * up)`; gate and up are one product."""
+    """`down(activation(gate) * up)`, with gate and up as one product."""
 
     def __init__(self, spec: MlpSpec, source: WeightSource) -> None:
         self._gate_up = spec.gate_up.load(source)
@@ -28,7 +28,7 @@ class Mlp:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         return self._gate_up.num_bytes + self._down.num_bytes
 
     def __call__(self, x: Tensor) -> Tensor:

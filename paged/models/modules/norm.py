@@ -1,4 +1,4 @@
-"""RMS norms and learned scales: descriptions."""
+"""RMS norms: descriptions."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from pagedrun.paged.models.checkpoint.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class NormSpec(Part):
-    """Divides `size` numbers by their root mean square (`eps` added), times offset + weight.
+    """Description of an RMS norm: x / sqrt(mean(x^2) + eps) * (offset + weight).
 
-    A sum with an offset has more digits than a weight: it is held in float32.
+    A weight with an offset is held in float32, since the sum has more digits.
     """
 
     name: str
@@ -26,7 +26,7 @@ class NormSpec(Part):
 
     @property
     def weight(self) -> Parameter:
-        """The weight, [size]."""
+        """Weight, [size]."""
         return Parameter(
             f"{self.name}.weight", (self.size,), Role.NORM, in_float32=bool(self.offset)
         )
@@ -38,16 +38,16 @@ class NormSpec(Part):
 
 @dataclass(frozen=True, slots=True)
 class NormForm:
-    """Each adds `eps` to the mean of squares, and multiplies by `offset` plus its weight."""
+    """Epsilon and weight offset of all norms of a model."""
 
     eps: float
     offset: float = 0.0
 
     @classmethod
     def from_json(cls, config: JsonObject, eps: float = 1e-6, offset: float = 0.0) -> "NormForm":
-        """Read `rms_norm_eps`; `eps` is what a family assumes where config.json is silent."""
+        """Read `rms_norm_eps`, with the default `eps`."""
         return cls(config.number("rms_norm_eps", 0.0, 1.0, eps), offset)
 
     def named(self, name: str, size: int) -> NormSpec:
-        """Return a norm of `size` numbers whose weight is called `name`."""
+        """Return a norm of `size` numbers with the tensor `name`.weight."""
         return NormSpec(name, size, self.eps, self.offset)

@@ -7,7 +7,7 @@ from pagedrun.paged.models.modules.norm import NormSpec
 
 
 class Norm:
-    """Normalises each row by its root mean square."""
+    """RMS norm of rows."""
 
     def __init__(self, spec: NormSpec, source: WeightSource) -> None:
         weight = source.tensor(spec.weight)
@@ -22,15 +22,15 @@ class Norm:
         return self.weight.nbytes
 
     def __call__(self, x: Tensor | None, residual: Tensor) -> Tensor:
-        """Add x to the residual stream, in place, and return the sum normalised.
+        """Add x to the residual stream in place and return the normalized sum.
 
-        x: [num_tokens, size] model dtype, None for nothing to add. residual: [num_tokens, size]
-        float32. Returns the shape of residual in the model's dtype.
+        x: [num_tokens, size] in the model's dtype, or None. residual: [num_tokens, size] float32.
+        Returns the shape of residual in the model's dtype.
         """
         if x is None:
             return self.normalize(residual)
         return self._kernels.add_rms_norm(x, residual, self.weight, self._eps)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Return x [num_tokens, size] normalised, in the model's dtype."""
+        """Return x [num_tokens, size] normalized, in the model's dtype."""
         return self._kernels.rms_norm(x, self.weight, self._eps, self._dtype)
