@@ -95,7 +95,7 @@ def _clipped_swiglu_row(gates: Any, ups: Any, limit: Any, factor: Any, out: Any)
     one = np.float32(1.0)
     for i in range(out.shape[0]):
         gate, up = to_float32(gates[i]), to_float32(ups[i])
-        # Written so that a NaN, which no comparison holds for, stays.
+        # Not min and max: a NaN compares false with everything, and stays.
         gate = limit if gate > limit else gate
         up = limit if up > limit else up
         up = -limit if up < -limit else up

@@ -1,4 +1,4 @@
-"""bfloat16 and float8 in kernels, seen as uint16 and uint8, since Numba knows neither.
+"""bfloat16 and float8 in kernels, viewed as uint16 and uint8, since Numba supports neither.
 
 A bfloat16 is the upper half of a float32. It holds every code of a quantized cache exactly: int8
 has no more digits than it, float8_e4m3fn fewer, and its exponents go further.
@@ -29,22 +29,22 @@ def as_array(tensor: Tensor) -> NDArray[Any]:
 
 
 def to_float32(element: Any) -> Any:
-    """Inside kernels: read an array element, a number or the bits of one, as float32."""
+    """Inside kernels: convert an array element, or the bits of one, to float32."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def from_float32(value: Any, like: Any) -> Any:
-    """Inside kernels: round a float32 to what array `like` holds (to nearest, ties to even)."""
+    """Inside kernels: round a float32 to the dtype of array `like` (to nearest, ties to even)."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def as_operand(element: Any, like: Any) -> Any:
-    """Inside kernels: an element of a cache as array `like` holds it, which loses nothing."""
+    """Inside kernels: convert an element of a cache to the dtype of array `like`, exactly."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def is_quantized(array: Any) -> bool:
-    """Return whether an array, given by its Numba type, holds codes: int8, or bits of float8."""
+    """Return True if an array, given by its Numba type, has codes: int8, or bits of float8."""
     return array.dtype in (types.int8, types.uint8)
 
 

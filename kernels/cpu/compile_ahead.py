@@ -1,8 +1,8 @@
 """Compiles the kernels of a decoder's first run ahead, in several processes.
 
-A process of its own each, since Numba compiles one function at a time. They compile while this one
-reads weights, and leave the machine code in the folder where Numba looks for it. A kernel that is
-missing from the list is compiled when it is first called, as is one whose process ended too early.
+Numba compiles one function at a time in a process, hence several. They compile while this process
+reads weights, and store the machine code in Numba's cache folder. A kernel that is missing from the
+list is compiled when it is first called, as is one whose worker ended too early.
 """
 
 import json
@@ -40,8 +40,9 @@ _ELEMENTS = {
 
 
 class RunKernels(NamedTuple):
-    """What decides which kernels a run calls, and of which types: dtypes of the model and of its
-    keys and values, the kernel set, and the activations of its feed-forward layers.
+    """Key of the kernels that a run calls, and of their argument types.
+
+    Dtypes of the model and of its KV cache, kernel set, activations of its feed-forward layers.
     """
 
     dtype: str
@@ -50,7 +51,7 @@ class RunKernels(NamedTuple):
     activations: tuple[str, ...]
 
     def all(self) -> "list[RunKernel]":
-        """Return the kernels, those that take longest to compile first."""
+        """Return the kernels, in descending order of compile time."""
         return [RunKernel(*each) for each in self._pairs()]
 
     def _pairs(self) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -119,7 +120,7 @@ class RunKernels(NamedTuple):
 
     @property
     def _has_fma_linears(self) -> bool:
-        """Whether linear layers are ours, as in bfloat16 on a processor without AVX-512."""
+        """True if linear layers are `FmaLinear`, as in bfloat16 without AVX-512."""
         has_tiles = self.kernel_set == KernelSet.AMX and self.dtype == "bfloat16"
         return not has_tiles and not onednn_linear.can_pack(getattr(torch, self.dtype))
 
@@ -138,24 +139,24 @@ class RunKernel(NamedTuple):
     arguments: tuple[Any, ...]
 
     def compile(self) -> None:
-        """Read the machine code from disk, or compile it and keep it there."""
+        """Read the machine code from disk, or compile and store it."""
         self.dispatcher.compile(self.arguments)
 
     @property
     def is_cached(self) -> bool | None:
-        """Whether the machine code is on disk; None where there is no place for it."""
+        """True if the machine code is on disk; None without a cache folder."""
         try:
             cache = self.dispatcher._cache
             key = cache._index_key(self.arguments, self.dispatcher.targetctx.codegen())
             return key in cache._cache_file._load_index()
-        except AttributeError:  # a cache that keeps nothing; or another Numba
+        except AttributeError:  # a cache without storage; or another Numba
             return None
 
 
 class AheadCompiler:
-    """The kernels of `wanted` that are not on disk, compiled by processes that are begun here.
+    """Compiles the kernels of `wanted` that are not on disk, in worker processes.
 
-    They end with this process, whatever it ends by.
+    Workers end with this process, even if it is killed.
     """
 
     def __init__(self, wanted: RunKernels) -> None:
@@ -172,9 +173,9 @@ class AheadCompiler:
             self._threads.append(thread)
 
     def finish(self, on_compile: Callable[[], None] | None = None) -> None:
-        """Compile what no process has begun with, and wait for the others.
+        """Compile the kernels that no worker has begun, and wait for the others.
 
-        `on_compile` is called first, if there is something to wait for.
+        `on_compile` is called first, if a worker is still compiling.
         """
         if on_compile is not None and any(each.is_alive() for each in self._threads):
             on_compile()
@@ -186,7 +187,7 @@ class AheadCompiler:
 
 @contextmanager
 def notify_compiling(on_compile: Callable[[], None]) -> Iterator[None]:
-    """Call `on_compile` when Numba begins to compile, as it does with what is not on disk; once."""
+    """Call `on_compile` once, when Numba first compiles a kernel that is not on disk."""
     with event.install_listener("numba:compile", _CompileListener(on_compile)):
         yield
 
@@ -196,13 +197,13 @@ class _CompileListener(event.Listener):  # type: ignore[misc]
         self._on_compile: Callable[[], None] | None = on_compile
 
     def on_start(self, event: Any) -> None:
-        """Tell it, if that was not done."""
-        tell, self._on_compile = self._on_compile, None
-        if tell is not None:
-            tell()
+        """Call the callback, the first time."""
+        on_compile, self._on_compile = self._on_compile, None
+        if on_compile is not None:
+            on_compile()
 
     def on_end(self, event: Any) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 def _array(element: Any, num_dims: int) -> Any:
@@ -214,10 +215,10 @@ def _tuple(named: type, *elements: Any) -> Any:
 
 
 def _feed(process: "subprocess.Popen[str]", wanted: RunKernels, missing: deque[int]) -> None:
-    """Give a process one kernel after the other; one that it does not finish is dropped."""
+    """Send kernels to a worker, one at a time; an unfinished one is dropped."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with suppress(OSError, ValueError):  # it ended, or was ended
+    with suppress(OSError, ValueError):  # the worker ended or was killed
         process.stdin.write(json.dumps(wanted) + "\n")
         while (index := _next(missing)) is not None:
             process.stdin.write(f"{index}\n")

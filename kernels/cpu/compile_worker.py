@@ -1,8 +1,7 @@
-"""Worker process of `AheadCompiler`: compiles the kernels that it is told to, one a line.
+"""Worker process of `AheadCompiler`: compiles one kernel per line of input.
 
 Reads the fields of a `RunKernels` as JSON, then one index into its kernels per line, and answers
-each with a line. Ends with its input, that is with the process that started it, even while it
-compiles.
+each with a line. Ends with its input, that is with its parent process, even while it compiles.
 """
 
 import json
@@ -14,24 +13,24 @@ import threading
 
 def main() -> None:
     """Compile until the input ends."""
-    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(asked,), daemon=True).start()
-    # Here, since it takes seconds, in which the input may end.
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    # Imported after the reader starts: imports take seconds, in which the input may end.
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
     from pagedrun.kernels.cpu.compile_ahead import RunKernels
 
-    dtype, cache_dtype, kernel_set, activations = json.loads(asked.get())
+    dtype, cache_dtype, kernel_set, activations = json.loads(requests.get())
     kernels = RunKernels(dtype, cache_dtype, kernel_set, tuple(activations)).all()
     while True:
-        kernels[int(asked.get())].compile()
+        kernels[int(requests.get())].compile()
         print("compiled", flush=True)
 
 
-def _read(asked: "queue.SimpleQueue[str]") -> None:
+def _read(requests: "queue.SimpleQueue[str]") -> None:
     for line in sys.stdin:
-        asked.put(line)
+        requests.put(line)
     os._exit(0)
 
 

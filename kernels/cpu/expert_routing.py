@@ -17,7 +17,7 @@ _NO_CORRECTION = torch.empty(0)
 
 
 def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None) -> Routing:
-    """Choose each token's experts; see the reference. A row is one thread's."""
+    """Choose the experts of each token; see the reference. A task is a row."""
     num_chosen = choice.num_chosen
     experts = torch.empty(len(logits), num_chosen, dtype=torch.int64)
     weights = torch.empty(len(logits), num_chosen, dtype=torch.float32)
@@ -79,7 +79,7 @@ def _route(
 
 @inlined()
 def _choose(keys: Any, chosen: Any) -> None:
-    """Write the places of the largest keys; a NaN counts as larger than all numbers."""
+    """Write the indices of the largest keys; NaN is the largest."""
     is_free = np.ones(keys.shape[0], np.bool_)
     for rank in range(chosen.shape[0]):
         best = -1
@@ -96,7 +96,7 @@ def _choose(keys: Any, chosen: Any) -> None:
 
 @inlined()
 def _leave_groups(keys: Any, num_groups: Any, num_chosen: Any) -> None:
-    """Write -inf to the keys of all groups but those whose best two add up to most."""
+    """Write -inf to the keys of all groups but those with the largest sums of their best two."""
     size = keys.shape[0] // num_groups
     best = np.empty(num_groups, np.float32)
     for group in range(num_groups):
@@ -119,7 +119,7 @@ def _leave_groups(keys: Any, num_groups: Any, num_chosen: Any) -> None:
 
 @inlined()
 def _score(row: Any, over_all: Any, is_sigmoid: Any, weights: Any) -> None:
-    """Turn some or all of a row's logits into scores, in place."""
+    """Replace logits of a row by scores, in place."""
     one = np.float32(1.0)
     if is_sigmoid:
         for rank in range(weights.shape[0]):
@@ -136,7 +136,7 @@ def _score(row: Any, over_all: Any, is_sigmoid: Any, weights: Any) -> None:
 
 @inlined()
 def _normalize(weights: Any, eps: Any) -> None:
-    """Divide weights by their sum, and `eps`, in place."""
+    """Divide weights by their sum plus `eps`, in place."""
     total = np.float32(0.0)
     for weight in weights:
         total += weight
@@ -152,7 +152,7 @@ def combine_experts(
     shared: Tensor | None = None,
     shared_gate: Tensor | None = None,
 ) -> Tensor:
-    """Return each token's weighted sum; see the reference. A token is one thread's."""
+    """Return the weighted sum of each token; see the reference. A task is a token."""
     num_tokens, size = len(rows), outputs.shape[1]
     out = torch.empty(num_tokens, size, dtype=outputs.dtype)
     nothing = outputs.new_empty(0, 0)

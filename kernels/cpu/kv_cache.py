@@ -1,8 +1,8 @@
-"""KV cache: rotary embedding and storing of tokens, quantization of lines, copies of blocks.
+"""KV cache: rotary embedding and storing of tokens, quantization of rows, copies of blocks.
 
-A line is one head of one token. A cache of numbers is written in place; a line of a quantized cache
-is made in float32 first, since its scale is known only when it is whole. The rule of quantization
-is that of `pagedrun.kernels.reference.kv_cache`, to the bit.
+A row is one head of one token. A cache that is not quantized is written in place; a row of a
+quantized cache is computed in float32 first, since its scale depends on the whole row. Quantization
+has the bits of `pagedrun.kernels.reference.kv_cache`.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def rotary_store(
     layer: KVLayer,
     norms: HeadNorms | None,
 ) -> Tensor:
-    """Normalise and rotate queries and keys, write keys and values; see the reference."""
+    """Normalize and rotate queries and keys, write keys and values; see the reference."""
     assert layer.keys.is_contiguous(), "written in place"
     assert layer.values.is_contiguous(), "written in place"
     head_dim = layer.head_dim
@@ -99,7 +99,7 @@ def _rotary_store(
 
 @inlined()
 def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any) -> None:
-    """Write one head, rotated; normalised before, or `after`, if `norm` is not empty.
+    """Write one rotated head, normalized before (or `after`) if `norm` is not empty.
 
     rotation: [2, half].
     """
@@ -129,7 +129,7 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any)
 
 @inlined(fastmath=EXACT)
 def _rotate_lanes(head: Any, rotation: Any, norm: Any, factor: Any, out: Any) -> None:
-    """Rotate a head whose halves are whole Lanes: left to LLVM this took four times as long."""
+    """Rotate a head whose halves are whole Lanes; LLVM's own code took four times as long."""
     half, scale = rotation.shape[1], splat(factor)
     for i in range(0, half, NUM_LANES):
         first, second = read_lanes(head, i), read_lanes(head, half + i)
@@ -152,12 +152,12 @@ def _rotate_pairs(first: Any, second: Any, rotation: Any, out_first: Any, out_se
 
 
 def cache_row(cache: Any, place: Any) -> Any:
-    """Inside kernels: memory [head_dim] for the line at `place` = (block, head, offset)."""
+    """Inside kernels: return memory [head_dim] for the row at `place` = (block, head, offset)."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def store_row(line: Any, cache: Any, scales: Any, place: Any) -> None:
-    """Inside kernels: make the line part of the cache, with its scale where that has codes."""
+    """Inside kernels: store a row, quantized with its scale where the cache has codes."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -191,7 +191,7 @@ def quantize(vector: Any, codes: Any) -> Any:
 
     codes: int8, int16, or uint8 for the bits of float8.
     """
-    bits = np.int32(0)  # of the largest magnitude: integers in the order of the numbers, NaN last
+    bits = np.int32(0)  # of the largest magnitude; ordered like the numbers, NaN last
     for d in range(vector.shape[0]):
         bits = max(bits, np.int32(np.float32(vector[d]).view(np.int32) & _SIGN_OFF))
     if bits >= _INFINITY:
@@ -209,12 +209,12 @@ def quantize(vector: Any, codes: Any) -> Any:
 
 
 def _largest_code(codes: Any) -> Any:
-    """Inside kernels: the largest number that a code of this array can be."""
+    """Inside kernels: return the largest value of a code of this array."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def _code(number: Any, codes: Any) -> Any:
-    """Inside kernels: the code nearest to a float32 no larger than the largest; halves to even."""
+    """Inside kernels: return the code nearest to a float32 within range; ties to even."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -238,7 +238,7 @@ def _overload_code(number: Any, codes: Any) -> Any:
 
 @inlined(fastmath=EXACT)
 def _nearest_integer(number: Any) -> Any:
-    """Return bits of which the lowest 16 are the integer: an addition, on any processor."""
+    """Return bits with the integer in the lowest 16: one addition, on any processor."""
     return np.float32(number + _ROUND).view(np.int32)
 
 
@@ -259,7 +259,7 @@ def _float8_of(number: Any) -> Any:
 
 
 def scale_arrays(scales: KVScales | None) -> tuple[Any, Any]:
-    """Return the scales of keys and values: arrays without blocks where there are none."""
+    """Return the scales of keys and values, without blocks for None."""
     if scales is None:
         nothing = np.empty((0, 0, 0), np.float32)
         return nothing, nothing
@@ -267,7 +267,7 @@ def scale_arrays(scales: KVScales | None) -> tuple[Any, Any]:
 
 
 def swap_blocks(src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` of one KV memory over `dst_ids` of another; see the reference."""
+    """Copy blocks `src_ids` of one KV cache to `dst_ids` of another; see the reference."""
     assert src_cache.is_contiguous(), "a copy would cost too much"
     assert dst_cache.is_contiguous(), "written in place"
     source, destination = _by_block(src_cache), _by_block(dst_cache)
@@ -291,5 +291,5 @@ def _copy(source: Any, destination: Any, src_ids: Any, dst_ids: Any) -> None:
 
 
 def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` over blocks `dst_ids` in every layer; see the reference."""
+    """Copy blocks `src_ids` to `dst_ids` in every layer; see the reference."""
     swap_blocks(kv_cache, kv_cache, src_ids, dst_ids)

@@ -20,7 +20,7 @@ _ONE, _TWO = np.float32(1.0), np.float32(2.0)
 
 
 def cap_logits(logits: Tensor, cap: float) -> None:
-    """Bend logits into -cap .. cap, in place; see the reference."""
+    """Apply a tanh soft cap to logits, in place; see the reference."""
     assert logits.is_contiguous(), "updated in place"
     choose_threads(logits.numel())
     _cap_logits(as_array(logits), np.float32(cap), np.float32(2.0 / cap) * LOG2_E)
@@ -34,7 +34,7 @@ def _cap_logits(logits: Any, cap: Any, factor: Any) -> None:
 
 @inlined()
 def _cap_row(logits: Any, cap: Any, factor: Any) -> None:
-    """tanh x = 1 - 2 / (e^2x + 1)."""
+    """Cap a row, with tanh x = 1 - 2 / (e^2x + 1)."""
     for i in range(logits.shape[0]):
         power = exp2(to_float32(logits[i]) * factor)
         logits[i] = from_float32(cap * (_ONE - _TWO / (power + _ONE)), logits)
@@ -44,7 +44,7 @@ _WORD = 32  # tokens
 
 
 def mask_logits(logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
-    """Write -inf where a row's bitmask does not allow a token; see the reference."""
+    """Write -inf to tokens outside a row's bitmask; see the reference."""
     choose_threads(len(rows) * logits.shape[1])
     _mask_logits(as_array(logits), as_array(rows), as_array(bitmask.contiguous()))
 
@@ -59,7 +59,7 @@ def _mask_logits(logits: Any, rows: Any, bitmask: Any) -> None:
 def _mask_row(logits: Any, words: Any) -> None:
     forbidden = from_float32(np.float32(-np.inf), logits)
     for w in range(words.shape[0]):
-        if words[w] != -1:  # of free text most words are whole
+        if words[w] != -1:  # most words allow all tokens
             start, end = w * _WORD, min((w + 1) * _WORD, logits.shape[0])
             _mask_word(logits[start:end], words[w], forbidden)
 
@@ -76,7 +76,7 @@ def _mask_word(logits: Any, word: Any, forbidden: Any) -> None:
 def count_tokens(
     token_ids: Tensor, counts: Tensor, num_ids: Tensor, places: Tensor, tokens: Tensor
 ) -> None:
-    """Count one more of each of `tokens` in the line of its place; see the reference."""
+    """Increment the counts of `tokens` in their table rows; see the reference."""
     choose_threads(len(tokens) * token_ids.shape[1])
     _count_tokens(*map(as_array, (token_ids, counts, num_ids, places, tokens)))
 
@@ -106,7 +106,7 @@ def penalize(
     presence: Tensor,
     frequency: Tensor,
 ) -> None:
-    """Lower, or raise, the logits of the tokens in a table, in place; see the reference."""
+    """Apply penalties to the logits of the tokens in a table, in place; see the reference."""
     choose_threads(len(rows) * token_ids.shape[1])
     table = (token_ids, counts, num_ids)
     _penalize(*map(as_array, (logits, rows, places, *table, repetition, presence, frequency)))
@@ -149,11 +149,11 @@ def _penalize_row(
         logits[token] = value
 
 
-_BLOCK = 1024  # tokens whose sum is float32; those of all blocks are added as float64
+_BLOCK = 1024  # tokens with a float32 sum; sums of blocks are added in float64
 
 
 def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
-    """Return how likely tokens are; see the reference."""
+    """Return log-probabilities and ranks of tokens; see the reference."""
     found = TokenLogprobs(
         torch.empty(len(ids), dtype=torch.float32),
         torch.empty(len(ids), dtype=torch.int64),
@@ -190,7 +190,7 @@ def _token_logprobs(
 
 @inlined()
 def _find_top(x: Any, top_ids: Any, top: Any) -> Any:
-    """Write the largest of a row with their ids, largest first; return the largest, NaN if any."""
+    """Write the largest values of a row and their ids, descending; return the maximum or NaN."""
     count, num_top = 0, top.shape[0]
     peak, has_nan = np.float32(-np.inf), False
     for v in range(x.shape[0]):

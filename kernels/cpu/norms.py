@@ -13,7 +13,7 @@ from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
-    """Normalise each row of `x`, float32 inside, rounded once; see the reference."""
+    """Normalize each row of `x`, float32 inside, rounded once; see the reference."""
     out = torch.empty(x.shape, dtype=dtype or weight.dtype)
     choose_threads(x.numel())
     _rms_norm(as_array(x.contiguous()), as_array(weight), np.float32(eps), as_array(out))
@@ -28,7 +28,7 @@ def _rms_norm(x: Any, weight: Any, eps: Any, out: Any) -> None:
 
 @inlined()
 def normalize(x: Any, weight: Any, eps: Any, out: Any) -> None:
-    """Write one normalised row: all three arrays [hidden_size]."""
+    """Write one normalized row; all arrays are [hidden_size]."""
     factor = inverse_rms(x, eps)
     for i in range(x.shape[0]):
         out[i] = from_float32(to_float32(x[i]) * factor * to_float32(weight[i]), out)
@@ -45,7 +45,7 @@ def inverse_rms(x: Any, eps: Any) -> Any:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Add `x` to the float32 `residual` in place and normalise the sum; see the reference."""
+    """Add `x` to the float32 `residual` in place and normalize the sum; see the reference."""
     assert residual.is_contiguous(), "the residual is updated in place"
     out = torch.empty(x.shape, dtype=x.dtype)
     choose_threads(x.numel())
@@ -68,7 +68,7 @@ def _add_rms_norm(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> Non
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return each head of x, normalised, weighted and gated; see the reference."""
+    """Normalize, weight and gate each head of x; see the reference."""
     out = torch.empty(x.shape, dtype=x.dtype)
     size = len(weight)
     choose_threads(x.numel())

@@ -1,8 +1,8 @@
 """Recurrent layers: causal convolution and the gated delta rule.
 
-The columns of a head's matrix are independent in the delta rule, so a thread takes some of them: it
-walks the tokens of a chunk in their order, reads the state once before the first and writes it once
-behind the last. A generated token costs what reading and writing its state costs.
+The columns of a head's matrix are independent in the delta rule, so a task is some of them: it
+processes the tokens of a chunk in order, reads the state once before the first and writes it once
+after the last. A generated token costs one read and one write of its state.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from pagedrun.kernels.cpu.simd.lanes import LOG2_E, NUM_LANES, exp2, fused, load
 from pagedrun.kernels.op_values import StateInputs
 from pagedrun.kernels.reference.recurrence import EPS
 
-_TASK_CHANNELS = 512  # of one chunk, at most: a prompt alone keeps all threads busy
+_TASK_CHANNELS = 512  # of a task, so that a single prompt occupies all threads
 
 
 def causal_conv(
@@ -30,16 +30,16 @@ def causal_conv(
     inputs: StateInputs,
     activate: bool,
 ) -> Tensor:
-    """Return the sum of each channel's last inputs, weighted; see the reference.
+    """Return the weighted sum of each channel's last inputs; see the reference.
 
-    Some channels of a chunk are one thread's, which takes its tokens in their order.
+    A task is some channels of a chunk, whose tokens it processes in order.
     """
     assert state.is_contiguous(), "written in place"
     out = torch.empty(x.shape, dtype=x.dtype)
     choose_threads(x.numel() * weight.shape[1])
     _causal_conv(
         as_array(x.contiguous()),
-        # One tap after the other, so that the channels of each lie side by side.
+        # Transposed: the channels of a tap are contiguous.
         as_array(weight.float().T.contiguous()),
         as_array(x.new_empty(0, dtype=torch.float32) if bias is None else bias.float()),
         as_array(state),
@@ -73,7 +73,7 @@ def _causal_conv(
         own = tokens[chunk_starts[chunk] : chunk_starts[chunk + 1]]
         read, write = read_slots[chunk], write_slots[chunk]
         num_before = weight.shape[0] - 1
-        # The inputs before the next token: a ring would save copies of a few hundred numbers.
+        # Inputs before the next token. A ring buffer would save copies of a few hundred numbers.
         before = np.zeros((num_before, last - first), np.float32)
         if read >= 0:
             for place in range(num_before):
@@ -138,8 +138,8 @@ def _finish(total: Any, activate: Any, out: Any) -> None:
             out[i] = from_float32(total[i], out)
 
 
-_COLUMNS = 2 * NUM_LANES  # of one task; with 128 rows they fill half of a first-level cache
-_ROWS = 4  # summed side by side, for a sum alone would wait for each of its terms
+_COLUMNS = 2 * NUM_LANES  # of one task; with 128 rows they fill half of an L1 cache
+_ROWS = 4  # independent sums, to hide the latency of additions
 _EPS = np.float32(EPS)
 _ZERO, _ONE, _LARGE = np.float32(0.0), np.float32(1.0), np.float32(20.0)
 
@@ -152,7 +152,7 @@ def gated_delta_rule(
     state: Tensor,
     inputs: StateInputs,
 ) -> Tensor:
-    """Return what each token's query reads from the state behind it; see the reference."""
+    """Return the read-out of each token's query from the state after it; see the reference."""
     assert state.is_contiguous(), "written in place"
     _, num_heads, key_dim, value_dim = state.shape
     out = torch.empty((len(qkv), num_heads * value_dim), dtype=qkv.dtype)
@@ -186,10 +186,10 @@ def _gated_delta_rule(
     num_heads, key_dim, value_dim = state.shape[1], state.shape[2], state.shape[3]
     num_keys = (qkv.shape[1] - num_heads * value_dim) // 2  # numbers of a token's keys
     repeats = num_heads * key_dim // num_keys
-    # Of each token and value head: how much of the state stays, and how much of the new is taken.
+    # Decay of the state and write strength, of each token and value head.
     alpha = np.empty((qkv.shape[0], num_heads), np.float32)
     beta = np.empty((qkv.shape[0], num_heads), np.float32)
-    # Of each token, its queries first: 1 / length.
+    # 1 / length of the query and key heads of each token.
     scale = np.empty((qkv.shape[0], 2 * num_keys // key_dim), np.float32)
     for token in numba.prange(qkv.shape[0]):
         for head in range(num_heads):
@@ -207,7 +207,7 @@ def _gated_delta_rule(
         head = task // num_pieces % num_heads
         first = piece * _COLUMNS
         width = min(_COLUMNS, value_dim - first)
-        # What lies beyond the last row or column stays zero.
+        # Padding beyond the last row or column is zero.
         matrix = aligned_zeros(num_rows * _COLUMNS, np.float32)
         query, key = aligned_zeros(num_rows, np.float32), aligned_zeros(num_rows, np.float32)
         value, result = aligned_zeros(_COLUMNS, np.float32), aligned_zeros(_COLUMNS, np.float32)
@@ -253,7 +253,7 @@ def _step(
     beta: Any,
     result: Any,
 ) -> None:
-    """Bring [num_rows, _COLUMNS] up to date with one token, and read from it."""
+    """Update the matrix [num_rows, _COLUMNS] with one token, and read from it."""
     zero = splat(_ZERO)
     a0, a1, a2, a3 = zero, zero, zero, zero
     b0, b1, b2, b3 = zero, zero, zero, zero
@@ -272,7 +272,7 @@ def _step(
         a3 = fused(k, load(matrix, at + 3 * _COLUMNS), a3)
         b3 = fused(k, load(matrix, at + 3 * _COLUMNS + NUM_LANES), b3)
     stays, taken = splat(alpha), splat(beta)
-    # What the state says already, of what it keeps.
+    # The decayed state's value of the key.
     known_a, known_b = stays * ((a0 + a1) + (a2 + a3)), stays * ((b0 + b1) + (b2 + b3))
     new_a = taken * (load(value, 0) - known_a)
     new_b = taken * (load(value, NUM_LANES) - known_b)
@@ -298,7 +298,7 @@ def _step(
 
 @inlined(fastmath=EXACT)
 def _load_columns(state: Any, first: Any, matrix: Any) -> None:
-    """Read columns of all rows, from flat place `first` on."""
+    """Load columns of all rows, from flat index `first` on."""
     for row in range(state.shape[2]):
         at = first + row * state.shape[3]
         store(matrix, row * _COLUMNS, load(state, at))
@@ -307,7 +307,7 @@ def _load_columns(state: Any, first: Any, matrix: Any) -> None:
 
 @inlined(fastmath=EXACT)
 def _store_columns(matrix: Any, state: Any, first: Any) -> None:
-    """Write columns of all rows, from flat place `first` on."""
+    """Store columns of all rows, from flat index `first` on."""
     for row in range(state.shape[2]):
         at = first + row * state.shape[3]
         store(state, at, load(matrix, row * _COLUMNS))

@@ -1,9 +1,9 @@
 """Sampling of the next token; the rule is in reference/sampling.py.
 
-One task is one row. The vocabulary is walked in blocks whose largest value is known, so that the
-filters and the noise touch only blocks that can matter: a token whose value lies further below
-the best score so far than the noise can reach needs no random number. The threshold of top-k and
-top-p is found by quickselect, without sorting the vocabulary.
+One task is one row. The vocabulary is processed in blocks with a known maximum, so that filters and
+noise skip most blocks: a token whose value lies further below the best score so far than the
+largest noise needs no random number. The threshold of top-k and top-p is found by quickselect,
+without sorting the vocabulary.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def sample(
     *,
     filtered: bool = True,
 ) -> Tensor:
-    """Choose one token for each row of logits; see the reference."""
+    """Sample one token for each row of logits; see the reference."""
     ids = torch.empty(len(logits), dtype=torch.int64)
     choose_threads(logits.numel())
     _sample(
@@ -107,7 +107,7 @@ def _choose(
 
 @inlined()
 def _scale(logits: Any, temperature: Any, z: Any, block_peaks: Any) -> Any:
-    """Write z and the largest of each block; return whether there is a NaN."""
+    """Write z and the maximum of each block; return True if there is a NaN."""
     num_nan = 0
     for block in range(block_peaks.shape[0]):
         start, end = block * _BLOCK, min((block + 1) * _BLOCK, z.shape[0])
@@ -131,7 +131,7 @@ def _draw(z: Any, block_peaks: Any, best_block: Any, low: Any, stream: Any, key:
     """Return the id of the largest z plus noise among those with z >= low."""
     words = np.empty((4, _BLOCK // 4), np.uint32)
     best, best_id = -np.inf, -1
-    # The block with the largest value first: its score lets most others be passed over.
+    # The block with the largest value first: its score excludes most others.
     best, best_id = _draw_block(z, best_block, low, stream, key, words, best, best_id)
     for block in range(block_peaks.shape[0]):
         peak = block_peaks[block]
@@ -144,7 +144,7 @@ def _draw(z: Any, block_peaks: Any, best_block: Any, low: Any, stream: Any, key:
 def _draw_block(
     z: Any, block: Any, low: Any, stream: Any, key: Any, words: Any, best: Any, best_id: Any
 ) -> Any:
-    """Return (score, id) of the winner among `best` and the tokens of one block."""
+    """Return (score, id) of the best of `best` and the tokens of one block."""
     start = block * _BLOCK
     num_tokens = min(_BLOCK, z.shape[0] - start)
     philox4x32(np.uint32(start // 4), stream[0], stream[1], stream[2], key, words)
@@ -162,7 +162,7 @@ def _draw_block(
 
 @inlined()
 def _num_contenders(z: Any, low: Any, words: Any, best: Any) -> Any:
-    """Return how many tokens of a block may beat `best`; never too few.
+    """Return an upper bound of the number of tokens of a block that exceed `best`.
 
     With e = -log(u), a token wins if e < exp(z - best), and e is never below 1 - u.
     """
@@ -174,8 +174,8 @@ def _num_contenders(z: Any, low: Any, words: Any, best: Any) -> Any:
     return count
 
 
-# How far below the largest value the search looks, first here, then wider. In nats: beyond 16 the
-# weights of a whole vocabulary hardly add up to a hundredth.
+# Successive ranges of the search below the largest value, in nats: beyond 16 the weights of a whole
+# vocabulary hardly add up to a hundredth.
 _REACHES = (np.float32(4.0), np.float32(8.0), np.float32(16.0), np.float32(np.inf))
 
 
@@ -183,10 +183,10 @@ _REACHES = (np.float32(4.0), np.float32(8.0), np.float32(16.0), np.float32(np.in
 def filter_threshold(
     z: Any, block_peaks: Any, block_size: Any, peak: Any, low: Any, top_k: Any, top_p: Any
 ) -> Any:
-    """Return the smallest z that stays, by steps 3b and 3c of the choice rule.
+    """Return the smallest z that passes top-k and top-p, by steps 3b and 3c of the sampling rule.
 
-    z: [vocab_size] float32. block_peaks: the largest of each `block_size` values. peak: the largest
-    of all. low: the smallest value that min_p lets stay, more than -inf. top_k up to 0: off; top_p
+    z: [vocab_size] float32. block_peaks: the maximum of each `block_size` values. peak: the overall
+    maximum. low: the threshold of min_p, more than -inf. top_k up to 0: off; top_p
     from 1: off.
     """
     mass = _mass(z, block_peaks, block_size, peak, low) if top_p < 1 and top_k <= 0 else 0.0
@@ -213,7 +213,7 @@ def filter_threshold(
 
 @inlined()
 def _collect(z: Any, block_peaks: Any, block_size: Any, floor: Any, values: Any) -> Any:
-    """Gather the values of at least `floor`; return how many."""
+    """Collect the values of at least `floor`; return their number."""
     count = 0
     for block in range(block_peaks.shape[0]):
         if block_peaks[block] >= floor:
@@ -245,10 +245,12 @@ def _sum_weights(values: Any, peak: Any, low: Any) -> Any:
 
 @inlined()
 def _select(values: Any, target: Any, peak: Any, weighted: Any) -> Any:
-    """Return the largest t for which the values >= t weigh `target`: quickselect, in place.
+    """Return the largest t for which the weight of values >= t is at least `target`.
 
-    Each value weighs 1, or `exp(value - peak)` if `weighted`. If all together weigh less, by an
-    error of rounding, the smallest is returned.
+    Quickselect, in place.
+
+    The weight of a value is 1, or `exp(value - peak)` if `weighted`. If the total is less, by a
+    rounding error, the smallest value is returned.
     """
     low, high = 0, values.shape[0]
     while high - low > 1:

@@ -1,8 +1,8 @@
-"""Checks the products of a kernel set on the processor at hand before the first run.
+"""Self-check of the products of a kernel set on this processor, before the first run.
 
-An emulator, a microcode update or another compiler could sum in another order than the processors
-that a set was written on. Takes milliseconds, once for each version of kernels and processor: the
-outcome of a passed check is kept in the user's cache.
+An emulator, a microcode update or another compiler may sum in another order than the processors
+that a set was developed on. Takes milliseconds, once for each version of kernels and processor: a
+passed check is recorded in the user's cache.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import KernelSet, processor_name
 from pagedrun.kernels.reference import attention as reference
 
-# What the results of random data may be off, as a share of the largest.
+# Tolerated error on random data, relative to the largest result.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-_NUM_ROWS = 40  # more than a panel, so that rows are computed in blocks of all kinds
+_NUM_ROWS = 40  # more than a panel, so that blocks of all kinds are used
 _SOME_ROWS = (1, 5, 17, 33)
 _SOFTMAX = Softmax(0.125)
 
 
 def check_products(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
-    """Return None if products are right and a row's bits are its own, else what is wrong.
+    """Return a description of the first error, None if products are exact enough and row-invariant.
 
     Raises `ValueError` for a set that the processor cannot run.
     """
@@ -43,7 +43,7 @@ def check_products(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
     wrong = _linear_error() if kernel_set is KernelSet.AMX and dtype is torch.bfloat16 else None
     wrong = wrong or _attention_error(kernel_set, dtype)
     if wrong is None and path is not None:
-        with suppress(OSError):  # without a place on disk it is looked at again
+        with suppress(OSError):  # without a cache folder the check is repeated
             path.touch()
     return wrong
 
@@ -61,7 +61,7 @@ def _linear_error() -> str | None:
 
 
 def _attention_error(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
-    """Look at causal attention from the last rows of 200, alone and together."""
+    """Check causal attention from the last rows of 200, in batches of several sizes."""
     generator = torch.Generator().manual_seed(2)
     keys, values = (torch.randn(13, 1, 16, 64, generator=generator).to(dtype) for _ in range(2))
     layer = KVLayer(keys, values)
@@ -94,7 +94,7 @@ def _error(result: Tensor, exact: Tensor, what: str) -> str | None:
 
 
 def _kept(kernel_set: KernelSet, dtype: torch.dtype) -> Path | None:
-    """Return the file whose presence says that this was looked at here and found right."""
+    """Return the file that records a passed check on this processor."""
     folder = private_folder("self-checks")
     if folder is None:
         return None

@@ -12,7 +12,7 @@ from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.weights import BLOCK_LAYOUTS, packed_weight
 
-# Columns from which on a loop over a run of them takes less than one that looks at each.
+# Shortest run of columns for which a loop over runs is faster than one over columns.
 _LONG_RUN = 8
 
 
@@ -31,7 +31,7 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
 
 
 def _runs(group_of: Any) -> Any:
-    """Return where columns of another group than the one before begin, and the end of the last."""
+    """Return the first column of each run of equal groups, and the number of columns."""
     changes = np.flatnonzero(np.diff(group_of)) + 1
     return np.concatenate([[0], changes, [len(group_of)]])
 
@@ -47,8 +47,8 @@ def _dequantize(
     rows_per_scale: int,
     weights: Any,
 ) -> None:
-    """A minimum is only there with codes from 0 on, whose products with scales are exact."""
-    # Of a run, what codes are multiplied with is the same, and its loop becomes vector code.
+    """Dequantize rows. Only codes from 0 on have minima; their products with scales are exact."""
+    # The scale is constant within a run, so that its loop is vectorized.
     num_runs = runs.shape[0] - 1
     has_long_runs = num_runs * _LONG_RUN <= codes.shape[1]
     for row in numba.prange(codes.shape[0]):
@@ -77,7 +77,7 @@ def _of_one_group(codes: Any, scale: Any, zero: Any, minimum: Any, weights: Any)
 
 
 def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
-    """Return the matrix in rows of blocks; see the reference."""
+    """Return the quantized weight of rows of GGUF blocks; see the reference."""
     num_bytes = BLOCK_LAYOUTS[kind].num_bytes
     num_blocks = blocks.shape[1] // num_bytes
     split, num_weights = _KINDS[kind]
@@ -171,7 +171,7 @@ def _q6_k(blocks: Any, codes: Any) -> None:
                     out[i] = np.int8(np.int32(code) - 32)
 
 
-# What takes codes out of blocks, and how many there are in one.
+# Unpacking kernel and number of codes of a block.
 _KINDS = {
     "Q4_0": (_q4_0, 32),
     "Q4_1": (_q4_1, 32),
@@ -182,7 +182,7 @@ _KINDS = {
     "Q6_K": (_q6_k, 256),
 }
 
-# Orders of eight nibbles in a word: as they are, and AWQ's.
+# Orders of eight nibbles in a word: plain, and that of AWQ.
 _PLAIN = (0, 1, 2, 3, 4, 5, 6, 7)
 _INTERLEAVED = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -214,7 +214,7 @@ def _unpack_codes(words: Any, num_bits: int, order: Any, codes: Any) -> None:
 
 @kernel
 def _unpack_nibbles(words: Any, is_interleaved: bool, codes: Any) -> None:
-    """Write a word's eight codes as one number, a byte each: vector code, as nothing is scattered.
+    """Write the eight codes of a word as the bytes of one integer, which LLVM vectorizes.
 
     codes: [num_rows, num_words] int64.
     """
@@ -243,7 +243,7 @@ def _in_words(nibbles: Any) -> Any:
 
 @inlined()
 def _signed(nibbles: Any) -> Any:
-    """Return nibbles in bytes, each less 8; the upper bit keeps a byte from taking of the next."""
+    """Subtract 8 from each byte; the upper bit prevents borrows between bytes."""
     upper = np.uint64(0x8080808080808080)
     return np.int64(((nibbles | upper) - np.uint64(0x0808080808080808)) ^ upper)
 

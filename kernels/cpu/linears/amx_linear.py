@@ -1,18 +1,18 @@
-"""A linear layer on AMX tiles: bfloat16 in and out, sums in float32.
+"""Linear layer on AMX tiles: bfloat16 in and out, sums in float32.
 
-Each output is one chain over k, tile by tile in ascending order. A chain that is interrupted goes
-on from its sum, which is float32 in memory as in the tile, so neither blocking nor threads nor the
-number of rows changes a bit.
+Each output is one chain of sums over k, tile by tile in ascending order. An interrupted chain
+continues from its sum, which is float32 in memory as in the tile, so neither blocking nor threads
+nor the number of rows changes a bit.
 
-How it is laid out. Weights are packed once, [columns / 32, k / 32, 2, 16, 16] words of two
-bfloat16: a tile is 1 KiB in a row, and the two tiles of a step lie side by side. Inputs are packed
-at each call, [rows / 32, k / 32, 2, 16, 32]. A step loads four tiles and multiplies each with each.
+Layout: weights are packed once, [columns / 32, k / 32, 2, 16, 16] words of two bfloat16: a tile is
+1 KiB in a row, and the two tiles of a step are adjacent. Inputs are packed at each call,
+[rows / 32, k / 32, 2, 16, 32]. A step loads four tiles and computes their four products.
 
-What bounds it, measured on an Emerald Rapids whose two processors share one tile unit (2.5 TFLOP/s
-with operands in L1). Up to 32 rows: reading the weights; asking for them four steps ahead halved
-the time (6144 x 1024: 1.55 to 0.90 ms). Above some 96: loading tiles. `CHUNK_STEPS` steps of the
-weights stay in L1 while the rows pass from L2; asking for a row's next tile one step ahead, and for
-the next columns' weights while the first panels pass, gave 1.2 to 1.5 times.
+Limits, measured on an Emerald Rapids with one tile unit for two processors (2.5 TFLOP/s with
+operands in L1). Up to 32 rows: reading the weights; prefetching four steps ahead halved the time
+(6144 x 1024: 1.55 to 0.90 ms). Above some 96: loading tiles. `CHUNK_STEPS` steps of the weights
+stay in L1 while the rows are read from L2; prefetching a row's next tile one step ahead, and the
+next columns' weights during the first panels, gave 1.2 to 1.5 times.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ _prefetch_tile = prefetch_lines(16, level=1)
 
 
 class AmxLinear:
-    """`y = x @ weight.T + bias`, each row the same whatever the number of rows.
+    """Row-invariant `y = x @ weight.T + bias`.
 
     weight: [out_features, in_features] bfloat16, not kept. bias: [out_features] bfloat16 or None,
     added in float32.
@@ -94,8 +94,10 @@ def _pack_weights(weight: Any, packed: Any) -> None:
 
 @kernel
 def _pack_rows(x: Any, packed: Any) -> None:
-    """Copy rows [num_rows, k] uint16 to tiles. Zeros follow the end of a row, for a weight
-    of 0 would not stop a NaN there; rows beyond the last give results that nobody reads.
+    """Copy rows [num_rows, k] uint16 to tiles; zeros follow the end of a row.
+
+    Padded weights are 0, which would not cancel a NaN there. Results of rows beyond the last are
+    not read.
     """
     num_rows, num_k = x.shape
     whole = num_k // STEP
@@ -115,7 +117,7 @@ def _pack_rows(x: Any, packed: Any) -> None:
 
 @kernel
 def multiply_tiles(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
-    """Multiply packed rows with packed weights, of the kind that the `epilogue` is for."""
+    """Multiply packed rows with packed weights, of the dtype of the `epilogue`."""
     num_panels, num_steps = weights.shape[:2]
     few = rows.shape[0] <= FEW_PANELS and rows.shape[0] * num_steps <= FEW_STEPS
     few = few or rows.shape[0] == 1
@@ -136,10 +138,10 @@ def multiply_tiles(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
 def _multiply_few_panels(
     rows: Any, weights: Any, epilogue: Any, first: Any, last: Any, out: Any
 ) -> None:
-    """Multiply all rows with columns of panels first .. last - 1, as the weights arrive.
+    """Multiply all rows with columns of panels first .. last - 1, bound by reading weights.
 
-    The first panel of rows waits for a column's weights, the others find them in L2. Meanwhile
-    every panel asks for its share of what comes next, so that memory is never idle.
+    The first panel of rows waits for a column's weights, the others read them from L2. Each panel
+    prefetches its share of the next weights, so that memory is never idle.
     """
     num_steps, num_panels = weights.shape[1], rows.shape[0]
     sums = sums_for(epilogue, _SUMS)
@@ -148,7 +150,7 @@ def _multiply_few_panels(
     for column in range(first, last):
         for panel in range(num_panels):
             w, r = column * num_steps * _WEIGHTS_STEP, panel * num_steps * _ROWS_STEP
-            asked = w + panel * num_steps * (_WEIGHTS_STEP // shares) + ahead
+            prefetched = w + panel * num_steps * (_WEIGHTS_STEP // shares) + ahead
             amx.zero_00()
             amx.zero_01()
             if out.shape[0] - panel * PANEL > 16:
@@ -160,16 +162,16 @@ def _multiply_few_panels(
                     amx.load_b1(weights, w + 256, 64)
                     amx.load_a1(rows, r + 512, 64)
                     if shares == 1:
-                        _prefetch_step(weights, asked)
+                        _prefetch_step(weights, prefetched)
                     else:
-                        _prefetch_tile_to_l2(weights, asked)
+                        _prefetch_tile_to_l2(weights, prefetched)
                     amx.dot_00(sums)
                     amx.dot_01(sums)
                     amx.dot_10(sums)
                     amx.dot_11(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
-                    asked += _WEIGHTS_STEP // shares
+                    prefetched += _WEIGHTS_STEP // shares
                 amx.store_10(sums, 512, 128)
                 amx.store_11(sums, 528, 128)
             else:
@@ -178,14 +180,14 @@ def _multiply_few_panels(
                     amx.load_a0(rows, r, 64)
                     amx.load_b1(weights, w + 256, 64)
                     if shares == 1:
-                        _prefetch_step(weights, asked)
+                        _prefetch_step(weights, prefetched)
                     else:
-                        _prefetch_tile_to_l2(weights, asked)
+                        _prefetch_tile_to_l2(weights, prefetched)
                     amx.dot_00(sums)
                     amx.dot_01(sums)
                     w += _WEIGHTS_STEP
                     r += _ROWS_STEP
-                    asked += _WEIGHTS_STEP // shares
+                    prefetched += _WEIGHTS_STEP // shares
             amx.store_00(sums, 0, 128)
             amx.store_01(sums, 16, 128)
             write_block(sums, 0, PANEL, epilogue, panel * PANEL, column * PANEL, out)

@@ -19,7 +19,7 @@ _LANES = 16
 
 
 class Scales(NamedTuple):
-    """What int32 sums of products of codes are multiplied by, and then a bias is added.
+    """Scales of int32 sums of products of codes, and a bias added after scaling.
 
     rows: [num_rows] float32. columns, bias: [all columns of the last block] float32; bias may be
     empty.
@@ -45,7 +45,7 @@ def write_block(
 ) -> None:
     """Write sums [num_rows, 32], from `place` on, to `out` from (row, column) on.
 
-    What lies beyond the last row or column of `out` is left out. epilogue: `Scales` for int32 sums;
+    Sums beyond the last row or column of `out` are skipped. epilogue: `Scales` for int32 sums;
     for float32 sums a bias, [at least column + 32] float32, or empty.
     """
     width = out.shape[1]
@@ -65,12 +65,12 @@ def write_block(
 
 
 def sums_for(epilogue: Any, size: Any) -> Any:
-    """Inside kernels: return memory for sums that an epilogue takes, its content undefined."""
+    """Inside kernels: return uninitialized memory for the sums of an epilogue."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def _finished(sums: Any, start: Any, epilogue: Any, row: Any, column: Any) -> Any:
-    """Inside kernels: return what sixteen sums from `start` on come to, as Lanes."""
+    """Inside kernels: return sixteen finished sums from `start` on, as Lanes."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -94,7 +94,7 @@ def _overload_finished(sums: Any, start: Any, epilogue: Any, row: Any, column: A
 
 @inlined(fastmath=EXACT)
 def _scaled(sums: Any, start: Any, scales: Any, row: Any, column: Any) -> Any:
-    """A product and a sum, each of them rounded, on every processor."""
+    """Scale sums and add the bias, rounded twice (no fma) on every processor."""
     factors = splat(scales.rows[row]) * load(scales.columns, column)
     return _with_bias(read_lanes(sums, start) * factors, scales.bias, column)
 

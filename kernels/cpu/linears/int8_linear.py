@@ -1,8 +1,8 @@
 """Linear layers in int8, weights and inputs: AMX tiles, AVX512-VNNI, or float32 on any processor.
 
-Sums are exact in all three, so they give the same bytes. In float32 sums of up to `EXACT_TERMS`
-products of codes are exact; AVX512-VNNI multiplies unsigned codes with signed ones; a tile holds
-twice as many terms as with bfloat16.
+Sums are exact in all three, so they give the same bytes. In float32, sums of up to `EXACT_TERMS`
+products of codes are exact; AVX512-VNNI multiplies unsigned with signed codes; a tile holds twice
+as many terms as in bfloat16.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ class Int8Fma:
         self._columns, self._bias = columns, bias
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """x: [num_rows, in_features], out: [num_rows, out_features], of one dtype."""
+        """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
         codes, scales = quantized_panels(x, 1)
         rows = np.zeros((-(-len(x) // ROWS) * ROWS, codes.shape[1] * STEP), np.float32)
         rows[: len(x)] = codes.reshape(len(x), rows.shape[1])
@@ -68,9 +68,9 @@ class Int8Amx:
         self._columns, self._bias = columns, bias
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """x: [num_rows, in_features], out: [num_rows, out_features], of one dtype."""
+        """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
         codes, scales = quantized_panels(x, PANEL)
-        # As bfloat16 lie in their tiles: those of a step, of 16 rows each, one behind the other.
+        # In the layout of bfloat16 tiles: those of a step, of 16 rows each, one after the other.
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
         choose_threads(self._weights.size)
         epilogue = Scales(scales, self._columns, self._bias)
@@ -81,7 +81,7 @@ class Int8Vnni:
     """Writes `x @ (codes * scales).T + bias` to `out`.
 
     codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`. Sums
-    begin at what the offset of a row's codes adds to them, negated; with it, too, they fit 32 bits:
+    start at the negated contribution of the offset of a row's codes; they fit 32 bits:
     255 * 128 * 2^16 < 2^31.
     """
 
@@ -96,7 +96,7 @@ class Int8Vnni:
         self._columns, self._bias = columns, bias
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """x: [num_rows, in_features], out: [num_rows, out_features], of one dtype."""
+        """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
         codes, scales = quantized_panels(x, 1)
         height = 1 if len(x) == 1 else -(-len(x) // ROWS) * ROWS
         rows = np.zeros((height, codes.shape[1] * STEP), np.uint8)
@@ -111,10 +111,10 @@ Products = Int8Amx | Int8Vnni | Int8Fma
 
 
 class Int8Linear:
-    """`y = x @ (codes * scales).T + bias`, the rows of x quantised; see the reference.
+    """`y = x @ (codes * scales).T + bias`, with quantized rows of x; see the reference.
 
-    Codes are packed, and not kept. Sums are exact, so all `products` give the same bytes; they
-    differ in speed. None: the fastest of `kernel_set`, of which None is the processor's best.
+    Codes are packed, and not kept. Sums are exact, so all `products` give the same bytes. None: the
+    fastest of `kernel_set`, of which None is the processor's best.
     """
 
     is_packed = True
@@ -154,7 +154,7 @@ def _fastest_products(kernel_set: KernelSet) -> type[Products]:
 
 @kernel
 def _pack_tiles(codes: Any, packed: Any) -> None:
-    """Copy codes [columns, k] to tiles [.., 16, 64], rows of which hold four codes of 16 columns.
+    """Copy codes [columns, k] to tiles [.., 16, 64]; a row holds four codes of 16 columns.
 
     Zeros follow the ends.
     """
@@ -186,7 +186,7 @@ def _pack_words(codes: Any, packed: Any) -> None:
 
 @kernel
 def _multiply_words(rows: Any, weights: Any, starts: Any, epilogue: Any, out: Any) -> None:
-    """rows: unsigned codes; one row, or a multiple of `ROWS`."""
+    """Multiply unsigned codes `rows`: one row, or a multiple of `ROWS`."""
     num_panels, num_words = weights.shape[:2]
     for panel in numba.prange(num_panels):
         sums = np.empty(ROWS * COLUMNS, np.int32)
@@ -206,7 +206,7 @@ def _multiply_words(rows: Any, weights: Any, starts: Any, epilogue: Any, out: An
             write_block(sums, 0, ROWS, epilogue, row, first, out)
 
 
-EXACT_TERMS = 1024  # 127 * 128 * 1024 < 2^24: up to there each integer is a float32
+EXACT_TERMS = 1024  # 127 * 128 * 1024 < 2^24, below which float32 is exact
 _multiply_block = block_product(ROWS, 2)
 
 
@@ -237,13 +237,13 @@ def _multiply_floats(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
             write_block(sums, 0, ROWS, epilogue, row, panel * PANEL_COLUMNS, out)
 
 
-STEP = 64  # codes of a row that lie together
+STEP = 64  # contiguous codes of a row
 _SMALLEST = np.float32(SMALLEST)
 _LARGEST_CODE = np.float32(LARGEST_CODE)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return codes and a scale for each row; see the reference."""
+    """Return the codes and scale of each row; see the reference."""
     codes, scales = quantized_panels(x, 1)
     rows = torch.from_numpy(codes.reshape(len(x), codes.shape[1] * STEP))
     return rows[:, : x.shape[1]].contiguous(), torch.from_numpy(scales)
@@ -252,7 +252,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 def quantized_panels(x: Tensor, panel_rows: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return codes [num_rows / panel_rows, num_columns / STEP, panel_rows, STEP], and scales.
 
-    Zeros follow the end of a row; rows beyond the last hold anything.
+    Zeros follow the end of a row; rows beyond the last are undefined.
     """
     num_rows, num_columns = x.shape
     shape = (-(-num_rows // panel_rows), -(-num_columns // STEP), panel_rows, STEP)
@@ -272,7 +272,7 @@ def _quantize(x: Any, codes: Any, scales: Any) -> None:
 
 @inlined()
 def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any:
-    """Write a row's codes, each step `stride` behind the one before; return its scale."""
+    """Write the codes of a row, with steps `stride` apart; return its scale."""
     num_columns, rest = x.shape[1], x.shape[1] % STEP
     largest = _largest_magnitude(x[row])
     is_finite = largest < np.float32(np.inf)
@@ -291,9 +291,9 @@ def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any
 
 @inlined()
 def _largest_magnitude(row: Any) -> Any:
-    """Return the largest magnitude of a row's numbers, NaN if one is NaN.
+    """Return the largest magnitude of a row, NaN if one is NaN.
 
-    As integers the bits of magnitudes are in order, infinity and NaN last.
+    Bits of magnitudes, as integers, have the order of the numbers, with infinity and NaN last.
     """
     largest = np.uint32(0)
     for k in range(row.shape[0]):

@@ -1,8 +1,8 @@
-"""Linear layers on the fastest products of a kernel set that are row-invariant.
+"""Linear layers on the fastest row-invariant products of a kernel set.
 
-On AMX `amx_linear`, else oneDNN where it is row-invariant, else products of our own
-(`FmaLinear`): each output is one chain over k in float32. Up to `ROWS` rows these wait for the
-weights; above, a panel of 32 columns stays in L2 while the rows pass.
+On AMX `amx_linear`, else oneDNN where it is row-invariant, else `FmaLinear`: each output is one
+chain of sums over k in float32. Up to `ROWS` rows it is bound by reading weights; above, a panel of
+32 columns stays in L2 for all rows.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 
 
 class PackedLinear:
-    """`y = x @ weight.T + bias`, each row the same whatever the number of rows.
+    """Row-invariant `y = x @ weight.T + bias`.
 
     weight: [out_features, in_features] float32 or bfloat16; it is packed, and not kept. bias:
     [out_features], same dtype, or None. Products are those of `kernel_set`, None for the
@@ -66,7 +66,7 @@ _multiply_block = block_product(ROWS, 2)
 
 
 class FmaLinear:
-    """`y = x @ weight.T + bias` for float32 or bfloat16, which are multiplied as float32.
+    """`y = x @ weight.T + bias` for float32 or bfloat16, multiplied in float32.
 
     weight: [out_features, in_features], not kept. bias: [out_features], same dtype, or None.
     """
@@ -101,7 +101,7 @@ def pack_panels(weight: Any, packed: Any) -> None:
 
 @kernel
 def _multiply(x: Any, rows: Any, weights: Any, bias: Any, out: Any) -> None:
-    """rows: memory for x in float32, with rows of zeros up to a multiple of `ROWS`."""
+    """Multiply x. rows: memory for x in float32, zero-padded to a multiple of `ROWS` rows."""
     num_panels, num_k = weights.shape[:2]
     for row in numba.prange(x.shape[0]):
         source, target = x[row], rows[row]

@@ -1,8 +1,8 @@
-"""Linear layers through oneDNN, in heights at which a row keeps its bits.
+"""Linear layers through oneDNN, in row-invariant heights (numbers of rows of a product).
 
-oneDNN picks its kernel, and with it the order of summation, by processor, shape, number of rows and
-threads. The heights that agree are found by trying, when weights are packed; time never enters, so
-the bytes follow no noise. Operands of the trials cancel: with random data, rounding to bfloat16
+oneDNN selects its kernel, and with it the order of summation, by processor, shape, number of rows
+and threads. The heights with equal bits are probed when weights are packed; no timing is involved,
+so the bytes are reproducible. Operands of the probes cancel: with random data, rounding to bfloat16
 hides most changes of the order, while here the exact value of every sum is 0 and the result is the
 rounding noise of one order of summation.
 """
@@ -24,7 +24,7 @@ from torch.nn import functional
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import processor_name
 
-# The packed layout hardly depends on the number of rows it is announced. Measured on a Zen 5 with
+# The packed layout hardly depends on the hint for the number of rows. Measured on a Zen 5 with
 # AVX512-BF16, weights 1024 x 1024 and 6144 x 1024: hints 1, 8, 64 and 256 agree within noise for
 # bfloat16 at 1, 4, 16, 64 and 256 rows; for float32 hint 1 costs up to 3 times at 4 rows.
 PACKED_FOR_ROWS = 64
@@ -36,7 +36,10 @@ Pack = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class RowHeights:
-    """`cuts`: heights that agree, ascending; none if none does. `all_agree`: all others do too."""
+    """Row-invariant heights of a shape.
+
+    cuts: those of `CUTS` with equal bits, ascending. all_agree: all other heights agree too.
+    """
 
     cuts: tuple[int, ...]
     all_agree: bool
@@ -45,7 +48,7 @@ class RowHeights:
     def of(
         cls, multiply: Multiply, pack: Pack, shape: torch.Size, dtype: torch.dtype
     ) -> "RowHeights":
-        """Return the heights for weights of a shape, from the user's cache if they are known."""
+        """Return the heights for weights of a shape, from the user's cache if present."""
         path = _kept(shape, dtype)
         if path is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
@@ -60,10 +63,10 @@ class RowHeights:
     def tried(
         cls, multiply: Multiply, pack: Pack, shape: torch.Size, dtype: torch.dtype
     ) -> "RowHeights":
-        """Return the heights for weights [out_features, in_features], by trying.
+        """Probe the heights for weights [out_features, in_features].
 
-        A height is kept if all of its rows have the bits that one thread gives them among 32 rows:
-        so threads do not matter either.
+        A height agrees if all of its rows have the bits of a product of 32 rows on one thread: so
+        the number of threads does not matter either.
         """
         operands = CancellingOperands.make(shape[0], shape[1], _PATTERN, dtype)
         packed, x = pack(operands.weight), operands.x.repeat(CUTS[-1] // _PATTERN, 1)
@@ -83,9 +86,9 @@ class RowHeights:
         return cls(cuts, all_agree)
 
     def pieces(self, num_rows: int, min_rows: int) -> Iterator[tuple[int, int]]:
-        """Yield (rows, height) of the products that a batch is computed in.
+        """Yield (rows, height) of the products of a batch.
 
-        A height above the number of rows means padding. `min_rows`: the least where all agree.
+        A height above the number of rows means padding. `min_rows`: the least height if all agree.
         """
         if self.all_agree or num_rows == 0:
             yield num_rows, max(num_rows, min_rows)
@@ -100,10 +103,10 @@ class RowHeights:
 
 
 class OneDnnLinear:
-    """`y = x @ weight.T + bias`, in products of those heights at which a row keeps its bits.
+    """`y = x @ weight.T + bias`, in products of row-invariant heights.
 
     weight: [out_features, in_features] float32 or bfloat16, not kept. bias: [out_features], same
-    dtype, or None. heights: what was found for this shape; it has at least one cut.
+    dtype, or None. heights: those of this shape, with at least one cut.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, heights: RowHeights) -> None:
@@ -125,7 +128,7 @@ class OneDnnLinear:
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN is there and packs weights of a dtype on this processor."""
+    """Return True if oneDNN is available and packs weights of a dtype on this processor."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype is torch.bfloat16:
@@ -145,15 +148,15 @@ def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
-# Fewer rows take other kernels: 1 row of bfloat16, up to 15 of float32 (seen on Zen 5 and Xeons).
+# Fewer rows use other kernels: 1 row of bfloat16, up to 15 of float32 (seen on Zen 5 and Xeons).
 MIN_ROWS = {torch.bfloat16: 4, torch.float32: 16}
-# The heights that a batch is cut into where not all agree.
+# Heights of the products of a batch, where not all heights agree.
 CUTS = (16, 32, 64, 128, 256, 512)
-# If these agree as well, every height is taken to do so.
+# If these agree as well, every height is assumed to agree.
 OTHERS = (4, 5, 7, 12, 17, 24, 31, 33, 47, 48, 63, 65, 96, 127, 129, 192, 255, 257, 300, 384)
 _REFERENCE = 32
 _PATTERN = 64  # rows of operands, which repeat
-_LARGE = 1 << 25  # weights with more elements are tried at few heights, which takes long enough
+_LARGE = 1 << 25  # weights with more elements are probed at few heights, to save time
 _LARGE_CUTS = (16, 32, 64, 128)
 
 
@@ -167,7 +170,7 @@ def _on_one_thread(compute: Callable[[], Tensor]) -> Tensor:
 
 
 def _kept(shape: torch.Size, dtype: torch.dtype) -> Path | None:
-    """Return where the heights are kept for what oneDNN picks its kernel by."""
+    """Return the cache file of heights for all conditions of oneDNN's kernel selection."""
     folder = private_folder("row-heights")
     if folder is None:
         return None
@@ -181,19 +184,22 @@ def _kept(shape: torch.Size, dtype: torch.dtype) -> Path | None:
 
 @functools.cache
 def _source_digest() -> str:
-    """Return a digest of how heights are tried: what another version found does not count."""
+    """Return a digest of this file: heights probed by another version are invalid."""
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def _keep(path: Path, heights: dict[str, object]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):  # without a place on disk it is tried again
+    with suppress(OSError):  # without a cache folder the probe is repeated
         temporary.write_text(json.dumps(heights))
         temporary.replace(path)
 
 
 class CancellingOperands(NamedTuple):
-    """weight: [out_features, in_features], all rows alike. x: [num_rows, in_features]."""
+    """Operands whose exact product is 0.
+
+    weight: [out_features, in_features], with equal rows. x: [num_rows, in_features].
+    """
 
     weight: Tensor
     x: Tensor
@@ -204,7 +210,7 @@ class CancellingOperands(NamedTuple):
     ) -> "CancellingOperands":
         """Pair positions at random: weights of a pair are equal, inputs opposite.
 
-        Magnitudes of the inputs spread over 2^-6 to 2^6, so that the sums on the way are rounded.
+        Magnitudes of the inputs spread over 2^-6 to 2^6, so that partial sums are rounded.
         """
         generator = torch.Generator().manual_seed(seed)
         half = in_features // 2
