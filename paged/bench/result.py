@@ -17,7 +17,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Generic, NotRequired, Self, TypedDict, TypeVar, cast
 
 from pagedrun._version import __version__
-from pagedrun.paged.execution.device import GpuDescription
+from pagedrun.paged.execution.device_options import GpuDescription
 from pagedrun.paged.metrics.report_sections import Hardware
 from pagedrun.paged.metrics.run_statistics import describe_hardware
 from pagedrun.paged.planning.memory import HostMemory

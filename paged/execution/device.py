@@ -12,7 +12,7 @@ from ctypes import CDLL
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,
+    GpuDescription,
     GpuDtypes,
     choose_kernel_set,
 )
@@ -42,16 +43,6 @@ class CapturedStep(Protocol):
 
     def replay(self) -> None:
         """Launch the step with the current contents of its inputs, in stream order."""
-
-
-class GpuDescription(TypedDict, total=False):
-    """Name, memory in bytes, and driver runtime of a GPU; empty for a CPU."""
-
-    name: str
-    memory: int
-    num_processors: int
-    capability: str
-    runtime: str | None
 
 
 @dataclass(frozen=True, slots=True)

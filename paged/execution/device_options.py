@@ -1,6 +1,6 @@
 """Number formats and kernel sets of a device, by the options of the user. Imports no torch."""
 
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, multiplies_bfloat16
 from pagedrun.paged.values.engine_config import KV_DTYPES
@@ -84,3 +84,13 @@ def choose_kernel_set(asked: str) -> KernelSet:
     except ValueError as error:
         where = VARIABLE if asked == "auto" else f"{option('kernel_set')} {asked}"
         raise UsageError(f"{where}: {error}") from error
+
+
+class GpuDescription(TypedDict, total=False):
+    """Name, memory in bytes, and driver runtime of a GPU; empty for a CPU."""
+
+    name: str
+    memory: int
+    num_processors: int
+    capability: str
+    runtime: str | None

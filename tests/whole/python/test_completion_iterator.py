@@ -5,9 +5,10 @@ import sys
 
 PROGRAM = """
 import atexit
-from pagedrun.paged.llm import CompletionIterator
 
 atexit.register(print, "Python ends")
+
+from pagedrun.paged.llm import CompletionIterator
 
 def work():
     try:

@@ -121,7 +121,7 @@ def test_white_space_before_token_ids_is_part_of_the_prompt(llm: LLM) -> None:
         ({"prompt": "a", "messages": CHAT}, "ambiguous_prompt", "messages", "exclude"),
         ({"prompt": "a", "raw": "yes"}, "invalid_param", "raw", "true or false"),
         ({"messages": CHAT, "raw": True}, "invalid_param", "raw", "messages are a chat"),
-        ({"prompt": 5}, "unsupported_content", "prompt", "text"),
+        ({"prompt": 5}, "unsupported_content", "prompt", "string"),
         ({"prompt_token_ids": "ab"}, "token_id_out_of_range", "prompt_token_ids", "integers"),
         ({"prompt_token_ids": b"ab"}, "token_id_out_of_range", "prompt_token_ids", "integers"),
         ([1, 2.0], "token_id_out_of_range", "prompt_token_ids", "integers"),
