@@ -61,7 +61,7 @@ def _overload_to_float32(element: Any) -> Any:
 def _from_float8(element: Any) -> Any:
     """Return the float32 of the bits of a float8_e4m3fn: exact, NaN included.
 
-    Exponent and fraction are moved to where float32 has its own, whose exponent counts from 127
+    Exponent and fraction are shifted to their positions in float32, whose exponent bias is 127
     instead of 7: hence the factor 2^120.
     """
     bits = np.uint32(element)

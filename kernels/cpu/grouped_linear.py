@@ -1,8 +1,8 @@
-"""Linear layers of many experts, each row the same for any other rows of its expert.
+"""Row-invariant linear layers of many experts.
 
-Inputs lie in blocks of sixteen rows side by side. A weight is a row-major matrix [num_columns,
-num_k] that a kernel knows by its address: it is never copied as a whole, so a mapped file stays
-where it is and the weight of an unused expert is not read. A panel is 32 outputs of a weight.
+Inputs are in blocks of sixteen rows, interleaved. A weight is a row-major matrix [num_columns,
+num_k] passed by its address: it is never copied as a whole, so a mapped file stays mapped and the
+weight of an unused expert is not read. A panel is 32 outputs of a weight.
 
 Two ways to multiply, on any processor (`multiply_fma`) and on AMX tiles (`multiply_tiles`, where
 the weight is the left operand: sixteen of its rows are a tile as they lie in a file). In both, each
@@ -33,8 +33,8 @@ from pagedrun.kernels.kernel_set import KernelSet
 class PackedGroupedLinear:
     """`y = x @ weight[e].T + bias[e]`; see the reference.
 
-    weights: float32 or bfloat16. Nothing is copied: matrices are kept and read where they lie, so
-    those of a mapped file take memory as they are used. One call computes all experts, spread over
+    weights: float32 or bfloat16. Nothing is copied: matrices are read in place, so those of
+    a mapped file take memory as they are used. One call computes all experts, spread over
     threads by columns. Products are those of `kernel_set`, None for the processor's best.
     """
 
@@ -97,7 +97,7 @@ STEP = 32  # inputs have zeros up to a multiple of it
 
 @dataclass(frozen=True, slots=True)
 class ExpertBlocks:
-    """Blocks of rows of one expert each, for the experts that have any.
+    """Blocks of rows of one expert each, for the experts with rows.
 
     Used expert u is `experts[u]`; its blocks are `first_blocks[u] .. first_blocks[u + 1] - 1`, and
     it computes rows `starts[u] .. ends[u] - 1`. The last of its blocks may have lanes without a
@@ -124,7 +124,7 @@ class ExpertBlocks:
     ) -> "ExpertBlocks":
         """Read rows of x, float32 or the bits of bfloat16; see `GroupedLinear`.
 
-        pairs: keep bfloat16 as it is, two in a word; otherwise inputs become float32.
+        pairs: keep bfloat16, two in a word; otherwise inputs become float32.
         """
         counts = np.diff(starts)
         experts = np.flatnonzero(counts)
@@ -269,8 +269,8 @@ def multiply_fma(
     `weight_like`. They are multiplied as `operand_like`: float32 with inputs of float32, or pairs
     of bfloat16 with words. The columns of a part follow those of the one before in `out`. bias:
     [num_experts, all columns] of the dtype of weights, without experts for none. Columns are cut
-    into `num_shares`, one for each thread, in which experts follow one another: so threads are
-    alike however rows are spread over experts, and an expert's inputs stay in the cache.
+    into `num_shares`, one for each thread, with experts in order: so threads have equal
+    work for any distribution of rows over experts, and an expert's inputs stay in the cache.
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
@@ -343,7 +343,7 @@ def multiply_tiles(
 ) -> None:
     """Multiply blocks of inputs with the weights of their experts; see `multiply_fma`.
 
-    shapes: what `configure` takes. Weights and `out` are bits of bfloat16, inputs words of two.
+    shapes: see `amx.configure`. Weights and `out` are bits of bfloat16, inputs words of two.
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
@@ -378,7 +378,7 @@ def multiply_tiles(
 
 @inlined()
 def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, last: Any) -> Any:
-    """Return the sums of one or two blocks with a panel, which waits for the weights."""
+    """Return the sums of one or two blocks with a panel, bound by reading weights."""
     other = (last - 1 - first) * inputs.shape[1] * ROWS
     w, x = start, first * inputs.shape[1] * ROWS
     sums = aligned_floats(_PAIR)
@@ -409,9 +409,9 @@ def _few_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, la
 def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, last: Any) -> Any:
     """Return the sums of blocks with a panel.
 
-    A chunk of the panel is copied to where it stays in L1 while the blocks pass: rows of a weight
-    often lie a multiple of 4 KiB apart, which leaves them one place in it. A chain that is
-    interrupted goes on from its sum. An odd last block is computed twice.
+    A chunk of the panel is copied, so that it stays in L1 for all blocks: rows of a weight are
+    often a multiple of 4 KiB apart and map to the same cache set. An interrupted chain continues from its
+    sum. An odd last block is computed twice.
     """
     num_steps, num_pairs = stride // STEP, (last - first + 1) // 2
     size = inputs.shape[1] * ROWS
@@ -443,7 +443,7 @@ def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, l
 
 @inlined()
 def _copy_chunk(panel: Any, start: Any, stride: Any, steps: Any, chunk: Any) -> None:
-    """Copy some steps of a panel, [steps, 32, 32]; tiles are quicker at it than vectors."""
+    """Copy some steps of a panel, [steps, 32, 32]; tiles are faster than vectors."""
     for step in range(steps):
         place = step * PANEL * STEP
         amx.load_00(panel, start + step * STEP, 2 * stride)
@@ -454,7 +454,7 @@ def _copy_chunk(panel: Any, start: Any, stride: Any, steps: Any, chunk: Any) -> 
 
 @inlined()
 def _transpose_sums(sums: Any, place: Any, rows: Any) -> None:
-    """Turn the sums of two blocks to rows [32, 32]."""
+    """Transpose the sums of two blocks to rows [32, 32]."""
     transpose_words(sums, place, ROWS, rows, 0, PANEL)
     transpose_words(sums, place + _TILE, ROWS, rows, ROWS, PANEL)
     transpose_words(sums, place + 2 * _TILE, ROWS, rows, ROWS * PANEL, PANEL)
@@ -473,6 +473,6 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 def array_at(address: Any, size: Any, like: Any) -> Any:
     """Inside kernels: return the `size` elements at an address (int64), of the dtype of `like`.
 
-    For operands of which there are too many to be given one by one. Who calls keeps them alive.
+    For large numbers of operands. The caller keeps them alive.
     """
     return numba.carray(_pointer(address), (size,), like.dtype)

@@ -1,12 +1,12 @@
 """Products of bfloat16 with quantized weights on AMX tiles, sums in float32.
 
-The weight is the left operand: sixteen of its rows are a tile. Each output is one chain over k,
-tile by tile in ascending order, of the weights rounded to bfloat16: it has the bits of
-`pagedrun.kernels.cpu.linears.amx_linear` with these.
+The weight is the left operand: sixteen of its rows are a tile. Each output is one chain of sums
+over k, tile by tile in ascending order, of weights rounded to bfloat16: it has the bits of
+`pagedrun.kernels.cpu.linears.amx_linear` with these weights.
 
-A step's weights are written to the cache and multiplied one step later, when they have arrived
-there. Up to 32 rows of inputs pass them at once; with more, sixteen steps of weights stay in L1
-while the rows pass. Inputs lie in blocks of sixteen rows side by side.
+The weights of a step are written to the cache and multiplied one step later, when the stores have
+completed. Up to 32 rows of inputs are multiplied at once; with more, sixteen steps of weights stay
+in L1 for all rows. Inputs are in blocks of sixteen rows, interleaved.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ FEW_BLOCKS = 2
 CHUNK_STEPS = 16
 BLOCKS_AT_ONCE = 32  # their part of a chunk stays in L2
 PANELS_OF_TASK = 4
-_BYTES_AHEAD = 8192  # of a weight's memory, that are asked for before they are needed
+_BYTES_AHEAD = 8192  # prefetch distance in a weight's memory
 _TILE = 256  # words
 _STEP_BYTES = 2 * PANEL * STEP  # of a step's weights
 _PAIR = 4 * _TILE  # the sums of two blocks with a panel
@@ -80,14 +80,14 @@ def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -
                     num_blocks = min(2, end - block - 2 * pair)
                     _write(sums, pair * _PAIR, num_blocks, rows, bias, row, panel, out)
         amx.release()
-        memory[0] = 0  # Numba frees an array behind its last use, and knows of none by address
+        memory[0] = 0  # Numba frees an array after its last use, and does not track addresses
 
 
 @inlined()
 def _few_blocks(
     inputs: Any, weight: Any, panel: Any, numbers: Any, tables: Any, steps: Any, sums: Any
 ) -> None:
-    """Compute the sums of one or two blocks with a panel, which waits for the weights."""
+    """Compute the sums of one or two blocks with a panel, bound by reading weights."""
     num_steps, target = weight.num_steps, steps.ctypes.data
     width = inputs.shape[3]
     other = (inputs.shape[0] - 1) * num_steps * _TILE
@@ -137,7 +137,7 @@ def _many_blocks(
 ) -> None:
     """Compute the sums of blocks first .. last - 1 with a panel.
 
-    A chain that is interrupted goes on from its sum. An odd last block is computed twice.
+    An interrupted chain continues from its sum. An odd last block is computed twice.
     """
     num_steps, num_pairs = weight.num_steps, (last - first + 1) // 2
     size = num_steps * _TILE
@@ -195,7 +195,7 @@ def _write(
     panel: Any,
     out: Any,
 ) -> None:
-    """Turn the sums of one or two blocks to rows [32, 32] and write these."""
+    """Transpose the sums of one or two blocks to rows [32, 32] and write them."""
     for half in range(2):
         transpose_words(sums, place + half * _TILE, ROWS, rows, half * ROWS, PANEL)
         if num_blocks > 1:
@@ -210,7 +210,7 @@ NARROW_ROWS = 4
 
 
 def input_blocks(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint32]:
-    """Return x [num_rows, in_features], bits of bfloat16, as words of two neighbours.
+    """Return x [num_rows, in_features], bits of bfloat16, as words of two neighbors.
 
     Returns [num_blocks, num_steps, 16, width]: for each pair of inputs, sixteen rows, or as few as
     there are, which then take less of the cache. Zeros follow the last row and the last input.

@@ -1,9 +1,9 @@
 """Layouts of quantized codes and scales in memory, for products on AMX tiles and for pairs.
 
-For pairs (`pack_pairs`): a register of numbers has, for each of sixteen outputs, two neighbouring
-inputs as halves of a word, the operand of `vdpbf16ps`. It is looked up by 32 indices of 16 bits, of
-which index `2 * i + j` is for input j of output i; so each of these has codes of several pairs of
-inputs. A panel has two such halves of its outputs, one behind the other.
+For pairs (`pack_pairs`): a register of code values has, for each of sixteen outputs, two adjacent
+inputs as halves of a word, the operand of `vdpbf16ps`. It is looked up by 32 indices of 16 bits;
+index `2 * i + j` is for input j of output i, and contains codes of several pairs of inputs. A panel
+has two such halves of its outputs, one after the other.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ _STEP_BYTES = {
 
 
 class CodePlaces(NamedTuple):
-    """What kernels are told of a weight: addresses, 0 for what is not there, and numbers.
+    """Addresses and layout of a weight, for kernels; an absent array has address 0.
 
     Memory is in the order of panels, and of steps or groups within these. codes: `step_bytes` of
     each step, see `_pack_codes`. above: bits above the lower four, `above_bytes`. scales, zeros
@@ -68,9 +68,11 @@ class CodePlaces(NamedTuple):
 
 
 class CodeArrays:
-    """Holds a weight that `CodeKernels.CPU` hold, in `arrays`; `places` is for kernels, while these
-    live. Codes lie as tiles take them, or `in_pairs`, see `pack_pairs`, which gives those of eight
-    bits sign and magnitude unless they are `as_bytes`."""
+    """A weight supported by `CodeKernels.CPU`, in `arrays`; `places` has their addresses.
+
+    Codes have the layout of tiles, or `in_pairs` that of `pack_pairs`, with sign and magnitude for
+    eight bits unless `as_bytes`.
+    """
 
     def __init__(
         self, weight: PackedWeight, *, in_pairs: bool = False, as_bytes: bool = False
@@ -113,14 +115,14 @@ class CodeArrays:
 
 
 def first_code(weight: PackedWeight) -> int:
-    """Return what the least of a weight's codes is below 0."""
+    """Return the negated smallest code of a weight."""
     return 0 if weight.minima is not None else 1 << (weight.form.held_bits - 1)
 
 
 def _packed_codes(
     weight: PackedWeight, kind: int, in_pairs: bool, as_bytes: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return codes, or their lower four bits, and those above."""
+    """Return codes, or their lower four bits, and the bits above."""
     steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
     below, above = (aligned_empty((*steps, size), np.uint8) for size in _STEP_BYTES[kind])
     choose_threads(weight.codes.numel())
@@ -143,7 +145,7 @@ def _kind(weight: PackedWeight) -> int:
 
 
 def _by_panel(numbers: Tensor | None) -> NDArray[np.uint8]:
-    """Return numbers [out_features, num_groups] as bytes, those of a panel's group together."""
+    """Return numbers [out_features, num_groups] as bytes, contiguous for a group of a panel."""
     if numbers is None:
         return np.empty(0, np.uint8)
     padded = functional.pad(numbers, (0, 0, 0, -len(numbers) % PANEL))
@@ -153,7 +155,7 @@ def _by_panel(numbers: Tensor | None) -> NDArray[np.uint8]:
 
 @kernel
 def _pack_bytes(codes: Any, packed: Any) -> None:
-    """Copy codes [out_features, in_features] to 32 x 32 of them, a row behind the other."""
+    """Copy codes [out_features, in_features] to blocks of 32 x 32, row-major."""
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = np.uint8(0)
         for i in range(min(PANEL, codes.shape[0] - panel * PANEL)):
@@ -200,12 +202,12 @@ def pack_pairs(
     below: NDArray[np.uint8],
     above: NDArray[np.uint8],
 ) -> None:
-    """Copy codes [out_features, in_features] to panels and steps of these.
+    """Copy codes [out_features, in_features] to panels of steps.
 
     num_bits: 4, 5 or 6; 8: `offset` decides, bytes as they are (0) or int8 as sign and magnitude;
     else `offset` is added to codes, which are from 0 on then. below: [num_panels, num_steps,
     bytes], the lower four bits or whole bytes; above: the bits above four. What lies beyond the
-    last row and column means any finite number.
+    last row and column is any finite number.
     """
     num_columns = below.shape[1] * STEP
     if codes.shape[1] != num_columns:
@@ -219,8 +221,10 @@ def pack_pairs(
 
 
 def tables_of(num_bits: int, offset: int, *, is_float: bool) -> NDArray[np.uint8]:
-    """Return what codes are looked up in, `TABLE_BYTES`: bfloat16 for each code, from 0 on; with
-    eight bits the lower bytes of 128 magnitudes, then their upper bytes."""
+    """Return the lookup table of codes, `TABLE_BYTES`: bfloat16 for each code, from 0 on.
+
+    With eight bits, the lower bytes of 128 magnitudes, then their upper bytes.
+    """
     if num_bits < 8:
         values = np.arange(1 << num_bits, dtype=np.float32) - np.float32(offset)
         words = np.resize(_upper_halves(values), TABLE_BYTES // 2)
@@ -232,12 +236,12 @@ def tables_of(num_bits: int, offset: int, *, is_float: bool) -> NDArray[np.uint8
 
 
 def _upper_halves(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the bits of bfloat16, of numbers that are exact in it."""
+    """Return the bfloat16 bits of numbers that are exact in bfloat16."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def _of_float8(codes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return what the magnitudes of float8_e4m3fn mean; of NaN, which no weight has, any number."""
+    """Return the values of the magnitudes of float8_e4m3fn; NaN, absent in weights, is a number."""
     exponents, digits = codes >> 3, codes & 7
     normal = (8 + digits) * 2.0 ** (exponents - 10)
     return np.where(exponents > 0, normal, digits * 2.0**-9).astype(np.float32)
@@ -245,7 +249,7 @@ def _of_float8(codes: NDArray[np.int64]) -> NDArray[np.float32]:
 
 @kernel
 def _pack_byte_pairs(quads: Any, is_signed: Any, packed: Any) -> None:
-    """A word of 16 bits has one pair of codes; those of halves alternate by eight bytes.
+    """Pack a pair of codes to a word of 16 bits; halves alternate by eight bytes.
 
     quads: [out_features, in_features / 8] uint64.
     """
@@ -268,8 +272,7 @@ def _pack_byte_pairs(quads: Any, is_signed: Any, packed: Any) -> None:
 
 @kernel
 def _pack_code_pairs(quads: Any, added: Any, bits_above: Any, packed: Any, above: Any) -> None:
-    """A word has the lower four bits of four pairs, one of `above` the others of sixteen pairs, or
-    of eight."""
+    """Pack the lower four bits of four pairs to a word, the others of 16 or 8 to one of `above`."""
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = np.uint16(0)
         above[panel] = np.uint16(0)
@@ -294,7 +297,7 @@ def _pack_code_pairs(quads: Any, added: Any, bits_above: Any, packed: Any, above
 
 @inlined(fastmath=EXACT)
 def _signs_and_magnitudes(eight: Any) -> Any:
-    """Return int8, none of which is -128, as a sign above seven bits."""
+    """Return int8 (without -128) as a sign above seven bits of magnitude."""
     signs = eight & _TOP_BITS
     ones = (signs >> np.uint64(7)) & _EACH_BYTE
     return ((eight ^ (ones * np.uint64(0xFF))) + ones) | signs
@@ -302,14 +305,14 @@ def _signs_and_magnitudes(eight: Any) -> Any:
 
 @inlined(fastmath=EXACT)
 def _every_other(eight: Any, j: Any, added: Any) -> Any:
-    """Return four codes of eight, sixteen bits each."""
+    """Return every other of eight codes, 16 bits each."""
     codes = (eight >> np.uint64(8 * j)) & _EVEN_BYTES
     return (codes + added) & _EVEN_BYTES
 
 
 @inlined(fastmath=EXACT)
 def _squeezed(codes: Any, bits: Any) -> Any:
-    """Return the lower bits of four codes beside one another."""
+    """Return the lower bits of four codes, concatenated."""
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     codes = codes & (mask * _ONES)
     codes = codes | (codes >> np.uint64(16 - bits))

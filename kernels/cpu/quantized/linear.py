@@ -34,10 +34,9 @@ from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class QuantizedLinear:
-    """`y = x @ weight.T + bias` for bfloat16, to the last bit what `PackedLinear` makes of the
-    dequantised weight in the same kernel set.
+    """`y = x @ weight.T + bias` in bfloat16, with the bits of the dequantized weight's `PackedLinear`.
 
-    weight: one that `CodeKernels.CPU` hold; not kept. bias: [out_features] bfloat16, or None.
+    weight: one supported by `CodeKernels.CPU`; not kept. bias: [out_features] bfloat16, or None.
     kernel_set: one that has these; None: the processor's best.
     """
 
@@ -55,7 +54,7 @@ class QuantizedLinear:
 
     @property
     def arrays(self) -> Sequence[NDArray[np.uint8]]:
-        """All that is held of the weight, layouts' padding included."""
+        """Arrays of the packed weight, with padding."""
         return self._multiply.arrays
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -67,7 +66,7 @@ class QuantizedLinear:
 
 
 class AmxProducts:
-    """Writes `x @ weight.T + bias`; `arrays` are what is held of the weight.
+    """Product `x @ weight.T + bias`; `arrays` is the packed weight.
 
     bias: float32, one for each output of all panels, or empty.
     """
@@ -80,14 +79,14 @@ class AmxProducts:
         self._shapes = {rows: tile_shapes(rows) for rows in (*range(1, NARROW_ROWS + 1), ROWS)}
 
     def __call__(self, x: NDArray[np.uint16], out: NDArray[Any]) -> None:
-        """x: bits of bfloat16 [num_rows, in_features], out: [num_rows, out_features]."""
+        """Write the product to out [num_rows, out_features]. x: bfloat16 bits."""
         inputs = input_blocks(x, self._codes.places.num_steps)
         choose_threads(self._size)
         multiply_tiles(inputs, self._codes.places, self._bias, self._shapes[inputs.shape[3]], out)
 
 
 class PairProducts:
-    """Writes `x @ weight.T + bias`; `arrays` are what is held of the weight.
+    """Product `x @ weight.T + bias`; `arrays` is the packed weight.
 
     bias: float32, one for each output of all panels, or empty.
     """
@@ -100,7 +99,7 @@ class PairProducts:
         self._size = weight.codes.numel()
 
     def __call__(self, x: NDArray[np.uint16], out: NDArray[Any]) -> None:
-        """x: bits of bfloat16 [num_rows, in_features], out: [num_rows, out_features]."""
+        """Write the product to out [num_rows, out_features]. x: bfloat16 bits."""
         places = self._codes.places
         rows = _padded(x, places.num_steps * STEP)
         choose_threads(self._size)
@@ -108,8 +107,10 @@ class PairProducts:
 
 
 def _padded(x: NDArray[np.uint16], num_columns: int) -> NDArray[np.uint16]:
-    """Return x with zeros behind, up to whole steps and a height that blocks of six and of four
-    rows have together, also what `ROWS_AT_ONCE` leave of it."""
+    """Return x, zero-padded to whole steps and to a height of whole blocks of six and four rows.
+
+    The same holds for the rest after batches of `ROWS_AT_ONCE`.
+    """
     num_rows = len(x)
     if num_rows > 1:
         unit = 2 if FEW_ROWS < num_rows <= ROWS_AT_ONCE else FEW_ROWS

@@ -1,14 +1,14 @@
 """Chains of `vdpbf16ps` over quantized codes, looked up as words of two bfloat16.
 
-A code without its scale is a whole number of up to eight bits or a float8: exact in bfloat16. So
-one lookup makes the operand of a product, and scales are for sums. Each output's chain begins at 0,
-goes over neighbouring pairs of inputs of one group, is multiplied with the group's scale in float32
-and added to the total, rounded once. Where codes are shifted by a zero point or a minimum, that
+A code without its scale is an integer of up to eight bits or a float8: exact in bfloat16. One
+lookup gives the operand of a product, and scales multiply sums. The chain of an output starts at 0,
+adds neighboring pairs of inputs of one group, is multiplied by the group's scale in float32 and
+added to the total, rounded once. Where codes are shifted by a zero point or a minimum, the shift
 times the sum of the chain's inputs is added too.
 
-Lookups of `vpermw` and its kin take the lower bits of an index and leave those above alone, which
-saves masks. Codes of eight bits are looked up byte by byte, their sign apart (AVX512-VBMI). All
-arguments are addresses, int64, as in `pagedrun.kernels.cpu.quantized.unpack`.
+Lookups (`vpermw` and others) use the lower bits of an index and ignore the rest, which saves masks.
+Codes of eight bits are looked up byte by byte, apart from their sign (AVX512-VBMI). All arguments
+are addresses, int64, as in `pagedrun.kernels.cpu.quantized.unpack`.
 """
 
 import itertools
@@ -32,7 +32,7 @@ PANEL_BYTES = HALVES * LINE  # of a float32 for each output of a panel
 # A panel's numbers of a chain: scales, and behind them what the sum of inputs is multiplied with.
 NUMBER_BYTES = 2 * PANEL_BYTES
 MOST_CHAINS = 2  # of a step
-_BYTES_AHEAD = 4096  # of a weight's memory, that are asked for before they are needed
+_BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
 
 
 def _splat(builder: Any, value: Any, kind: Any) -> Any:
@@ -43,7 +43,7 @@ def _splat(builder: Any, value: Any, kind: Any) -> Any:
 class _Chains:
     """Sums of products of some rows with some panels, in registers.
 
-    totals: where what they are added to is, [num_panels, num_rows, 32] float32. is_shifted: sums of
+    totals: address of the accumulators, [num_panels, num_rows, 32] float32. is_shifted: sums of
     inputs are added as well.
     """
 
@@ -60,7 +60,7 @@ class _Chains:
         self._sums = {name: cgutils.alloca_once(builder, FLOATS) for name in self._totals}
 
     def hold_totals(self) -> Callable[[], None]:
-        """Keep totals in registers, until what is returned is called."""
+        """Load totals to registers; return the function that stores them."""
         builder, in_memory = self._builder, self._totals
         self._totals = {name: cgutils.alloca_once(builder, FLOATS) for name in in_memory}
         for name, place in in_memory.items():
@@ -73,17 +73,17 @@ class _Chains:
         return write
 
     def begin(self) -> None:
-        """Begin all at 0."""
+        """Set all chains to 0."""
         for place in self._sums.values():
             self._builder.store(self._zero, place)
 
     def rows_at(self, address: Any, stride: Any) -> list[Any]:
-        """Return where each row has what the first has at an address."""
+        """Return the addresses of all rows, given that of the first row."""
         builder = self._builder
         return [builder.add(address, builder.mul(stride, INT64(row))) for row in self._rows]
 
     def add(self, rows: Sequence[Any], pair: int, numbers: Sequence[Sequence[Any]]) -> None:
-        """Add the products of one pair of the inputs at `rows`, with what each panel has for it."""
+        """Add the products of one pair of the inputs at `rows` with each panel's code values."""
         for row, address in enumerate(rows):
             pair_of_inputs = _inputs_at(self._builder, address, pair)
             for (panel, of_panel), half in itertools.product(enumerate(numbers), range(HALVES)):
@@ -94,7 +94,7 @@ class _Chains:
                 self._builder.store(call(self._builder, name, FLOATS, *given), place)
 
     def end(self, numbers: Any, input_sums: Any, stride: Any) -> None:
-        """Add all, scaled, to totals.
+        """Add the scaled chains to the totals.
 
         numbers: a panel's scales and shifts, each panel's `NUMBER_BYTES` for the chains of a step
         behind the one before. input_sums: of the first row's inputs of the chain; stride: bytes to
@@ -116,7 +116,7 @@ class _Chains:
                 builder.store(total, place, align=4)
 
     def _input_sums(self, address: Any, stride: Any) -> list[Any]:
-        """Return a number of each row, in all lanes."""
+        """Return one number of each row, in all lanes."""
         found = (
             load_from(self._builder, row, 0, ir.FloatType())
             for row in self.rows_at(address, stride)
@@ -150,12 +150,12 @@ class PairForm:
 
     @property
     def chains_of_step(self) -> int:
-        """How many chains a step has: six bits have groups of sixteen inputs."""
+        """Number of chains of a step: two for six bits, whose groups may have sixteen inputs."""
         return 2 if self.num_bits == 6 else 1
 
 
 def multiply_pairs(form: PairForm, num_panels: int, num_rows: int) -> Any:
-    """Return an intrinsic that adds some steps' products, of one chain, with rows to totals."""
+    """Return an intrinsic that adds the products of one chain with rows to totals."""
 
     @intrinsic
     def multiply(
@@ -214,7 +214,7 @@ def multiply_pairs(form: PairForm, num_panels: int, num_rows: int) -> Any:
 
 
 def _ask_for(builder: Any, address: Any, num_lines: int) -> None:
-    """Start loading lines that will be needed later; the address need not be valid."""
+    """Prefetch cache lines; the address need not be valid."""
     kind = INT8.as_pointer()
     hint_type = ir.FunctionType(ir.VoidType(), [kind, INT32, INT32, INT32])
     hint = builder.module.declare_intrinsic("llvm.prefetch", [kind], hint_type)
@@ -224,8 +224,10 @@ def _ask_for(builder: Any, address: Any, num_lines: int) -> None:
 
 
 def multiply_fma(num_rows: int, *, is_shifted: bool) -> Any:
-    """Return an intrinsic that adds products of numbers that are unpacked, of some chains, to
-    totals of some rows, which stay in registers meanwhile."""
+    """Return an intrinsic that adds products of unpacked code values, of some chains, to totals.
+
+    The totals of the rows stay in registers.
+    """
 
     @intrinsic
     def multiply(
@@ -284,18 +286,18 @@ _HIGH_BYTES = [place + 8 for place in _LOW_BYTES]
 
 
 def address_of(builder: Any, address: Any, num_bytes: int, kind: Any) -> Any:
-    """Return a pointer to what is `num_bytes` behind an address."""
+    """Return a pointer to an address plus `num_bytes`."""
     place = builder.add(address, address.type(num_bytes))
     return builder.inttoptr(place, kind.as_pointer())
 
 
 def load_from(builder: Any, address: Any, num_bytes: int, kind: Any) -> Any:
-    """Return what is there, wherever it begins."""
+    """Load a value from an unaligned pointer."""
     return builder.load(address_of(builder, address, num_bytes, kind), align=1)
 
 
 def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Call a function of LLVM by its name behind "llvm."."""
+    """Call the LLVM intrinsic `llvm.<name>`."""
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
     function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}")
     return builder.call(function, arguments)
@@ -306,7 +308,7 @@ def _all(value: int) -> Any:
 
 
 def _moved(builder: Any, words: Any, by: int) -> Any:
-    """Return words shifted to the left, or to the right."""
+    """Return words shifted to the left, or to the right if negative."""
     if by == 0:
         return words
     return builder.lshr(words, _all(-by)) if by < 0 else builder.shl(words, _all(by))
@@ -318,7 +320,7 @@ def _picked(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
 
 
 class CodeNumbers:
-    """Makes registers of what codes mean, of two inputs of 16 outputs each."""
+    """Looks up code values, two inputs of 16 outputs a register."""
 
     def __init__(self, builder: Any, form: PairForm, tables: Any) -> None:
         self._builder, self._form = builder, form
@@ -327,7 +329,7 @@ class CodeNumbers:
         self._tables = [load_from(builder, tables, i * LINE, kind) for i in range(count)]
 
     def of_step(self, codes: Any, above: Any) -> Callable[[int], list[Any]]:
-        """Return what gives both halves of a panel for one of the step's pairs."""
+        """Return the function that looks up both halves of a panel for a pair of the step."""
         kept: dict[tuple[Any, int], Any] = {}
 
         def line(address: Any, place: int) -> Any:
@@ -393,7 +395,7 @@ class CodeNumbers:
 
 
 def unpack_pairs(form: PairForm) -> Any:
-    """Return an intrinsic that writes what a step's codes mean, [16 pairs, 32 outputs] words."""
+    """Return an intrinsic that writes the code values of a step, [16 pairs, 32 outputs] words."""
 
     @intrinsic
     def unpack(typing_context: Any, codes: Any, above: Any, tables: Any, target: Any) -> Any:

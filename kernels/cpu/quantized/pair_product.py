@@ -1,16 +1,16 @@
 """Products of bfloat16 with quantized weights by `vdpbf16ps`, sums in float32.
 
-A code without its scale is exact in bfloat16, so codes are multiplied as they are, and scales come
-to the sums. Each output adds up chains in ascending order; a chain goes over the pairs of at most
-128 neighbouring inputs of one group, begins at 0, and is multiplied with the group's scale before
-it is added. None of that depends on the number of rows.
+A code without its scale is exact in bfloat16, so codes are multiplied unscaled, and scales multiply
+sums. Each output adds up chains in ascending order; a chain covers the pairs of at most 128
+neighboring inputs of one group, starts at 0, and is multiplied by the group's scale before it is
+added. This does not depend on the number of rows.
 
-Up to `FEW_ROWS` rows are multiplied while numbers are in registers, one row with two panels at
-once, so that a product need not wait for the one before; with more, eight steps of numbers stay in
-the cache while the rows pass.
+Up to `FEW_ROWS` rows are multiplied with code values in registers, one row with two panels at once,
+to hide the latency of products; with more, eight steps of code values stay in the cache for all
+rows.
 
-A kernel is compiled for the type of its weight, one for each way in which codes become numbers: so
-only the forms that a model has are compiled.
+A kernel is compiled for the type of its weight, one for each form of codes: so only the forms of a
+model are compiled.
 """
 
 from typing import Any, NamedTuple
@@ -48,14 +48,14 @@ from pagedrun.kernels.quantized_weight import PackedWeight
 CHUNK_STEPS = 8
 ROWS_AT_ONCE = 512  # their sums stay in L2
 PANELS_OF_TASK = 4
-_BYTES_AHEAD = 4096  # of a weight's memory, that are asked for before they are needed
+_BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
 _STEP_BYTES = 2 * PANEL * STEP  # of numbers
 _ROW_BYTES = 4 * PANEL  # of sums, and of numbers of a pair of inputs
 _PAIR_BYTES = 4  # of inputs
 
 
 class Chains(NamedTuple):
-    """steps: how many a chain has, at most. tables: bytes that codes are looked up in."""
+    """Chains of a weight. steps: most steps of a chain. tables: lookup table of codes, bytes."""
 
     steps: Any
     tables: Any
@@ -103,7 +103,7 @@ def multiply_rows(x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None
                 rows = x[row:last], input_sums[min(row, input_sums.shape[0] - 1) :]
                 _many_rows(rows, weight, chains, panel, chunk, numbers, totals)
                 write_block(totals, 0, last - row, bias, row, panel * PANEL, out)
-        # Numba frees an array behind its last use, and knows of none by address.
+        # Numba frees an array after its last use, and does not track addresses.
         chunk[0], numbers[0] = np.float32(0.0), np.float32(0.0)
     input_sums[0, 0] = np.float32(0.0)
 
@@ -129,7 +129,7 @@ def _few_rows(
     numbers: Any,
     totals: Any,
 ) -> None:
-    """Compute the sums of a panel, with one row those of the panel `next_panel` further too."""
+    """Compute the sums of a panel; with one row also those of the panel `next_panel` further."""
     num_steps, step_bytes, above_bytes = weight.num_steps, weight.step_bytes, weight.above_bytes
     num_panels = PANELS_OF_ONE_ROW if x.shape[0] == 1 else 1
     codes = np.int64(weight.codes + panel * num_steps * step_bytes)
@@ -189,10 +189,10 @@ def _many_rows(
             unpack_step(weight, codes, above, tables, target + step * _STEP_BYTES)
             codes += step_bytes
             above += above_bytes
-        # Whole chains, and one over the steps that these leave.
+        # Whole chains, then one over the remaining steps.
         whole = np.int64(steps // chains.steps * in_step), np.int64(chain_bytes // _ROW_BYTES)
         rest = np.int64(1), np.int64(steps % chains.steps * _STEP_BYTES // _ROW_BYTES)
-        # Blocks of six rows; fours make up what that leaves.
+        # Blocks of six rows, then of four.
         sixes = (x.shape[0] - 2 * (-x.shape[0] % ROWS)) // ROWS
         row = 0
         while row < x.shape[0]:
@@ -249,7 +249,7 @@ class EightBits(CodePlaces):
 
 
 class ConvertedEightBits(CodePlaces):
-    """Codes of which one is -128."""
+    """Codes that include -128."""
 
 
 _FORMS = {
@@ -272,8 +272,7 @@ _MANY, _FEWER = (
 
 
 class PairArrays:
-    """Holds a weight in pairs of codes: `arrays`, and for kernels `places` of them, `tables` that
-    codes are looked up in, and how many steps a chain has."""
+    """A weight in pairs of codes: `arrays`, their addresses `places`, and fields of `Chains`."""
 
     def __init__(self, weight: PackedWeight) -> None:
         form = weight.form
@@ -294,7 +293,7 @@ class PairArrays:
 
 @inlined(fastmath=EXACT)
 def begin_chain(weight: Any, panel: Any, step: Any, numbers: Any) -> None:
-    """Write what the chain that begins at a step is multiplied with to an address."""
+    """Write the scales and shifts of the chain that begins at a step to an address."""
     if weight.steps_per_group == 0:
         for half in range(2):
             target = numbers + half * NUMBER_BYTES
@@ -318,17 +317,17 @@ def begin_chain(weight: Any, panel: Any, step: Any, numbers: Any) -> None:
 
 
 def has_shifts(weight: Any) -> bool:
-    """Inside kernels: return whether there are zero points or minima."""
+    """Inside kernels: return True if there are zero points or minima."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def chains_of_step(weight: Any) -> int:
-    """Inside kernels: return how many chains a step has."""
+    """Inside kernels: return the number of chains of a step."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def unpack_step(weight: Any, codes: Any, above: Any, tables: Any, target: Any) -> None:
-    """Inside kernels: write a step's numbers to an address, see `unpack_pairs`."""
+    """Inside kernels: write the code values of a step to an address, see `unpack_pairs`."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -342,12 +341,12 @@ def multiply_one(weight: Any, codes: Any, steps: Any, x: Any, numbers: Any, tota
 
 
 def multiply_few(weight: Any, codes: Any, steps: Any, x: Any, numbers: Any, totals: Any) -> None:
-    """Inside kernels: as `multiply_one`, for `FEW_ROWS` rows and one panel."""
+    """Inside kernels: `multiply_one` for `FEW_ROWS` rows and one panel."""
     raise NotImplementedError("only compiled code calls this")
 
 
 def multiply_many(weight: Any, chunk: Any, sizes: Any, x: Any, numbers: Any, totals: Any) -> None:
-    """Inside kernels: add products of chains with `ROWS` rows, of numbers that are unpacked.
+    """Inside kernels: add products of chains of unpacked code values with `ROWS` rows.
 
     sizes: the number of chains, and of pairs of each. x: as in `multiply_one`.
     """
@@ -355,7 +354,7 @@ def multiply_many(weight: Any, chunk: Any, sizes: Any, x: Any, numbers: Any, tot
 
 
 def multiply_fewer(weight: Any, chunk: Any, sizes: Any, x: Any, numbers: Any, totals: Any) -> None:
-    """Inside kernels: as `multiply_many` for `FEWER_ROWS` rows."""
+    """Inside kernels: `multiply_many` for `FEWER_ROWS` rows."""
     raise NotImplementedError("only compiled code calls this")
 
 

@@ -1,12 +1,12 @@
 """Quantized codes to bfloat16, a panel's step at a time: AVX-512 with its bfloat16.
 
-Up to five bits a code is looked up in a register that holds the weights of all codes of its group,
-so that the cost of a weight does not depend on its arithmetic. Wider codes are converted and
-multiplied. Rounding to bfloat16 is to nearest, ties to even; denormal results become 0, as products
-of bfloat16 take them anyhow.
+A code of up to five bits is looked up in a register with the weights of all codes of its group, so
+that the cost of a weight does not depend on its arithmetic. Wider codes are converted and
+multiplied. Rounding to bfloat16 is to nearest, ties to even; denormal results become 0, as in
+products of bfloat16.
 
-Intrinsics take addresses, int64: where kernels call parts with arrays, some ten words an array are
-handed over, which took several times the computation here. The caller keeps the memory alive.
+Intrinsics take addresses, int64: passing an array means passing some ten words, which took several
+times the computation here. The caller keeps the memory alive.
 """
 
 from collections.abc import Callable
@@ -40,10 +40,10 @@ TABLE_BYTES = 64  # of an output, at most
 
 @inlined(fastmath=EXACT)
 def begin_group(weight: Any, panel: Any, step: Any, numbers: Any, tables: Any) -> Any:
-    """Read the numbers of the group that begins at a step; return how many steps follow in it.
+    """Read the scales of the group that begins at a step; return the number of its further steps.
 
     weight: `CodePlaces`. numbers: the address of `NUMBER_BYTES`. tables: of `TABLE_BYTES`
-    for each output, for what each of its codes means.
+    for each output, for the weights of its codes.
     """
     if weight.steps_per_group == 0:
         read_numbers(weight, weight.scales, weight.factors, panel, 2 * step, numbers)
@@ -85,7 +85,7 @@ def _write_tables(weight: Any, panel: Any, group: Any, numbers: Any, tables: Any
 def read_numbers(
     weight: Any, values: Any, factors: Any, panel: Any, group: Any, target: Any
 ) -> None:
-    """Write 32 numbers of a panel's group as float32."""
+    """Write 32 scales of a panel's group as float32."""
     first = (panel * weight.num_groups + group) * PANEL
     if weight.scale_form == FLOAT32:
         for i in range(0, PANEL, _LANES):
@@ -116,8 +116,8 @@ def unpack_step(
 ) -> None:
     """Write the weights of a panel's step to an address, [32 outputs, 32] bfloat16.
 
-    codes, above: where the step's are. It is given addresses rather than `CodePlaces`, since all
-    fields of that would be copied for each step.
+    codes, above: addresses of the step. Not `CodePlaces`, all fields of which would be copied for
+    each step.
     """
     if kind == FOUR_BITS:
         unpack_four_bits(codes, above, tables, target)
@@ -156,7 +156,7 @@ def _picked(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
 
 
 def _rounded(builder: Any, low: Any, high: Any) -> Any:
-    """Return the floats of two registers as the bits of thirty-two bfloat16."""
+    """Round the floats of two registers to the bits of 32 bfloat16."""
     pairs = _call(builder, "avx512bf16.cvtne2ps2bf16.512", PAIRS, high, low)
     return builder.bitcast(pairs, _CODES)
 
@@ -167,7 +167,7 @@ def _splat(builder: Any, value: Any) -> Any:
 
 
 def _address(builder: Any, address: Any, num_bytes: int, kind: Any) -> Any:
-    """Return a pointer to what is `num_bytes` behind an address."""
+    """Return a pointer to an address plus `num_bytes`."""
     place = builder.add(address, address.type(num_bytes))
     return builder.inttoptr(place, kind.as_pointer())
 
@@ -254,7 +254,7 @@ def _table_writer(num_codes: int, is_signed: bool, has_zero: bool, has_minimum: 
 
     @intrinsic
     def write_tables(typing_context: Any, scales: Any, zeros: Any, minima: Any, to: Any) -> Any:
-        """Write what each code of a group means, `(code - zero) * scale - minimum` in bfloat16.
+        """Write the weight of each code of a group, `(code - zero) * scale - minimum` in bfloat16.
 
         scales, zeros, minima: float32 of 32 outputs. A table follows the other.
         """
@@ -275,9 +275,9 @@ def _table_writer(num_codes: int, is_signed: bool, has_zero: bool, has_minimum: 
 
 
 def _shifted(builder: Any, words: Any, by: int) -> Any:
-    """Return words shifted to the right, or to the left.
+    """Return words shifted to the right, or to the left if negative.
 
-    To the right by multiplying: a shift takes the unit that looks up, a product does not.
+    To the right by multiplication, since shifts use the execution unit of lookups.
     """
     if by == 0:
         return words
@@ -287,12 +287,12 @@ def _shifted(builder: Any, words: Any, by: int) -> Any:
 
 
 def _merged(builder: Any, low: Any, high: Any) -> Any:
-    """Return the lower four bits of one and all others of the other."""
+    """Return the lower four bits of one word and the upper bits of the other."""
     return builder.or_(builder.and_(low, _all(15)), builder.and_(high, _all(0xFFF0)))
 
 
 def _look_up(builder: Any, at: Any, row: int, codes: Any, num_codes: int) -> None:
-    """Write what codes mean; a table of 16 is there twice, so what lies above four bits may be."""
+    """Write the weights of codes. A table of 16 is repeated, so bits above four are ignored."""
     if num_codes == NUM_LANES:
         half = builder.load(at(2, row * _HALF_BYTES, _HALVES), align=2)
         table = _picked(builder, half, half, _LOW_HALF * 2)
@@ -317,7 +317,7 @@ def _unpacking(num_rows: int, bits_above: int) -> Any:
 
     @intrinsic
     def unpack(typing_context: Any, low: Any, above: Any, tables: Any, target: Any) -> Any:
-        """Look up 32 codes of some outputs and write their weights, a row behind the other.
+        """Look up 32 codes of some outputs and write their weights, row-major.
 
         Sixteen bits at `low` have the lower four of four outputs, those at `above` the bit above
         these of sixteen. tables: of each output, one behind the other.
@@ -349,7 +349,7 @@ def _converting(num_rows: int, codes_of: Callable[[Any, Any, int], tuple[Any, An
     def unpack(
         typing_context: Any, codes: Any, above: Any, scales: Any, second: Any, target: Any
     ) -> Any:
-        """Multiply 32 codes of some outputs with their scales and write the weights.
+        """Multiply 32 codes of some outputs by their scales and write the weights.
 
         scales, second: of the outputs, float32; for the first 16 codes, and for the others.
         """

@@ -1,5 +1,5 @@
-"""Instructions for Numba kernels that Numba does not offer: vectors of floats, and AMX tiles.
+"""Vectors of floats and AMX tiles for Numba kernels.
 
-Numba leaves vector code to LLVM's guess. Where the guess costs a factor, or where the order of a
-sum must not depend on it, a kernel says it here, instruction by instruction.
+Numba leaves vectorization to LLVM. These intrinsics are for loops that LLVM does not vectorize
+well, and for sums whose order must not depend on it.
 """

@@ -1,13 +1,13 @@
 """AMX tiles: eight registers of 16 rows x 64 bytes, and products of two of them.
 
 Intel SDM vol. 2, "TDPBF16PS": with A [16, 32] bfloat16 and B [16, 16] words of two bfloat16,
-`C[m, n] += sum over k of A[m, 2k] * B[k, n].low + A[m, 2k + 1] * B[k, n].high`, in float32, in one
-order. So an element's bits depend on its row of A and its column of B alone. "TDPBSSD" does the
+`C[m, n] += sum over k of A[m, 2k] * B[k, n].low + A[m, 2k + 1] * B[k, n].high`, in float32, in a
+fixed order. So an element's bits depend on its row of A and its column of B alone. "TDPBSSD" does the
 same with A [16, 64] int8 and words of four int8, in int32.
 
-The intrinsics name tile registers by constants, hence one function a register. Tiles 0 to 3 hold
+Intrinsics take tile registers as constants, hence one function for each register. Tiles 0 to 3 hold
 sums, [first or second 16 rows, first or second 16 columns]; 4 and 5 rows of A; 6 and 7 columns of
-B. Linux gives tiles to a process that asks: see `kernel_set`.
+B. Linux grants tiles to a process on request: see `kernel_set`.
 """
 
 from typing import Any
@@ -28,8 +28,7 @@ _TILES_OF_A = (4, 5)
 
 
 def tile_shapes(columns: int = TILE_ROWS) -> NDArray[np.uint8]:
-    """Return the memory that `configure` reads: all eight tiles at their full size, but for those
-    of sums and of B, which have so many columns."""
+    """Return the memory for `configure`: eight full tiles, with `columns` for sums and B."""
     shapes = np.zeros(64, np.uint8)
     shapes[0] = 1  # palette
     for tile in range(8):
@@ -46,7 +45,7 @@ def _call(builder: Any, name: str, *arguments: Any) -> None:
 
 @intrinsic
 def configure(typing_context: Any, shapes: Any) -> Any:
-    """Give the tiles of this thread their shapes; `release` gives them back."""
+    """Configure the tile shapes of this thread; see `release`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         zero = context.get_constant(types.intp, 0)
@@ -61,7 +60,7 @@ def configure(typing_context: Any, shapes: Any) -> Any:
 
 @intrinsic
 def release(typing_context: Any) -> Any:
-    """Clear the tiles of this thread, which otherwise are saved at each switch of threads."""
+    """Release the tiles of this thread, which are saved at each context switch otherwise."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _call(builder, "tilerelease")
@@ -73,7 +72,7 @@ def release(typing_context: Any) -> Any:
 def _move(tile: int, instruction: str) -> Any:
     @intrinsic
     def move(typing_context: Any, array: Any, offset: Any, stride: Any) -> Any:
-        """Move a tile from or to a C array, from element `offset` on, `stride` bytes a row."""
+        """Load or store a tile of a C array from element `offset` on, `stride` bytes a row."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             types_of = signature.args
@@ -106,7 +105,7 @@ def _zero(tile: int) -> Any:
 def _dot(total: int, rows: int, columns: int) -> Any:
     @intrinsic
     def dot(typing_context: Any, sums: Any = None) -> Any:
-        """Add a product of tiles to a tile of sums, such as will be stored in the array `sums`.
+        """Add a product of tiles to a tile of sums, of the dtype of the array `sums`.
 
         int32: tiles of int8. float32, or none given: tiles of bfloat16.
         """

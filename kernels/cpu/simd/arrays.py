@@ -1,8 +1,8 @@
 """Memory of arrays in kernels: alignment, pointers to elements, prefetching.
 
-A row of a tile is a cache line of 64 bytes. Where rows lie across two lines, loading a tile takes
-twice to four times as long, and products of tiles 1.3 times (measured on an Emerald Rapids); NumPy
-begins large arrays 16 bytes behind a line, Numba at any 32 bytes. Hence aligned arrays.
+A row of a tile is a cache line of 64 bytes. If rows cross lines, loading a tile takes two to four
+times as long, and products of tiles 1.3 times (measured on an Emerald Rapids); NumPy
+places large arrays 16 bytes after a line, Numba at any 32 bytes. Hence aligned arrays.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ LINE_BYTES = 64
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array as `np.empty` does, from a cache line on."""
+    """Return `np.empty(...)` aligned to a cache line."""
     num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % LINE_BYTES
@@ -29,7 +29,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 @inlined()
 def aligned_zeros(size: Any, dtype: Any) -> Any:
-    """Inside kernels: return a flat array as `np.zeros` does, from a cache line on."""
+    """Inside kernels: return a flat array of zeros, aligned to a cache line."""
     memory = np.zeros(size + LINE_BYTES, dtype)
     start = -memory.ctypes.data % LINE_BYTES // memory.itemsize
     return memory[start : start + size]
@@ -37,7 +37,7 @@ def aligned_zeros(size: Any, dtype: Any) -> Any:
 
 @inlined()
 def aligned_floats(size: Any) -> Any:
-    """Inside kernels: return a flat float32 array whose content is undefined, from a line on."""
+    """Inside kernels: return a flat uninitialized float32 array, aligned to a cache line."""
     memory = np.empty(size + LINE_BYTES, np.float32)
     start = -memory.ctypes.data % LINE_BYTES // memory.itemsize
     return memory[start : start + size]
@@ -48,11 +48,10 @@ CACHE_LINE_BYTES = 64
 
 @intrinsic
 def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any:
-    """Inside kernels: start loading the row `array[i, j, k]` of a 4-dimensional C array.
+    """Inside kernels: prefetch the row `array[i, j, k]` of a 4-dimensional C array.
 
-    Blocks lie scattered, so the hardware's own prefetcher, which stops at 4 KiB borders, finds
-    little. The address need not be valid. The loop over the lines is written in LLVM's language: as
-    a Numba loop it multiplied the time to compile.
+    Blocks are scattered, and hardware prefetchers stop at 4 KiB borders. The address need not be
+    valid. The loop over the lines is LLVM IR: a Numba loop multiplied the compile time.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -82,7 +81,7 @@ def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any
 
 @intrinsic
 def prefetch_at(typing_context: Any, address: Any, num_lines: Any) -> Any:
-    """Inside kernels: start loading cache lines from an address on, which need not be valid."""
+    """Inside kernels: prefetch cache lines from an address on, which need not be valid."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -98,11 +97,11 @@ def prefetch_at(typing_context: Any, address: Any, num_lines: Any) -> Any:
 
 
 def prefetch_lines(num_lines: int, level: int) -> Any:
-    """Return an intrinsic that starts loading `num_lines` cache lines into a level of the cache."""
+    """Return an intrinsic that prefetches `num_lines` cache lines to a cache level."""
 
     @intrinsic
     def prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
-        """Start loading a C array from flat place `offset` on, which need not lie inside."""
+        """Prefetch a C array from flat index `offset` on, which may be out of range."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             types_of = signature.args
@@ -127,7 +126,7 @@ INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 def element_pointer(
     context: Any, builder: Any, array_type: Any, array: Any, offset_type: Any, offset: Any
 ) -> Any:
-    """Return the address of element `offset` of a C array's memory, whatever its dimensions."""
+    """Return the address of element `offset` of a C array of any dimensions."""
     memory = make_array(array_type)(context, builder, array)
     index = context.cast(builder, offset, offset_type, types.intp)
     num_bytes = INT64(array_type.dtype.bitwidth // 8)

@@ -1,7 +1,7 @@
-"""Products of a few rows with sixteen or thirty-two columns, in registers from beginning to end.
+"""Products of a few rows with 16 or 32 columns, accumulated in registers.
 
-Each element of the result is one chain of sums over k in ascending order, whatever the number of
-rows and columns, so blocks may be cut in any way. Three kinds, told apart by the arrays:
+Each element of the result is one chain of sums over k in ascending order, for any number of rows
+and columns, so any blocking gives the same bits. Three kinds, by the dtypes of the arrays:
 
 - bfloat16 times words of two bfloat16: `vdpbf16ps` of AVX512-BF16, two terms at a time (Intel SDM
   vol. 2; denormal numbers count as zero). A step over k is a pair of A's elements;
@@ -38,7 +38,7 @@ _LANES = {
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
-    """The type that llvmlite has no name for."""
+    """LLVM's bfloat type, missing in llvmlite."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -133,7 +133,7 @@ def _splat(builder: Any, element: Any, lanes: Any) -> Any:
 
 
 def _as_operand(builder: Any, loaded: Any, kind: Any) -> Any:
-    """Return bfloat16 and int8 as float32; all else as it is."""
+    """Return bfloat16 and int8 as float32; other values unchanged."""
     if kind == types.int8:
         return builder.sitofp(builder.sext(loaded, WORDS), FLOATS)
     if kind != types.uint16:

@@ -1,12 +1,12 @@
-"""Lanes: sixteen float32 numbers as one value of a kernel; 2^x and maximum in vector code.
+"""Lanes: sixteen float32 numbers as one value of a kernel; vectorized 2^x and maximum.
 
-LLVM makes of it what the processor has: one register with AVX-512, two with AVX2, four with NEON.
-Lane i of a result depends on lane i of the operands alone, so a kernel that gives each row a lane
-treats every row alike, whatever its place.
+LLVM maps it to the processor's registers: one with AVX-512, two with AVX2, four with NEON.
+Lane i of a result depends on lane i of the operands alone, so a kernel with one row a lane
+treats all rows alike.
 
 `exp2` is the same polynomial for a scalar, vectorized in loops unlike the library's exp; `largest`
-compares floats as integers, since LLVM makes vector code of a maximum of floats only under the
-promise that there are no NaN.
+compares floats as integers, since LLVM vectorizes a maximum of floats only under the
+assumption that there is no NaN.
 """
 
 import operator
@@ -45,7 +45,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _call(builder: Any, name: str, arguments: Any) -> Any:
-    """Call LLVM's own function of that name for sixteen floats."""
+    """Call the LLVM intrinsic of that name for sixteen floats."""
     function_type = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
     full_name = f"llvm.{name}.v{NUM_LANES}f32"
     function = cgutils.get_or_insert_function(builder.module, function_type, full_name)
@@ -54,7 +54,7 @@ def _call(builder: Any, name: str, arguments: Any) -> Any:
 
 @intrinsic
 def load(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Read sixteen numbers of a float32 C array from flat place `offset` on."""
+    """Load sixteen numbers of a float32 C array from flat index `offset` on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
@@ -68,7 +68,7 @@ def load(typing_context: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def store(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Write sixteen numbers to a float32 C array from flat place `offset` on."""
+    """Store sixteen numbers to a float32 C array from flat index `offset` on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
@@ -105,7 +105,7 @@ def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def sum_of_lanes(typing_context: Any, a: Any) -> Any:
-    """Return the sum of all lanes, halves being added to halves: one order on every processor."""
+    """Return the sum of all lanes, adding halves to halves: one order on every processor."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         total = arguments[0]
@@ -204,7 +204,7 @@ def where_less(typing_context: Any, a: Any, b: Any, this: Any, other: Any) -> An
 
 @intrinsic
 def any_less(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return whether a < b in any lane."""
+    """Return True if a < b in any lane."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         less = builder.fcmp_ordered("<", *arguments)
@@ -230,7 +230,7 @@ def _power_of_two(typing_context: Any, shifted: Any) -> Any:
 def exp2_lanes(x: Any) -> Any:
     """Return 2^x in each lane for x up to 127; relative error 2e-7, 0 from -127 down, NaN for NaN.
 
-    As `exp2`, but that x is rounded to a whole number by adding a large one.
+    As `exp2`, but x is rounded to an integer by adding a large number.
     """
     x = larger(splat(LOW), x)
     shifted = x + splat(_TO_INTEGER)
@@ -246,9 +246,9 @@ def exp2_lanes(x: Any) -> Any:
 
 @inlined(fastmath=EXACT)
 def exp2_lanes_for_bfloat16(x: Any) -> Any:
-    """As `exp2_lanes` with a relative error of 3e-6: far below that of rounding to bfloat16.
+    """Return `exp2_lanes` with a relative error of 3e-6: far below that of rounding to bfloat16.
 
-    A polynomial of two terms less: minimax fit of 2^f over |f| <= 1/2, 2^0 being exact.
+    A polynomial with two terms fewer: minimax fit of 2^f over |f| <= 1/2, 2^0 being exact.
     """
     x = larger(splat(LOW), x)
     shifted = x + splat(_TO_INTEGER)
@@ -338,10 +338,10 @@ _DIGITS = np.int32(0x7FFFFFFF)
 
 @inlined()
 def largest(values: Any) -> Any:
-    """Return the largest of float32 values, of which there is at least one; for NaN see below.
+    """Return the largest of at least one float32 value; for NaN see below.
 
-    Compared as integers in the same order (negative floats with their digits flipped): LLVM makes
-    vector code of an integer maximum, of a float one only under the promise that there are no NaN.
+    Compared as integers in the same order (negative floats with flipped digits): LLVM
+    vectorizes an integer maximum, but a float maximum only under the assumption of no NaN.
     A positive NaN counts as larger, a negative one as smaller than every number.
     """
     peak = np.int32(-0x80000000)

@@ -1,6 +1,6 @@
 """Moves of 32-bit words, sixteen at a time: transposing, and pairs of bfloat16 in one word.
 
-The matrix instructions for bfloat16 take two neighbouring terms of a sum as one word, the first in
+The matrix instructions for bfloat16 take two neighboring terms of a sum as one word, the first in
 its lower half.
 """
 
@@ -80,7 +80,7 @@ def store_halves(typing_context: Any, array: Any, offset: Any, value: Any) -> An
 
 @intrinsic
 def store_codes(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Round Lanes from -128 to 127 to integers, halves to even, and write them to an int8 array."""
+    """Round Lanes from -128 to 127 to integers, ties to even, and write them to an int8 array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
@@ -97,7 +97,7 @@ def store_codes(typing_context: Any, array: Any, offset: Any, value: Any) -> Any
 
 @intrinsic
 def load_halves(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Read sixteen bfloat16 of a uint16 C array, from flat place `offset` on, as Lanes."""
+    """Read sixteen bfloat16 of a uint16 C array, from flat index `offset` on, as Lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
@@ -112,7 +112,7 @@ def load_halves(typing_context: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def load_int8(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Read sixteen numbers of an int8 C array, from flat place `offset` on, as Lanes."""
+    """Read sixteen numbers of an int8 C array, from flat index `offset` on, as Lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = builder.sext(_load_bytes(context, builder, signature, arguments), WORDS)
@@ -123,7 +123,7 @@ def load_int8(typing_context: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def load_int32(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Read sixteen numbers of an int32 C array, from flat place `offset` on, as Lanes."""
+    """Read sixteen numbers of an int32 C array, from flat index `offset` on, as Lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         types_of = signature.args
@@ -138,9 +138,9 @@ def load_int32(typing_context: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def load_float8(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Read sixteen float8_e4m3fn of a uint8 C array, from flat place `offset` on, as Lanes.
+    """Read sixteen float8_e4m3fn of a uint8 C array, from flat index `offset` on, as Lanes.
 
-    Exponent and fraction are moved to where float32 has its own, whose exponent counts from 127
+    Exponent and fraction are shifted to their positions in float32, whose exponent bias is 127
     instead of 7: hence the factor 2^120.
     """
 
@@ -220,7 +220,7 @@ def transpose_words(
     target_offset: Any,
     target_stride: Any,
 ) -> Any:
-    """Copy 16 x 16 elements of a 32-bit array to another, rows becoming columns.
+    """Transpose 16 x 16 elements of a 32-bit array to another array.
 
     Row i of the source begins at `offset + i * stride`, column i of it goes to `target_offset + i *
     target_stride`.
@@ -251,7 +251,7 @@ def transpose_pairs(
     target_offset: Any,
     target_stride: Any,
 ) -> Any:
-    """Copy 32 rows of 16 bfloat16 to 16 rows of 32, rows becoming columns; as `transpose_words`.
+    """Transpose 32 rows of 16 bfloat16 to 16 rows of 32; as `transpose_words`.
 
     source, target: uint16 arrays, offsets and strides in their elements. The first 16 rows begin at
     `offset`, the others at `other_offset`.
@@ -289,7 +289,7 @@ def _row_pointers(
     arguments: Any,
     row_type: Any = WORDS,
 ) -> list[Any]:
-    """Return the addresses of rows: arguments are an array, an offset into it and a stride."""
+    """Return the addresses of rows; arguments: array, offset, stride."""
     array_type, offset_type, stride_type = types_of
     array, offset, stride = arguments
     start = context.cast(builder, offset, offset_type, types.intp)
