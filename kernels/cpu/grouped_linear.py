@@ -410,8 +410,8 @@ def _many_blocks(panel: Any, start: Any, stride: Any, inputs: Any, first: Any, l
     """Return the sums of blocks with a panel.
 
     A chunk of the panel is copied, so that it stays in L1 for all blocks: rows of a weight are
-    often a multiple of 4 KiB apart and map to the same cache set. An interrupted chain continues from its
-    sum. An odd last block is computed twice.
+    often a multiple of 4 KiB apart and map to the same cache set. An interrupted chain continues
+    from its sum. An odd last block is computed twice.
     """
     num_steps, num_pairs = stride // STEP, (last - first + 1) // 2
     size = inputs.shape[1] * ROWS

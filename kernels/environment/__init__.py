@@ -1,4 +1,4 @@
-"""The process around the kernels: threads, control groups, where compiled code is kept.
+"""Process environment of the kernels: threads, control groups, folders of compiled code.
 
 No kernel, and outside the digests that key compiled code and stored prefixes.
 """

@@ -1,7 +1,7 @@
-"""Control groups of this process, the limits that Linux sets on its CPU time and memory.
+"""Control groups of this process: Linux limits of its CPU time and memory.
 
-A limit may be set at any height: the container's own group, the pod around it, the slice around
-that. All of them hold at once, so a reader of a limit asks every group and keeps the tightest.
+A limit may be set at any level: the container's group, its pod, the slice above. All of them hold
+at once, so the effective limit is the tightest of all groups.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The folder of one group. Names and formats of the files in it depend on the version."""
+    """Folder of one group. Names and formats of its files depend on the version."""
 
     folder: Path
     version: int  # 1, or 2 for the unified hierarchy
 
     def read(self, name: str) -> str | None:
-        """Return what is in the file `name`, `None` if it cannot be read."""
+        """Return the contents of the file `name`, `None` if it cannot be read."""
         try:
             return (self.folder / name).read_text()
         except (OSError, UnicodeDecodeError):

@@ -8,9 +8,9 @@ SOURCES = Path(__file__).parents[1]
 
 
 def keep_code_private() -> None:
-    """Name folders of our own to Triton and, where its code cannot stay beside the source, Numba.
+    """Set private cache folders for Triton and, if the source folder is not writable, Numba.
 
-    Nothing is ever kept in a model's folder or in the current one. What the user has set stays.
+    Nothing is stored in a model's folder or in the current one. Variables set by the user stay.
     """
     names = {"TRITON_CACHE_DIR": "triton"}
     if not os.access(SOURCES, os.W_OK):  # else beside the source, which is as good as the source
@@ -22,9 +22,9 @@ def keep_code_private() -> None:
 
 
 def private_folder(name: str) -> Path | None:
-    """Return the folder `name` in the user's cache, made with mode 0700 if it is not there.
+    """Return the folder `name` in the user's cache, created with mode 0700 if missing.
 
-    None if it cannot be made, or if anybody else owns it or may write to it.
+    None if it cannot be created, or if another user owns it or may write to it.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()

@@ -38,7 +38,7 @@ from pagedrun.kernels.environment.code_folder import keep_code_private
 
 
 def cpu_quota() -> int:
-    """Return how many threads may compute at once, at least 1.
+    """Return the number of threads that may compute at once, at least 1.
 
     `OMP_NUM_THREADS` decides where the user has set it; otherwise the smallest of the CPUs this
     process may run on and the quota of its container (cgroup v2 or v1), rounded up.
@@ -50,9 +50,9 @@ def cpu_quota() -> int:
 
 
 def prepare_environment() -> None:
-    """Set the variables that torch, numba and triton read once. Call it before any is imported.
+    """Set the environment variables of torch, numba and triton, before any is imported.
 
-    What the user has set stays as it is. Warns where torch is there already: its threads spin.
+    Variables set by the user stay. Warns if torch is imported already: its threads spin.
     """
     if "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         warnings.warn(
@@ -71,7 +71,7 @@ def prepare_environment() -> None:
 
 
 def configure() -> None:
-    """Give torch and numba their share of threads, as far as they are imported already."""
+    """Set the number of threads of torch and numba, if they are imported."""
     threads = cpu_quota()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
@@ -82,7 +82,7 @@ def configure() -> None:
 
 
 def _forbid_nesting() -> None:
-    """Keep parallel regions of OpenMP from starting threads inside one another.
+    """Disable nested parallel regions of OpenMP.
 
     Numba, when it starts its threads, allows it for the whole process, in the library that torch
     uses as well. A torch op that multiplies matrices in parallel then starts threads anew for each
@@ -101,7 +101,7 @@ def _num_cpus() -> int:
 
 
 def _threading_layer() -> str:
-    """Return "omp" if the OpenMP library that numba links to is there, else numba's own pool."""
+    """Return "omp" if numba's OpenMP library is available, else "workqueue"."""
     try:
         CDLL("libgomp.so.1.0.0" if sys.platform == "linux" else "libomp.dylib")
     except OSError:

@@ -1,4 +1,4 @@
-"""Properties of a GPU that tile sizes depend on."""
+"""Properties of a GPU that select tile sizes."""
 
 import functools
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ MatrixUnit = Literal["mma", "wgmma", "tcgen05", "mfma"]
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A GPU as Triton and the launch tables see it.
+    """Properties of a GPU for Triton and the launch tables.
 
     backend: "cuda" or "hip". arch: the compute capability times ten (80, 90, 100), or the name of
     an AMD chip ("gfx942"). num_processors: streaming multiprocessors or compute units.
-    shared_memory: the bytes of it that one program may take.
+    shared_memory: bytes available to one program.
     """
 
     backend: str
@@ -26,7 +26,7 @@ class Chip:
 
     @property
     def matrix_unit(self) -> MatrixUnit:
-        """Which instructions multiply matrices; with them come the layouts of tiles."""
+        """Kind of matrix instructions, which decides the layouts of tiles."""
         if self.backend == "hip":
             return "mfma"
         if 90 <= int(self.arch) < 100:
@@ -35,17 +35,17 @@ class Chip:
 
     @property
     def has_float8(self) -> bool:
-        """Whether kernels can load numbers of that type."""
+        """True if kernels can load float8_e4m3fn."""
         return self.backend == "hip" or int(self.arch) >= 89
 
 
-# Where there is no GPU, under the interpreter: an H100's tables are the ones that tests run.
+# Without a GPU, under the interpreter: tests use the tables of an H100.
 _INTERPRETED = Chip("cuda", 90, 132, 227 << 10)
 
 
 @functools.cache
 def chip_of(device: torch.device) -> Chip:
-    """Return the chip behind a device; for the CPU, i.e. the interpreter, an sm_90 with 132."""
+    """Return the chip of a device; for the CPU (interpreter), an sm_90 with 132 processors."""
     if device.type == "cpu":
         return _INTERPRETED
     properties = torch.cuda.get_device_properties(device)

@@ -12,7 +12,7 @@ _ROUTE_WARPS = 1  # a row is a few hundred logits at most
 
 
 def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None) -> Routing:
-    """Choose each token's experts; see the reference."""
+    """Choose the experts of each token; see the reference."""
     num_tokens, num_experts = logits.shape
     num_chosen = choice.num_chosen
     experts = torch.empty(num_tokens, num_chosen, dtype=torch.int64, device=logits.device)
@@ -64,7 +64,7 @@ def _route(
     GROUPS: tl.constexpr,
     NUM_CHOSEN_GROUPS: tl.constexpr,
 ):
-    """One program: one token."""
+    """Route one token."""
     token = tl.program_id(0).to(tl.int64)
     numbers, ranks = tl.arange(0, EXPERTS), tl.arange(0, RANKS)
     inside = numbers < num_experts
@@ -121,7 +121,7 @@ def _in_chosen_groups(
     GROUPS: tl.constexpr,
     NUM_CHOSEN: tl.constexpr,
 ):
-    """Return of which experts the group is among those whose best two add up to most."""
+    """Return a mask of the experts in the groups with the largest sums of their best two."""
     groups = tl.arange(0, GROUPS)
     sums = tl.full((GROUPS,), -float("inf"), tl.float32)
     for group in range(NUM_GROUPS):
@@ -152,7 +152,7 @@ def combine_experts(
     shared: Tensor | None = None,
     shared_gate: Tensor | None = None,
 ) -> Tensor:
-    """Return each token's weighted sum; see the reference."""
+    """Return the weighted sum of each token; see the reference."""
     (num_tokens, num_chosen), size = rows.shape, outputs.shape[1]
     out = torch.empty(num_tokens, size, dtype=outputs.dtype, device=outputs.device)
     if num_tokens:
@@ -184,7 +184,7 @@ def _combine(
     NUM_CHOSEN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program: some columns of one token."""
+    """Compute some columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = columns < size

@@ -15,7 +15,7 @@ from pagedrun.kernels.gpu.matrix_product import multiply
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """What one program computes, and the warps and buffers it has."""
+    """Tile of one program, with its warps and pipeline stages."""
 
     rows: int
     columns: int
@@ -25,10 +25,10 @@ class ExpertTile:
 
 
 def tile_of(dtype: torch.dtype, device_chip: chip.Chip) -> ExpertTile:
-    """Return the tile of a chip: the same whatever the number of rows.
+    """Return the tile of a chip, independent of the number of rows.
 
-    Few rows have the same expert, so reading weights decides: 64 rows are what whole warp groups
-    take, and cost a generated token nothing.
+    An expert has few rows, so reading weights dominates: 64 rows, the height of a warp group, cost
+    a generated token nothing.
     """
     if dtype is torch.float32:
         return ExpertTile(32, 64, 32, num_warps=4, num_stages=2)
@@ -42,7 +42,7 @@ class PackedGroupedLinear:
     """`y = x @ weight[e].T + bias[e]`; see the reference.
 
     The weights are stacked, [num_experts, out_features, in_features]. Every product has one fixed
-    tile and one order of summation, so that a row has the same bytes whoever else has its expert.
+    tile and one order of summation, so that a row's bytes do not depend on other rows.
     """
 
     row_invariant = True
@@ -102,7 +102,7 @@ def _grouped_linear(
     EVEN_DEPTH: tl.constexpr,
     EXPERTS: tl.constexpr,
 ):
-    """One tile: all of the depth in ascending order, in one accumulator."""
+    """Compute one tile: the whole depth in ascending order, in one accumulator."""
     row_tile, columns = tile_of_program(out_features, COLUMNS)
     expert, first, end = rows_of_tile(starts, num_experts, row_tile, ROWS, EXPERTS)
     if first >= end:
@@ -129,8 +129,10 @@ def _grouped_linear(
 
 
 def most_tiles(num_rows: int, num_experts: int, tile_rows: int) -> int:
-    """Return how many tiles of rows there can be: each expert may end with one that is not full,
-    and who has rows, the device knows alone."""
+    """Return the largest number of tiles of rows: each expert may have a partial one.
+
+    The numbers of rows are known on the device only.
+    """
     return num_rows // tile_rows + min(num_experts, num_rows)
 
 
@@ -145,10 +147,10 @@ def tile_of_program(out_features, COLUMNS: tl.constexpr) -> Any:
 
 @triton.jit
 def sources_of(tokens, first, end, ROWS: tl.constexpr) -> Any:
-    """Return the rows of a tile that begins at `first`, and whose inputs they take, [ROWS] each.
+    """Return the rows of a tile from `first` on, and the rows of their inputs, [ROWS] each.
 
-    Past the end the last row is read again, rather than under a mask; it is not to be stored.
-    tokens: whose input each row takes, None where it is its own.
+    Past the end the last row is read again instead of masking; it is not stored. tokens: the row
+    of each input, None for the same row.
     """
     rows = first + tl.arange(0, ROWS)
     sources = tl.minimum(rows, end - 1)
@@ -161,9 +163,9 @@ def sources_of(tokens, first, end, ROWS: tl.constexpr) -> Any:
 def rows_of_tile(starts, num_experts, row_tile, ROWS: tl.constexpr, EXPERTS: tl.constexpr) -> Any:
     """Return a tile's expert, its first row, and the end of the expert's rows.
 
-    Tiles of ROWS rows are counted through the experts, each of which may end with one that is not
-    full; which expert a tile has is found by adding up. One behind the last tile begins at its end,
-    or behind it. starts: see `ExpertRows`. EXPERTS: num_experts, or the next power of two.
+    Tiles of ROWS rows are numbered through the experts, each of which may end with a partial one;
+    the expert of a tile follows from a cumulative sum. A tile after the last begins at or after the
+    end of the rows. starts: see `ExpertRows`. EXPERTS: num_experts, or the next power of two.
     """
     numbers = tl.arange(0, EXPERTS)
     inside = numbers < num_experts

@@ -37,7 +37,7 @@ def rotary_store(
     layer: KVLayer,
     norms: HeadNorms | None,
 ) -> Tensor:
-    """Normalise and rotate queries and keys, write keys and values; see the reference.
+    """Normalize and rotate queries and keys, write keys and values; see the reference.
 
     A program takes some query heads of a token, or some key heads and their value heads, so every
     element of `qkv` is read once.
@@ -139,9 +139,9 @@ def _rotary_store(
                 pieces[0], pieces[1], pieces[2], rotation, k_norm, eps, HEAD_DIM, HALF, AFTER
             )
             inside = heads < NUM_KV_HEADS
-            _keep(key_cache, key_scales, place, first, second, rest, inside, HEAD_DIM, HALF)
+            _write_cache(key_cache, key_scales, place, first, second, rest, inside, HEAD_DIM, HALF)
             pieces = _load(values, heads, NUM_KV_HEADS, HEAD_DIM, HALF, TILE_HALF, TILE_REST)
-            _keep(
+            _write_cache(
                 value_cache,
                 value_scales,
                 place,
@@ -164,7 +164,7 @@ def _load(
     TILE_HALF: tl.constexpr,
     TILE_REST: tl.constexpr,
 ) -> Any:
-    """Return heads in three pieces: the two that the rotation pairs, and what passes through.
+    """Return heads in three pieces: the two halves of the rotation, and the unrotated rest.
 
     Elements beyond a piece, or of heads beyond the last, are zeros.
     """
@@ -188,7 +188,7 @@ def _rotate(
     HALF: tl.constexpr,
     AFTER: tl.constexpr,
 ) -> Any:
-    """Return the pieces of heads in float32, rotated; normalised before, or AFTER, by a `norm`."""
+    """Return the rotated pieces of heads in float32, normalized before (or AFTER) by a `norm`."""
     i = tl.arange(0, first.shape[1])
     first, second, rest = first.to(tl.float32), second.to(tl.float32), rest.to(tl.float32)
     if norm is not None:
@@ -196,17 +196,17 @@ def _rotate(
         factor = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
         first, second, rest = first * factor, second * factor, rest * factor
         if not AFTER:
-            first, second, rest = _weigh(first, second, rest, norm, HEAD_DIM, HALF)
+            first, second, rest = _normalize(first, second, rest, norm, HEAD_DIM, HALF)
     cos = tl.load(rotation + i, mask=i < HALF, other=0.0)[None, :]
     sin = tl.load(rotation + HALF + i, mask=i < HALF, other=0.0)[None, :]
     first, second = first * cos - second * sin, second * cos + first * sin
     if AFTER:
-        first, second, rest = _weigh(first, second, rest, norm, HEAD_DIM, HALF)
+        first, second, rest = _normalize(first, second, rest, norm, HEAD_DIM, HALF)
     return first, second, rest
 
 
 @triton.jit
-def _weigh(first, second, rest, norm, HEAD_DIM: tl.constexpr, HALF: tl.constexpr) -> Any:
+def _normalize(first, second, rest, norm, HEAD_DIM: tl.constexpr, HALF: tl.constexpr) -> Any:
     """Return the pieces of heads times the weights of a norm."""
     i, j = tl.arange(0, first.shape[1]), tl.arange(0, rest.shape[1])
     weight = tl.load(norm + i, mask=i < HALF, other=0.0).to(tl.float32)
@@ -219,10 +219,10 @@ def _weigh(first, second, rest, norm, HEAD_DIM: tl.constexpr, HALF: tl.constexpr
 
 
 @triton.jit
-def _keep(
+def _write_cache(
     cache, scales, place, first, second, rest, inside, HEAD_DIM: tl.constexpr, HALF: tl.constexpr
 ):
-    """Write heads to their places in a cache, quantised if it has scales."""
+    """Write heads to a cache, quantized if it has scales."""
     out = cache + place * HEAD_DIM
     if scales is not None:
         code_type: tl.constexpr = cache.dtype.element_ty
@@ -252,7 +252,7 @@ _ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: float32 has no fractions there
 
 
 def code_bits(cache: Tensor) -> Tensor:
-    """Return a KV memory as kernels write it: float8_e4m3fn as its bits, the rest as it is."""
+    """Return a KV cache as stored by kernels: float8_e4m3fn as its bits."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
@@ -286,7 +286,7 @@ def encode(x, scale, code_type: tl.constexpr) -> Any:
 
 @triton.jit
 def _e4m3_of(x) -> Any:
-    """Return the bits of the float8_e4m3fn nearest to a float32, |x| below 464; halves to even."""
+    """Return the bits of the float8_e4m3fn nearest to a float32, |x| below 464; ties to even."""
     # Adding 1.5 * 2^(e + 20), for x from 2^e up, leaves three bits behind the first one of x. Below
     # 2^-6 numbers of this format are evenly spaced.
     bits = x.to(tl.int32, bitcast=True)
@@ -304,9 +304,9 @@ _COPY_WARPS = 4
 
 
 def copy_blocks(kv_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` over blocks `dst_ids` in every layer; see the reference.
+    """Copy blocks `src_ids` to `dst_ids` in every layer; see the reference.
 
-    One launch whatever the number of layers and ids.
+    One launch for any number of layers and ids.
     """
     launch_copies(kv_cache, kv_cache, src_ids, dst_ids, kv_cache.device, None)
 
@@ -319,12 +319,12 @@ def launch_copies(
     device: torch.device,
     max_programs: int | None,
 ) -> None:
-    """Copy blocks of one KV memory over blocks of another, at most `max_programs` at a time.
+    """Copy blocks of one KV cache to blocks of another, with at most `max_programs` programs.
 
     source, target: [num_layers, planes, num_blocks, ...], as of keys and values, contiguous and
     within reach of the device: on it, or in pinned host memory. src_ids, dst_ids: [num_copies]
-    int64; they are sent to the device if they are elsewhere. What is copied are bytes, whatever
-    they mean: not every chip knows float8.
+    int64; they are sent to the device if they are elsewhere. Bytes are copied, since not
+    every chip supports float8.
     """
     assert source.is_contiguous(), "a copy would cost too much"
     assert target.is_contiguous(), "written in place"
@@ -365,7 +365,7 @@ def _copy_blocks(
     block_bytes,
     TILE: tl.constexpr,
 ):
-    """Copy chunk after chunk; neighbouring programs take neighbouring chunks of one plane."""
+    """Copy chunks; neighboring programs copy neighboring chunks of one plane."""
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         chunk = task % num_chunks
         index = task // num_chunks % num_ids
@@ -384,7 +384,7 @@ _SWAP_PROGRAMS = 64
 
 
 def swap_blocks(src_cache: Tensor, dst_cache: Tensor, src_ids: Tensor, dst_ids: Tensor) -> None:
-    """Copy blocks `src_ids` of one KV memory over `dst_ids` of another; see the reference.
+    """Copy blocks `src_ids` of one KV cache to `dst_ids` of another; see the reference.
 
     Returns before the copies are made; they are ordered by the current stream. A memory that is
     not on the device must be pinned.

@@ -21,10 +21,10 @@ _GROUP = 8  # row tiles that walk the weight together, so that it is read from L
 
 @dataclass(frozen=True, slots=True)
 class MatmulTile:
-    """How a product is cut: what one program computes, and the warps and buffers it has.
+    """Tile of one program, with its warps and pipeline stages.
 
-    is_persistent: there are as many programs as processors, and each goes on to its next tile,
-    whose first loads are on their way while the one before is finished.
+    is_persistent: as many programs as processors, each with several tiles; the first loads of a
+    tile overlap the end of the one before.
     """
 
     rows: int
@@ -36,9 +36,9 @@ class MatmulTile:
 
 
 def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
-    """Return the tile of a weight [out_features, ...]: the same whatever the number of rows.
+    """Return the tile of a weight [out_features, ...], independent of the number of rows.
 
-    Few columns get narrow tiles, so that even one row of tiles keeps most processors busy.
+    Few columns have narrow tiles, so that one row of tiles occupies most processors.
     """
     if dtype is torch.float32:
         return MatmulTile(32, 64, 32, num_warps=4, num_stages=2)
@@ -54,9 +54,9 @@ def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> Ma
 class PackedLinear:
     """`y = x @ weight.T + bias`; see the reference.
 
-    The vendor's library chooses its kernel, and with it the order of summation, by the number of
-    rows. `row_invariant` takes a product with one fixed tile and one order instead, so that a row
-    has the same bytes in every batch.
+    The vendor's library selects its kernel, and with it the order of summation, by the number of
+    rows. `row_invariant` selects a product with one fixed tile and order instead, so that a row has
+    the same bytes in every batch.
     """
 
     is_packed = False
@@ -124,7 +124,7 @@ def _linear(
     GROUP: tl.constexpr,
     PERSISTENT: tl.constexpr,
 ):
-    """Tiles of the product: one, or with PERSISTENT each n-th, n being the number of programs."""
+    """Compute tiles of the product: one, or with PERSISTENT each n-th of n programs."""
     num_row_tiles, num_column_tiles = tl.cdiv(num_rows, ROWS), tl.cdiv(out_features, COLUMNS)
     if PERSISTENT:
         end = num_row_tiles * num_column_tiles
@@ -161,7 +161,7 @@ def _multiply_tile(
     EVEN_DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of the product: all of the depth in ascending order, in one accumulator."""
+    """Compute one tile of the product: the whole depth in ascending order, in one accumulator."""
     first_row_tile = tile // (GROUP * num_column_tiles) * GROUP
     group_rows = tl.minimum(num_row_tiles - first_row_tile, GROUP)
     within = tile % (GROUP * num_column_tiles)
@@ -193,7 +193,7 @@ _INT8_MULTIPLE = 8
 
 
 class Int8Linear:
-    """`y = x @ (codes * scales).T + bias`, the rows of x quantised; see the reference.
+    """`y = x @ (codes * scales).T + bias`, with quantized rows of x; see the reference.
 
     Integer sums are exact, so the vendor's choice of a kernel changes no byte.
     """

@@ -17,7 +17,7 @@ _CAP_WARPS = 8
 
 
 def cap_logits(logits: Tensor, cap: float) -> None:
-    """Bend logits into -cap .. cap, in place; see the reference."""
+    """Apply a tanh soft cap to logits, in place; see the reference."""
     assert logits.is_contiguous(), "updated in place"
     num_rows, size = logits.shape
     if num_rows:
@@ -43,7 +43,7 @@ _LOGPROBS_WARPS = 8
 
 
 def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
-    """Return how likely tokens are; see the reference."""
+    """Return log-probabilities and ranks of tokens; see the reference."""
     assert logits.stride(1) == 1, "rows are read in one piece"
     num_tokens = len(ids)
 

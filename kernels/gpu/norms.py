@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
-    """Normalise each row of `x`, float32 inside, rounded once; see the reference."""
+    """Normalize each row of `x`, float32 inside, rounded once; see the reference."""
     assert x.stride(1) == 1, "rows are read in one piece"
     num_tokens, hidden_size = x.shape
     out = torch.empty(x.shape, dtype=dtype or weight.dtype, device=x.device)
@@ -55,14 +55,14 @@ def _rms_norm(x, weight, out, x_stride, row_size, eps, TILE: tl.constexpr):
 
 @triton.jit
 def normalize(values, weight, columns, inside, row_size, eps):
-    """Return one row, float32 with zeros outside, normalised and times the weight."""
+    """Return one row, float32 with zeros outside, normalized and times the weight."""
     factor = tl.rsqrt(tl.sum(values * values, axis=0) / row_size + eps)
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     return values * factor * scale
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Add `x` to the float32 `residual` in place and normalise the sum; see the reference."""
+    """Add `x` to the float32 `residual` in place and normalize the sum; see the reference."""
     assert residual.is_contiguous(), "the residual is updated in place"
     assert residual.dtype is torch.float32, "the residual stream is never rounded"
     assert x.stride(1) == 1, "rows are read in one piece"
@@ -102,7 +102,7 @@ _NUM_WARPS = 4
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return each head of x, normalised, weighted and gated; see the reference."""
+    """Normalize, weight and gate each head of x; see the reference."""
     assert x.stride(1) == gate.stride(1) == 1, "rows are read in one piece"
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     size = len(weight)
@@ -142,7 +142,7 @@ def _gated_rms_norm(
     TILE_HEADS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program: some heads of one token."""
+    """Compute some heads of one token."""
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * TILE_HEADS + tl.arange(0, TILE_HEADS)
     columns = tl.arange(0, TILE)

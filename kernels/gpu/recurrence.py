@@ -1,9 +1,9 @@
 """Recurrent layers: depthwise causal convolution and the gated delta rule.
 
-The convolution takes two launches: every token by itself first, which reads the states as they
-were, then the states. The columns of a head's matrix in the delta rule do not meet: one program has
-some of them in registers and takes the tokens of a chunk in their order, so that a cut between two
-tokens changes no bit.
+The convolution has two launches: first every token by itself, reading the old states, then the
+states. The columns of a head's matrix in the delta rule are independent: one program has some of
+them in registers and processes the tokens of a chunk in order, so that splitting a chunk changes no
+bit.
 """
 
 import torch
@@ -26,7 +26,7 @@ def causal_conv(
     inputs: StateInputs,
     activate: bool,
 ) -> Tensor:
-    """Return the sum of each channel's last inputs, weighted; see the reference."""
+    """Return the weighted sum of each channel's last inputs; see the reference."""
     assert x.stride(1) == 1, "rows are read in one piece"
     assert state.is_contiguous(), "written in place"
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -68,7 +68,7 @@ def causal_conv(
 
 @triton.jit
 def _input(x, state, tokens, start, place, read, columns, x_stride, num_channels, BEFORE):
-    """Return a token's inputs, by its place in a chunk; before that they come from the state."""
+    """Return the inputs of a token of a chunk; inputs before the chunk are read from the state."""
     inside = columns < num_channels
     if place >= 0:
         token = tl.load(tokens + start + place).to(tl.int64)
@@ -98,7 +98,7 @@ def _causal_conv(
     ACTIVATE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program: some channels of one token."""
+    """Compute some channels of one token."""
     number = tl.program_id(0)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = columns < num_channels
@@ -139,7 +139,7 @@ def _keep_last(
     BEFORE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program: some channels of one chunk's state, which may be written where it is read."""
+    """Update some channels of one chunk's state, possibly in place."""
     chunk = tl.program_id(0)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     write = tl.load(write_slots + chunk)
@@ -170,7 +170,7 @@ def gated_delta_rule(
     state: Tensor,
     inputs: StateInputs,
 ) -> Tensor:
-    """Return what each token's query reads from the state behind it; see the reference."""
+    """Return the read-out of each token's query from the state after it; see the reference."""
     assert qkv.stride(1) == gates.stride(1) == 1, "rows are read in one piece"
     assert state.is_contiguous(), "written in place"
     _, num_heads, key_dim, value_dim = state.shape
@@ -230,7 +230,7 @@ def _gated_delta_rule(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """One program: some columns of one head's matrix, through one chunk."""
+    """Compute some columns of one head's matrix, through one chunk."""
     chunk, head, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows, columns = tl.arange(0, ROWS), piece * COLUMNS + tl.arange(0, COLUMNS)
     of_key, of_value = rows < KEY_DIM, columns < VALUE_DIM
@@ -274,6 +274,6 @@ def _gated_delta_rule(
 
 @triton.jit
 def _log_of_one_more(x):
-    """Return log(1 + x) with all digits: those that the sum loses are lost on both sides."""
+    """Return log(1 + x) to full precision: the rounding error of the sum cancels."""
     sum_ = 1.0 + x
     return tl.where(sum_ == 1.0, x, tl.log(sum_) * (x / (sum_ - 1.0)))

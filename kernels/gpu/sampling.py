@@ -1,7 +1,7 @@
-"""Sampling of the next token; the choice rule is in reference/sampling.py.
+"""Sampling of the next token; the sampling rule is in reference/sampling.py.
 
-The vocabulary is cut into chunks, and four launches see to all rows, whatever they ask for; where
-no row filters, the first and the last of them:
+The vocabulary is split into chunks. There are four launches for all rows; without filters, only the
+first and the last:
 
 1. `_scan`, one program for each chunk of each row: its largest value, and for rows that draw
    without filters its best score, with noise in float32.
@@ -49,7 +49,7 @@ def sample(
     *,
     filtered: bool = True,
 ) -> Tensor:
-    """Choose one token for each row of logits; see the reference."""
+    """Sample one token for each row of logits; see the reference."""
     assert logits.stride(1) == 1, "rows are read in one piece"
     num_rows, vocab_size = logits.shape
     num_chunks = triton.cdiv(vocab_size, _CHUNK)
@@ -266,7 +266,7 @@ def find_thresholds(
     TILE: tl.constexpr,
     GREEDY_BELOW: tl.constexpr,
 ):
-    """Write the smallest z that stays of each row to `lows`.
+    """Write the threshold of each row, the smallest z that passes its filters, to `lows`.
 
     peaks: [num_rows, num_chunks], the largest z of each chunk, NaN if it holds one.
     lists: [num_rows, CAPACITY] float32, overwritten.
@@ -294,7 +294,7 @@ def find_thresholds(
 def _filter(
     logits, short_list, vocab_size, temperature, top_k, top_p, peak, low, TILE: tl.constexpr
 ):
-    """Return the smallest z that stays, by steps 3b and 3c of the choice rule."""
+    """Return the smallest z that passes top-k and top-p, by steps 3b and 3c of the rule."""
     near = tl.maximum(low, peak - REACH)
     num_near = tl.zeros((), tl.int32)
     mass_near, mass = tl.zeros((), tl.float64), tl.zeros((), tl.float64)
@@ -357,7 +357,7 @@ def _bisect(
 
 @triton.jit
 def _key(z):
-    """Return an int32; the order of floats is that of their int32."""
+    """Return the int32 key of a float32: keys have the order of the floats."""
     bits = z.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -381,7 +381,7 @@ def _weigh(values, size, temperature, peak, key, WEIGHTED: tl.constexpr, TILE: t
 def random_words(seed, position, row, sample, first, TILE: tl.constexpr):
     """Return the words of tokens first .. first + TILE - 1 as [TILE] uint32; first: multiple of 4.
 
-    Philox4x32-10, one counter for four neighbouring tokens.
+    Philox4x32-10, one counter for four neighboring tokens.
     """
     counter = (first // 4 + tl.arange(0, TILE // 4)).to(tl.uint32)
     zero = counter * 0
@@ -399,7 +399,7 @@ def random_words(seed, position, row, sample, first, TILE: tl.constexpr):
 
 @triton.jit
 def noise(words):
-    """Return the Gumbel noise as float32: u close to 1 keeps its digits, and so does u close to 0.
+    """Return the Gumbel noise as float32, precise for u close to 1 and to 0.
 
     With v = 1 - u, -log(u) is v + v²/2 + v³/3 + … where v is small.
     """
@@ -426,5 +426,5 @@ def exact_noise(words):
 
 @triton.jit
 def margin(best):
-    """Return how far below the best float32 score the true best may be: ten times its errors."""
+    """Return the tolerance below the best float32 score: ten times its error."""
     return 1e-4 + 1e-6 * tl.abs(best)

@@ -34,7 +34,7 @@ from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class QuantizedLinear:
-    """`y = x @ weight.T + bias` in bfloat16, with the bits of the dequantized weight's `PackedLinear`.
+    """`y = x @ weight.T + bias` in bfloat16, with the bits of `PackedLinear` of the same weight.
 
     weight: one supported by `CodeKernels.CPU`; not kept. bias: [out_features] bfloat16, or None.
     kernel_set: one that has these; None: the processor's best.

@@ -2,7 +2,7 @@
 
 Intel SDM vol. 2, "TDPBF16PS": with A [16, 32] bfloat16 and B [16, 16] words of two bfloat16,
 `C[m, n] += sum over k of A[m, 2k] * B[k, n].low + A[m, 2k + 1] * B[k, n].high`, in float32, in a
-fixed order. So an element's bits depend on its row of A and its column of B alone. "TDPBSSD" does the
+fixed order: an element's bits depend on its row of A and its column of B alone. "TDPBSSD" does the
 same with A [16, 64] int8 and words of four int8, in int32.
 
 Intrinsics take tile registers as constants, hence one function for each register. Tiles 0 to 3 hold

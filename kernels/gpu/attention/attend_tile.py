@@ -1,8 +1,8 @@
 """Queries against one tile of keys and values: loads from blocks, products, running softmax.
 
-A softmax state is (peak, mass, total): the largest score, a power of two; the sum of
-`2^(score - peak)`; and the sum of values with these weights. All float32. The arithmetic is written
-out to the last operation (`fma` where two fuse; launches turn other fusion off), so that two
+A softmax state is (max_score, sum_exp, acc): the largest score, in base 2; the sum of
+`2^(score - max_score)`; and the sum of values with these weights. All float32. Every operation is
+explicit (`fma` where two fuse; launches turn other fusion off), so that two
 kernels that merge the same states in the same order get the same bytes.
 """
 
@@ -77,10 +77,10 @@ def attend_tile(
         )
         scores *= load_scales(key_scales, offsets, visible, MASKED)[None, :]
     if HAS_SOFTCAP:
-        scores = bend_scores(scores, scale, softcap)
+        scores = softcap_scores(scores, scale, softcap)
     if MASKED:
         scores = tl.where(visible[None, :], scores, float("-inf"))
-    max_score, weights, factor = weigh_scores(scores, max_score, 1.0 if HAS_SOFTCAP else scale)
+    max_score, weights, factor = update_softmax(scores, max_score, 1.0 if HAS_SOFTCAP else scale)
     sum_exp = tl.fma(sum_exp, factor, tl.sum(weights, axis=1))
     acc *= factor[:, None]
     offsets = token_offsets(
@@ -97,7 +97,7 @@ def attend_tile(
 
 
 def readable(cache: Tensor, chip: Chip) -> Tensor:
-    """Return a cache as kernels read it: the bytes of float8 where the chip has no such type."""
+    """Return a cache as loaded by kernels: the bytes of float8 if the chip has no such type."""
     is_float8 = cache.dtype is torch.float8_e4m3fn
     return cache.view(torch.uint8) if is_float8 and not chip.has_float8 else cache
 
@@ -114,7 +114,7 @@ def token_offsets(
     ROW_SIZE: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> Any:
-    """Return where tokens first .. first + TILE - 1 of a kv head lie, [TILE] int64 elements.
+    """Return the offsets of tokens first .. first + TILE - 1 of a kv head, [TILE] int64 elements.
 
     `first` is a multiple of TILE. ROW_SIZE: elements of one token, `block_stride`: of one block.
     """
@@ -167,8 +167,8 @@ def load_tile(
 def decode_float8(bits) -> Any:
     """Return the float16 values of float8_e4m3fn given as uint8: exact, NaN included.
 
-    The bits of exponent and fraction are moved to where float16 has its own; its exponent counts
-    from 15 instead of 7, hence the factor 2^8. Of infinities there are none.
+    Exponent and fraction are shifted to their positions in float16, whose exponent bias is 15
+    instead of 7, hence the factor 2^8. There are no infinities.
     """
     wide = bits.to(tl.uint16)
     shifted = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
@@ -189,7 +189,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def empty_state(NUM_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr) -> Any:
-    """Return the state of NUM_ROWS rows that have seen no key."""
+    """Return the state of NUM_ROWS rows without keys."""
     max_score = tl.full((NUM_ROWS,), float("-inf"), tl.float32)
     sum_exp = tl.zeros((NUM_ROWS,), tl.float32)
     return max_score, sum_exp, tl.zeros((NUM_ROWS, HEAD_DIM), tl.float32)
@@ -199,8 +199,8 @@ def empty_state(NUM_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr) -> Any:
 def merge_states(max_score, sum_exp, acc, next_max_score, next_sum_exp, next_acc) -> Any:
     """Return the state over the keys of both; not both may be empty.
 
-    peaks and masses: [num_rows], totals: [num_rows, head_dim]. An empty state merged with what this
-    returns gives the same bytes again: no total is a negative zero.
+    max_score, sum_exp: [num_rows], acc: [num_rows, head_dim]. Merging the result with an empty
+    state gives the same bytes: acc has no negative zero.
     """
     joint = tl.maximum(max_score, next_max_score)
     old, new = tl.exp2(max_score - joint), tl.exp2(next_max_score - joint)
@@ -210,12 +210,12 @@ def merge_states(max_score, sum_exp, acc, next_max_score, next_sum_exp, next_acc
 
 @triton.jit
 def add_sinks(max_score, sum_exp, sinks) -> Any:
-    """Return the mass with that of one more score for each row, [num_rows], without a value."""
+    """Return `sum_exp` with one more score for each row, [num_rows], without a value."""
     return sum_exp + tl.exp2(sinks * 1.4426950408889634 - max_score)  # log2(e)
 
 
 @triton.jit
-def bend_scores(scores, scale, softcap) -> Any:
+def softcap_scores(scores, scale, softcap) -> Any:
     """Return `softcap * tanh(scores * scale / softcap) * log2(e)`.
 
     tanh by a power of two: 1 - 2 / (1 + e^2x), which tends to -1 and 1 and keeps NaN.
@@ -226,11 +226,11 @@ def bend_scores(scores, scale, softcap) -> Any:
 
 
 @triton.jit
-def weigh_scores(scores, max_score, scale) -> Any:
-    """Return (peak, weights, factor): scores [num_rows, num_keys] against the largest so far.
+def update_softmax(scores, max_score, scale) -> Any:
+    """Return (max_score, weights, factor) of scores [num_rows, num_keys] and the largest so far.
 
-    `scale` turns scores into powers of two; it is above 0. Weights are `2^(score * scale - peak)`
-    with the new peak, and `factor` is what the old mass and total are to be multiplied by.
+    `scale` is positive and includes log2(e). Weights are `2^(score * scale - max_score)` with the
+    new maximum, and `factor` rescales the old sum_exp and acc.
     """
     joint = tl.maximum(max_score, tl.max(scores, axis=1) * scale)
     # One fused operation for each score, instead of a product and a difference.

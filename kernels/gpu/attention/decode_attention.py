@@ -1,7 +1,7 @@
-"""Attention of single queries, read straight out of the blocks.
+"""Decode attention: single queries over the blocks of their tables.
 
 The query heads that share a kv head are one matrix, padded to the 16 rows of a tensor core: each
-key is read once for all of them, and the reading, not the arithmetic, takes the time. Head sizes
+key is read once for all of them; memory bandwidth, not arithmetic, is the limit. Head sizes
 that are no power of two are padded in registers and shared memory only: masked columns are never
 read, so they cost no memory traffic, and two narrower tiles (64 + 16) would read the same bytes.
 
@@ -36,22 +36,22 @@ from pagedrun.kernels.gpu.attention.prefix_work import PrefixPartials
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
-# Keys, counted from token 0, that are attended to on their own before the result merges. Part of
-# what decides a row's bytes, so it depends on nothing.
+# Keys of a partition, counted from token 0, whose state is merged. A constant, since a row's bytes
+# depend on it.
 DECODE_PARTITION = 4 * PARTITION_TOKENS
 # A program that goes over all partitions of a row holds two results of 16 heads in registers. Those
 # of larger heads do not fit.
 MAX_SINGLE_PASS_DIM = 256
 # A split aims at this many programs for each processor, so that a long row does not run alone.
 PROGRAMS_PER_PROCESSOR = 4
-# States of a prefix or of partitions that are on their way while one is merged.
+# States of a prefix or of partitions being loaded while one is merged.
 STATES_AHEAD = 4
 
 
 def decode_tile(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
 ) -> AttentionTile:
-    """Return the tile for queries and caches of a dtype: some are on their way all the time."""
+    """Return the tile for the dtypes of queries and cache; several tiles are in flight."""
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return AttentionTile(16, 16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
@@ -62,7 +62,7 @@ def decode_tile(
         return AttentionTile(16, 16 if is_quantised else 32, 8, 3)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     tile = 32 if width > 128 else 64
-    if is_quantised:  # registers hold the tile twice, as it is and as it is multiplied
+    if is_quantised:  # registers hold the tile twice, quantized and converted
         return AttentionTile(16, min(64, 4096 // width), 4, 3)
     return AttentionTile(16, tile, 4, 3 if on.matrix_unit == "mma" else 5)
 
@@ -92,7 +92,7 @@ def decode_attention(
 
 
 def max_row_partitions(num_tokens: int, window: int | None) -> int:
-    """Return the partitions that a row of at most `num_tokens` tokens may have to read."""
+    """Return the largest number of partitions of a row of at most `num_tokens` tokens."""
     num_partitions = max(1, -(-num_tokens // DECODE_PARTITION))
     if window is None:
         return num_partitions
@@ -136,7 +136,7 @@ def decode_split(
 ) -> Tensor:
     """Return `decode_attention` by programs for partitions of rows, and one merging launch.
 
-    How many programs a row has follows from shapes; those behind its end leave at once.
+    The number of programs of a row follows from shapes; those past its end exit at once.
     """
     _check(q, layer, softmax, window, prefix)
     on = chip.chip_of(q.device)
@@ -184,7 +184,7 @@ def _check(
 
 
 def _fields(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return peaks, masses [.., num_heads] and totals [.., num_heads, head_dim] in one memory."""
+    """Return views of max_scores, sum_exps [.., num_heads] and accs [.., num_heads, head_dim]."""
     *outer, width = states.shape
     flat = states.view(-1)
     num_states = flat.numel() // width
@@ -212,7 +212,7 @@ def _states(prefix: PrefixPartials | None) -> tuple[Tensor | None, ...]:
 
 
 def _numbers(softmax: Softmax, window: int | None) -> tuple[float, float | None, int | None]:
-    """Return scale, cap and window as kernels take them: log2(e) in the scale if nothing bends."""
+    """Return scale, cap and window for kernels; the scale includes log2(e) without a cap."""
     scale, softcap = softmax.scale, softmax.softcap
     return (scale * LOG2_E if softcap is None else scale), softcap, window
 
@@ -285,7 +285,7 @@ def single_pass(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
 ):
-    """One program: one row's query heads of one kv head, over all of the row's keys.
+    """Attend from one row's query heads of one kv head over all of the row's keys.
 
     Grid: (num_kv_heads, num_rows). NUM_ROWS is GROUP padded to a tensor core's 16.
     """
@@ -385,10 +385,10 @@ def partial_states(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
 ):
-    """One program: one row's query heads of one kv head, over each n-th of the row's partitions.
+    """Attend from one row's query heads of one kv head over each n-th of the row's partitions.
 
-    Grid: (num_kv_heads, num_rows, n). The state of a row's i-th partition behind `first` goes to
-    peaks, masses [num_rows, max_partitions, num_heads], totals [.., head_dim], at [row, i].
+    Grid: (num_kv_heads, num_rows, n). The state of a row's i-th partition after `first` is
+    written to max_scores, sum_exps [num_rows, max_partitions, num_heads], accs [.., head_dim].
     """
     kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     num_heads = tl.num_programs(0) * GROUP
@@ -468,7 +468,7 @@ def reduce_states(
     HAS_PREFIX: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
 ):
-    """One program: one query head of one row, over the states of its prefix and its partitions.
+    """Merge the states of one query head of one row: of its prefix and of its partitions.
 
     Grid: (num_heads, num_rows).
     """

@@ -1,13 +1,13 @@
 """Causal attention of prompt chunks over the KV cache, their own part included.
 
 A tile of rows, a row being one (token, query head of the group that reads one kv head), walks the
-keys in tiles of a fixed width counted from token 0, in ascending order. Why a row's bytes depend on
-nothing but its own context: the width is the same for every tile of rows, key tiles that a row does
-not see leave its state as it was, to the bit, and a key tile that all rows of a tile see gives the
+keys in tiles of a fixed width counted from token 0, in ascending order. A row's bytes depend on its
+own context alone: the width is the same for every tile of rows, key tiles invisible to a row leave
+its state unchanged, to the bit, and a key tile that all rows of a tile see gives the
 same numbers with its masks as without.
 
 A program finds its chunk and its rows in `chunk_starts` on the device, so that nothing waits for
-the device. The grid follows from the shapes alone, and programs too many return.
+the device. The grid follows from the shapes alone, and surplus programs return.
 """
 
 from typing import Any
@@ -23,11 +23,11 @@ from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
     AttentionTile,
     add_sinks,
-    bend_scores,
     empty_state,
     load_scales,
     load_tile,
     readable,
+    softcap_scores,
     token_offsets,
 )
 from pagedrun.kernels.gpu.chip import Chip
@@ -103,8 +103,7 @@ def prefill_tile(
     rows_of_a_chunk: int,
     on: Chip,
 ) -> AttentionTile:
-    """Return the tile of a chip for heads of this size, `group` of them to a kv head, and chunks of
-    so many rows each.
+    """Return the tile of a chip, for `group` heads to a kv head and `rows_of_a_chunk` rows a chunk.
 
     The sizes are the largest that compile without spilling registers. On an sm_90, chunks of few
     rows take a smaller tile. It changes no byte: keys come in the same tiles, and a row's products
@@ -290,11 +289,10 @@ def attend_causal(
 ) -> Any:
     """Return the state of the rows after the key tiles from `first_tile` up to `last_tile`.
 
-    state: largest score so far (a power of two), sum of weights, and sum of values with these
-    weights, of each row. query: [num_rows, WIDTH], zeros from HEAD_DIM on. positions: [num_rows].
-    caches: keys, values, scales of keys and of values (or None). context_end: the first
-    token that is not to be read. sizes: block size, number of kv heads, head size, keys in a tile.
-    MASKED: the rows do not all see all keys of these tiles.
+    state: (max_score, sum_exp, acc) of each row. query: [num_rows, WIDTH], zeros from HEAD_DIM on.
+    positions: [num_rows]. caches: keys, values, scales of keys and of values (or None).
+    context_end: the first token that is not to be read. sizes: block size, number of kv heads, head
+    size, keys in a tile. MASKED: the rows do not all see all keys of these tiles.
     """
     BLOCK_SIZE: tl.constexpr = sizes[0]
     block_vectors: tl.constexpr = BLOCK_SIZE * sizes[1]
@@ -319,7 +317,7 @@ def attend_causal(
         # An infinite key must show as NaN: minus infinity would be a weight of 0.
         scores = tl.fma(scores, 0.0, scores)
         if softcap is not None:
-            scores = bend_scores(scores, scale, softcap)
+            scores = softcap_scores(scores, scale, softcap)
         values = load_tile(value_cache, offsets, written, query, HEAD_DIM, WIDTH, MASKED, "")
         value_scale = tl.full((NUM_KEYS,), 1.0, tl.float32)
         if value_scales is not None:
@@ -339,7 +337,7 @@ def attend_causal(
 
         factor = scale if softcap is None else 1.0
         joint = tl.maximum(max_score, tl.max(scores, axis=1) * factor)
-        # A row whose window begins in a later tile has no peak yet.
+        # A row whose window begins in a later tile has no score yet.
         base = joint if window is None else tl.where(joint == float("-inf"), 0.0, joint)
         weights = tl.exp2(tl.fma(scores, factor, -base[:, None]))
         old = tl.exp2(max_score - base)

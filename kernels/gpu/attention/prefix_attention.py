@@ -98,7 +98,7 @@ def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:
 
 
 def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.device) -> PrefixWork:
-    """Return the work of groups (tensors on the host), in memory that just holds it."""
+    """Return the work of groups (tensors on the host), in memory of its size."""
     on = chip.chip_of(device)
     heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
     largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
@@ -107,8 +107,9 @@ def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.devic
 
 
 def items_at_once(shape: AttentionShape, on: Chip) -> int:
-    """Return for how many items there are programs at the same time; 0 where none may go over
-    several units, since registers do not hold a unit's state and the one that it is merged into,
+    """Return the number of items processed at the same time; 0 where items have a single unit.
+
+    There registers do not hold a unit's state and the one that it is merged into,
     beside the block numbers of tiles that lie in several blocks, or masks of rows without a query.
     """
     group = shape.num_heads // shape.num_kv_heads
@@ -198,10 +199,10 @@ def attend_units(
     HAS_SOFTCAP: tl.constexpr,
     MERGES: tl.constexpr,
 ):
-    """One program: each n-th pair of an item and a kv head, n being the size of the grid.
+    """Attend over each n-th pair of an item and a kv head, for a grid of n programs.
 
-    The kv heads of an item are neighbours in time, as they are in a block. With MERGES an item may
-    go over several units, whose states merge as decode attention would merge them.
+    The kv heads of an item are processed consecutively, as stored in a block. With MERGES an item
+    may have several units, whose states merge as decode attention would merge them.
     """
     matrix_rows, columns = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)
     end = tl.load(num_items) * NUM_KV_HEADS
@@ -253,7 +254,7 @@ def attend_units(
 
 
 class GpuAttention(PreparedAttention[PrefixWork, PrefixPartials]):
-    """The work items are made once for all layers."""
+    """Attention over the inputs of a step, with work items for all layers."""
 
     __slots__ = ()
 
@@ -277,7 +278,7 @@ class GpuAttention(PreparedAttention[PrefixWork, PrefixPartials]):
         return cls(ops, PrefixPartials, inputs, work)
 
     def regroup(self, groups: PrefixGroups) -> None:
-        """Replace the work items in stream order, in the memory that they have."""
+        """Replace the work items in stream order, in their memory."""
         assert self.work is not None, "prepared without room"
         self.work.write(groups)
 
@@ -288,7 +289,7 @@ def prefix_room(
     shape: AttentionShape,
     device: torch.device,
 ) -> PrefixWork:
-    """Return work without items, with room for any groups of so many rows.
+    """Return work without items, with room for any groups of `num_rows` rows.
 
     num_partitions: of all rows together. A row has a unit begun besides its whole ones, an item
     covers a unit of a row at least, and a group a partition of each of its rows.

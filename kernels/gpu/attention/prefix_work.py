@@ -1,4 +1,4 @@
-"""Work items of prefix attention, made from groups on the host, and the states that it writes."""
+"""Work items of prefix attention, computed from groups on the host, and its states."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ SPANS = (8, 4, 2, 1)  # units that an item may go over
 
 @dataclass(frozen=True, slots=True)
 class PrefixWork:
-    """Work items in memory of a fixed size, which a captured launch reads again at each step.
+    """Work items in memory of a fixed size, for captured launches.
 
     A prefix is read in units of `UNIT_TOKENS`, counted from token 0; a row's last unit ends with
     its prefix. Where groups branch inside a unit, the unit is read once for each branch rather than
@@ -64,8 +64,7 @@ class PrefixWork:
         device: torch.device,
         at_once: int = 0,
     ) -> "PrefixWork":
-        """Return work without items. What becomes of `tile_rows` and `at_once` does not change a
-        row's bytes."""
+        """Return work without items. `tile_rows` and `at_once` do not change a row's bytes."""
         sizes = (max_items * ITEM_FIELDS, 1, max_entries, *[max_rows] * 3)
         memory = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         items, num_items, rows, first_slots, num_states, num_partitions = memory.split(sizes)
@@ -86,7 +85,7 @@ class PrefixWork:
     def of(
         cls, groups: PrefixGroups, tile_rows: int, device: torch.device, at_once: int = 0
     ) -> "PrefixWork":
-        """Return work with the items of `groups`, in memory that just holds them."""
+        """Return work with the items of `groups`, in memory of their size."""
         table = _Groups.of(groups)
         cut = table.cut(tile_rows, at_once)
         work = cls.allocate(
@@ -142,7 +141,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups as arrays, each group's rows in the order that items want.
+    """Groups as arrays, with each group's rows in the order of items.
 
     rows: [num_entries], the rows whose prefix ends with the group first. group_of, is_last:
     [num_entries], the group of each, and whether its prefix ends with it. starts, counts, first,
@@ -185,7 +184,7 @@ class _Groups:
         )
 
     def cut(self, tile_rows: int, at_once: int) -> _Cut:
-        """Return the items, and how many states they leave of each row.
+        """Return the items, and the number of states of each row.
 
         A group reads the units that end inside it: it is the last group of its rows there. A unit
         in which it ends itself is read for the rows whose prefix ends there too; the others read
@@ -215,7 +214,7 @@ class _Groups:
         return _Cut(np.stack(columns, axis=1).astype(np.int32), num_states.astype(np.int64))
 
     def _states_before(self, num_spans: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many states each entry's row has of the groups before the entry's."""
+        """Return the number of states of each entry's row in the groups before."""
         order = np.argsort(self.rows, kind="stable")  # a row's groups stay in their order
         spans = num_spans[self.group_of][order]
         before = np.cumsum(spans) - spans
@@ -231,8 +230,9 @@ class _Groups:
 def _span(
     num_units: NDArray[np.int32], counts: NDArray[np.int32], tile_rows: int, at_once: int
 ) -> int:
-    """Return how many units an item goes over: the most that keep the last program from ending
-    later, all units taking about as long. Programs take each `at_once`-th item."""
+    """Return the units of an item: the most that do not delay the last program.
+
+    All units are assumed to take the same time. Programs take each `at_once`-th item."""
     if not at_once:
         return 1
 
@@ -266,10 +266,11 @@ class PrefixPartials(PrefixResult):
     """States of query rows over the units of their prefixes, for `decode_attention` to merge.
 
     Row r's states, each of one unit or merged of several, lie from slot `first_slots[r]` on, in
-    ascending order. What a state is: see `PrefixState`, the same after merging. Other slots are
+    ascending order. For a state see `PrefixState`, the result of merging. Other slots are
     undefined.
 
-    peaks, masses: [num_slots, num_heads] float32. totals: [num_slots, num_heads, head_dim] float32.
+    max_scores, sum_exps: [num_slots, num_heads] float32. accs: [num_slots, num_heads, head_dim]
+    float32.
     first_slots, num_states, num_partitions: [num_rows] int32, partitions being those of
     `PARTITION_TOKENS`.
     """

@@ -1,4 +1,4 @@
-"""Quantized weights in the layout that the kernels of this folder read."""
+"""Quantized weights in the layout of the kernels of this folder."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,17 +18,17 @@ STEP = 64  # inputs whose codes lie together
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeTensors:
-    """One or more weights of the same shape and form, for each all of these one after the other:
+    """One or more weights of the same shape and form, concatenated.
 
     words: [num_steps, out_features, 8] int32, of eight codes each, the first in the lowest bits, or
-    [num_steps, out_features, 16], of four. A step is 64 neighbouring inputs of all outputs: so the
-    tile of a program lies in one piece. above: the fifth bit of each code, or the fifth and sixth,
+    [num_steps, out_features, 16], of four. A step is 64 neighboring inputs of all outputs: so the
+    tile of a program is contiguous. above: the fifth bit of each code, or the fifth and sixth,
     in words alike. scales, zeros (int8), minima: [num_groups, out_features]; of those with factors
     one byte each, and `factors`, `minimum_factors` have a line for every `neighbours` groups.
 
-    kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: what whole numbers are more by
-    than they mean. group: inputs that have one scale; 0: all have. span: neighbours that are in one
-    group wherever a step begins.
+    kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to
+    whole numbers. group: inputs of one scale; 0: all inputs. span: neighboring inputs of one group
+    in any step.
     """
 
     words: Tensor
@@ -85,7 +85,7 @@ class CodeTensors:
 
     @property
     def constants(self) -> dict[str, int]:
-        """What kernels are compiled for."""
+        """Compile-time constants of kernels."""
         return {
             "KIND": self.kind,
             "OFFSET": self.offset,
@@ -134,14 +134,14 @@ class _Pieces:
 
 
 def _offset(weight: PackedWeight, kind: int) -> int:
-    """Return what codes are raised by, so that none is below zero."""
+    """Return the offset that makes all codes nonnegative."""
     if kind in (FLOAT4, FLOAT8) or weight.minima is not None:
         return 0
     return 1 << (kind - 1)
 
 
 def _joined(codes: Tensor, num_bits: int) -> Tensor:
-    """Return bytes of neighbouring codes [out_features, in_features], the first in the low bits."""
+    """Return bytes of neighboring codes [out_features, in_features], the first in the low bits."""
     fields = torch.unflatten(codes, 1, (-1, 8 // num_bits)).unbind(2)
     packed = fields[0].clone()
     for index, field in enumerate(fields[1:], start=1):
@@ -156,7 +156,7 @@ def _by_step(packed: Tensor, step_bytes: int) -> Tensor:
 
 
 def _by_group(numbers: Tensor) -> Tensor:
-    """Return numbers [out_features, num_groups] with those of a group side by side."""
+    """Return numbers [out_features, num_groups] with those of a group contiguous."""
     return numbers.T.contiguous()
 
 

@@ -33,11 +33,11 @@ _EXPANDED_AT_ONCE = 1 << 26
 
 
 class QuantizedLinear:
-    """`y = x @ weight.T + bias` for 16-bit x, of the numbers that the dequantised weight has.
+    """`y = x @ weight.T + bias` for 16-bit x, with the numbers of the dequantized weight.
 
     weight: copied into a layout of its own. bias: [out_features] in the dtype of x, or None.
-    `row_invariant` takes one tile and one order of summation whatever the number of rows. Otherwise
-    few rows have tiles of their own, and many get the vendor's product with what `expand` returns.
+    `row_invariant` selects one tile and order of summation for any number of rows. Otherwise few
+    rows have tiles of their own, and many use the vendor's product with the result of `expand`.
     """
 
     is_packed = True
@@ -151,7 +151,7 @@ def _multiply_codes(
     COLUMNS: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """One tile of the product, of all steps or of one part of them, in ascending order.
+    """Compute one tile of the product, over all steps or one part of them, in ascending order.
 
     Tiles of the same outputs follow each other, so that codes are read from memory once.
     """
@@ -198,7 +198,7 @@ class QuantizedGroupedLinear:
     """`y = x @ weight[e].T + bias[e]` for 16-bit x; see the reference of `PackedGroupedLinear`.
 
     weights: all of one shape and form; they are copied, one expert at a time. Every product has one
-    tile and one order of summation, so that a row has the same bytes whoever else has its expert.
+    tile and one order of summation, so that a row's bytes do not depend on other rows.
     """
 
     row_invariant = True
@@ -283,7 +283,7 @@ def _grouped_codes(
     EVEN: tl.constexpr,
     EXPERTS: tl.constexpr,
 ):
-    """One tile of one expert: all steps in ascending order, in one accumulator."""
+    """Compute one tile of one expert: all steps in ascending order, in one accumulator."""
     row_tile, columns = tile_of_program(out_features, COLUMNS)
     expert, first, end = rows_of_tile(starts, num_experts, row_tile, ROWS, EXPERTS)
     if first >= end:

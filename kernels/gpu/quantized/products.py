@@ -1,7 +1,7 @@
-"""Products with quantized weights: tiles out of their codes, multiplied step after step.
+"""Products with quantized weights, unpacked tile by tile.
 
-A tile out of its codes has the numbers that the whole matrix would have. Products of many rows
-expand the whole matrix first.
+An unpacked tile has the numbers of the dequantized matrix. Products of many rows dequantize the
+whole matrix first.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,10 @@ _PROGRAMS_EACH = 2  # that a processor is to have
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """What one program computes, the warps and buffers it has, and into how many parts inputs are
-    cut, whose sums are added afterwards."""
+    """Tile of one program, with its warps, pipeline stages and number of parts of the inputs.
+
+    The sums of parts are added afterwards.
+    """
 
     rows: int
     columns: int
@@ -36,9 +38,9 @@ class ProductTile:
 
 
 def invariant_tile(device_chip: chip.Chip) -> ProductTile:
-    """Return the tile of a chip that is the same whatever the number of rows.
+    """Return the tile of a chip that does not depend on the number of rows.
 
-    A tile unpacks its weights itself: more rows share that, fewer are sooner done with one token.
+    A tile unpacks its weights: more rows share that, fewer are faster for one token.
     """
     stages = 2 if device_chip.backend == "hip" else 3
     return ProductTile(64, 64, num_warps=4, num_stages=stages)
@@ -47,10 +49,10 @@ def invariant_tile(device_chip: chip.Chip) -> ProductTile:
 def tile_of(
     num_rows: int, out_features: int, num_steps: int, device_chip: chip.Chip
 ) -> ProductTile:
-    """Return the tile for so many rows, fewer than `EXPAND_ROWS`.
+    """Return the tile for `num_rows` rows, fewer than `EXPAND_ROWS`.
 
-    At few rows reading the weights is what takes the time, and as many programs as the chip has
-    room for must read: then the inputs are cut into parts as well.
+    Few rows are bound by reading the weights, which needs as many programs as the chip can run:
+    then the inputs are split into parts too.
     """
     stages = 2 if device_chip.backend == "hip" else 3
     if num_rows > 64:
@@ -113,7 +115,7 @@ def multiply_steps(
 
 @triton.jit
 def store_outputs(out, total, rows, end, columns, out_features):
-    """Store those of `total` [COLUMNS, ROWS] whose rows are below `end`, rounded to `out`."""
+    """Store the elements of `total` [COLUMNS, ROWS] with rows below `end`, rounded to `out`."""
     target = out + rows.to(tl.int64)[None, :] * out_features + columns[:, None]
     mask = (columns < out_features)[:, None] & (rows < end)[None, :]
     tl.store(target, rounded(total, out), mask=mask)
@@ -148,7 +150,7 @@ def unpack_tile(
     NEIGHBOURS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> Any:
-    """Return the weights [COLUMNS, STEP] of a step's inputs, in the dtype of what `like` points to.
+    """Return the weights [COLUMNS, STEP] of a step's inputs, in the element dtype of `like`.
 
     `(code - zero) * scale - minimum`, in float32 and rounded once; see `CodeTensors`. columns:
     [COLUMNS] outputs, all below out_features. A launch must not fuse products and sums.
@@ -188,7 +190,7 @@ def unpack_tile(
 
 @triton.jit
 def rounded(numbers, like) -> Any:
-    """Return float32 numbers in the dtype of what `like` points to, halves to even."""
+    """Round float32 numbers to the element dtype of pointer `like`, ties to even."""
     if INTERPRETED and like.dtype.element_ty == tl.bfloat16:
         # It would drop the lower bits. A NaN must not become an infinity.
         bits = numbers.to(tl.uint32, bitcast=True)
@@ -207,7 +209,7 @@ def _fields(
     STEP: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> Any:
-    """Return a step's fields of so many bits [COLUMNS, STEP] int32, out of words."""
+    """Return a step's bit fields [COLUMNS, STEP] int32, from words."""
     NUM_WORDS: tl.constexpr = STEP * BITS // 32
     rows = (step * out_features + columns).to(tl.int64) * NUM_WORDS
     found = tl.load(words + rows[:, None] + tl.arange(0, NUM_WORDS)[None, :])
@@ -281,7 +283,7 @@ def _expand(
     NEIGHBOURS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """One step of a tile of outputs."""
+    """Dequantize one step of a tile of outputs."""
     step = tl.program_id(1)
     columns = start + tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     tile = unpack_tile(
