@@ -1,8 +1,8 @@
 """Ends the remains of a private cluster when the process that started it has ended.
 
-Ray's own processes notice the death of a killed driver, except for some agents. This module is
-also run as a program of its own, so it imports nothing but the standard library: it waits until
-its standard input is closed, which the system does for every process that ends.
+Ray's own processes notice the death of a killed driver, except for some agents. This module is also
+run as a program, so it imports the standard library only: it waits until its standard input is
+closed, which the system does for every process that ends.
 """
 
 import os
@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-GRACE_SECONDS = 1.0  # for processes to end by themselves
-VARIABLE = "RAY_AUTH_TOKEN_PATH"  # which all processes of a cluster have, with its folder
+GRACE_SECONDS = 1.0  # before processes are killed
+VARIABLE = "RAY_AUTH_TOKEN_PATH"  # set in all processes of a cluster
 
 
 class ClusterReaper:
-    """A process that waits for the end of this one."""
+    """Process that waits for the end of this one."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: that of the cluster, which holds its token; removed in the end."""
+        """folder: of the cluster, with its token; removed at the end."""
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__, str(folder), str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -31,34 +31,33 @@ class ClusterReaper:
         )
 
     def close(self) -> None:
-        """Let it do its work now, and wait until it has."""
+        """End the cluster now, and wait for it."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
 
 
 def processes_of(folder: str, driver: int) -> Iterator[int]:
-    """Yield the processes of Ray's whose token, or one of whose open files, is in the folder, but
-    the driver.
+    """Yield the Ray processes with a token or an open file in the folder, except for the driver.
 
-    Those that give themselves a title lose what they had in their environment, as it is shown.
+    Processes that set their title hide their environment.
     """
-    told = f"{VARIABLE}={folder}/".encode()
+    setting = f"{VARIABLE}={folder}/".encode()
     for each in Path("/proc").iterdir():
         if each.name.isdecimal() and int(each.name) not in (os.getpid(), driver):
             with suppress(OSError):
                 line = (each / "cmdline").read_bytes()
                 if not (line.startswith(b"ray::") or b"/site-packages/ray/" in line):
-                    continue  # the driver, for one, has Ray's files open as well
+                    continue  # such as the driver, which has Ray's files open as well
                 variables = (each / "environ").read_bytes().split(b"\0")
                 files = (os.readlink(file) for file in (each / "fd").iterdir())
-                is_told = any(variable.startswith(told) for variable in variables)
-                if is_told or any(file.startswith(f"{folder}/") for file in files):
+                has_token = any(variable.startswith(setting) for variable in variables)
+                if has_token or any(file.startswith(f"{folder}/") for file in files):
                     yield int(each.name)
 
 
 def reap(folder: str, driver: int) -> None:
-    """End the processes of a cluster, and remove its folder."""
+    """Kill the processes of a cluster, and remove its folder."""
     until = time.monotonic() + GRACE_SECONDS
     while any(processes_of(folder, driver)) and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,7 +1,7 @@
 """Replicas of a job by stage: requested, loading, ready, running, gone.
 
-Keeps as many replicas as are wanted, refuses those whose fingerprint differs from the first
-one's, and ends those that are silent or take no steps.
+Keeps as many replicas as are wanted, refuses those whose fingerprint differs from that of the first
+one, and ends those that are silent or take no steps.
 """
 
 import time
@@ -27,12 +27,12 @@ from pagedrun.paged.replicas.replica_messages import (
 )
 from pagedrun.paged.values.errors import EngineError, UsageError, option
 
-RATE_SECONDS = 10.0  # over which a replica's speed is taken
-MARK_SECONDS = 0.5  # from one of the records that it is taken from to the next
+RATE_SECONDS = 10.0  # window of a replica's tokens per second
+MARK_SECONDS = 0.5  # between two records of that window
 
 
 class Stage(Enum):
-    """How far a replica is."""
+    """Stage of a replica."""
 
     ASKED = "waiting for room"
     LOADING = "loading the model"
@@ -43,10 +43,11 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Member:
-    """`silent_s` is how long the driver has waited without hearing of it, `stuck_s` without a step.
+    """State of a replica.
 
-    `ended` is its last word, None for one that died, `cause` then says of what. `joined_s` and
-    `left_s` are when it began to run and ended, in seconds of the run.
+    `silent_s`: seconds that the driver has waited without an event of it; `stuck_s`: without a
+    step. `ended`: its last event, None for a replica that died of `cause`. `joined_s`, `left_s`:
+    seconds of the run at which it began to run and ended.
     """
 
     number: int
@@ -64,7 +65,7 @@ class Member:
     marks: deque[tuple[float, int]] = field(default_factory=deque)  # seconds, tokens generated
 
     def note_record(self, record: StepRecord | None) -> None:
-        """Take its state after a step."""
+        """Update the state after a step."""
         if record is not None and (not self.marks or record.t - self.marks[-1][0] >= MARK_SECONDS):
             self.marks.append((record.t, record.generated_tokens))
             while len(self.marks) > 2 and record.t - self.marks[0][0] > RATE_SECONDS:
@@ -75,7 +76,7 @@ class Member:
 
     @property
     def tokens_per_s(self) -> float:
-        """The tokens that it generated in a second, of its last ones."""
+        """Tokens generated per second, over the last `RATE_SECONDS`."""
         if not self.marks:
             return 0.0
         (begin_s, begin), (end_s, end) = self.marks[0], self.marks[-1]
@@ -85,38 +86,38 @@ class Member:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has a process."""
+        """Return whether the replica has a process."""
         return self.stage in (Stage.LOADING, Stage.READY, Stage.RUNNING)
 
 
-MOST_LOST = 3  # replicas that die while they load: no chance any more
-POLL_SECONDS = 0.25  # so that a signal's handler is run in time
-PATIENCE_SECONDS = 10.0  # for replicas that have no room yet, once others are ready
-MOST_SILENT_SECONDS = 60.0  # of a replica that runs; it ticks once a second
+MAX_LOST = 3  # replicas that die while they load, before the job fails
+POLL_SECONDS = 0.25  # short, so that signal handlers run in time
+PATIENCE_SECONDS = 10.0  # for replicas without resources, once others are ready
+MAX_SILENT_SECONDS = 60.0  # of a running replica; it ticks once a second
 
 Warn = Callable[[str], None]
 
 
 class Crew:
-    """Keeps as many replicas as are wanted, and refuses those that would compute otherwise."""
+    """Set of replicas: keeps as many as are wanted, and refuses those with another fingerprint."""
 
     def __init__(
         self, pool: ReplicaPool, stall_timeout_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """stall_timeout_s: the most seconds that a step may take, 0 for any."""
+        """stall_timeout_s: maximum seconds of a step, 0 for no limit."""
         self.pool = pool
         self.members: dict[int, Member] = {}
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._first: ReplicaOffer | None = None
-        self.max_blocks = 0  # of the smallest pool that rows were planned for
+        self.max_blocks = 0  # of the smallest pool, for which rows are planned
 
     def gather(self, warn: Warn) -> list[ReplicaOffer]:
-        """Ask for the replicas; return the offers of those that there is room for, when all of
-        them have loaded their models. For one that is lost before another one is asked for.
+        """Start the replicas; return the offers of those that fit when all of them have loaded
+        their models. A replica that dies before is replaced.
 
-        Raises `UsageError` or `EngineError` if one of them cannot, or differs from the first, or
-        `MOST_LOST` are lost.
+        Raises `UsageError` or `EngineError` if one of them cannot start, or differs from the first,
+        or `MAX_LOST` die.
         """
         causes: list[str] = []
         for _ in range(self.pool.num_wanted):
@@ -130,9 +131,9 @@ class Crew:
                 self._refuse_failed(event)
                 if isinstance(event, Died):
                     causes.append(event.cause)
-                    if len(causes) == MOST_LOST:
+                    if len(causes) == MAX_LOST:
                         raise EngineError(
-                            f"{MOST_LOST} replicas died before they had loaded the model; cause of "
+                            f"{MAX_LOST} replicas died before they had loaded the model; cause of "
                             f"the first: {causes[0]}"
                         )
                     self.ask()
@@ -151,19 +152,19 @@ class Crew:
             warn(
                 f"a replica died before it had loaded the model ({cause}); a new one was requested"
             )
-        for message in dict.fromkeys(told for each in offers for told in each.warnings):
+        for message in dict.fromkeys(warning for each in offers for warning in each.warnings):
             warn(message)
         return offers
 
     def ask(self) -> None:
-        """Ask for another replica."""
+        """Request another replica."""
         number = self.pool.add()
         self.members[number] = Member(number)
 
     def hear(self) -> Iterator[Heard]:
-        """Wait a moment; yield what has come, with the deaths of those that are not heard any more.
+        """Wait a moment; yield new events, with the deaths of silent replicas.
 
-        What was heard is noted in the members first.
+        Events are applied to the replicas first.
         """
         began = self._clock()
         heard = list(self.pool.events(POLL_SECONDS))
@@ -186,7 +187,7 @@ class Crew:
                 yield member.number, died
 
     def admits(self, member: Member, offer: ReplicaOffer) -> str | None:
-        """Return why a replica that comes late is not taken, None if it is."""
+        """Return the reason to refuse a late replica, None for none."""
         if offer.version not in (None, __version__):
             return f"it has pagedrun {offer.version}, and this is {__version__}"
         differing = [] if self._first is None else self._first.differing(offer)
@@ -199,12 +200,12 @@ class Crew:
 
     @property
     def running(self) -> list[Member]:
-        """Those that run."""
+        """Running replicas."""
         return [each for each in self.members.values() if each.stage is Stage.RUNNING]
 
     @property
     def num_there(self) -> int:
-        """How many have a process."""
+        """Number of replicas with a process."""
         return sum(each.is_there for each in self.members.values())
 
     def _is_gathered(self, waited_s: float) -> bool:
@@ -250,10 +251,10 @@ class Crew:
                 pass
 
     def _why_hung(self, member: Member) -> str | None:
-        """Return why a replica is to be ended: nothing was heard of it, or it takes no steps."""
+        """Return the reason to kill a replica that is silent or takes no steps, None for none."""
         limit = self._stall_timeout_s
         is_running = member.stage is Stage.RUNNING
-        most = min(MOST_SILENT_SECONDS, limit or MOST_SILENT_SECONDS)
+        most = min(MAX_SILENT_SECONDS, limit or MAX_SILENT_SECONDS)
         if not is_running:
             most = limit or float("inf")
         if member.is_there and member.silent_s > most:

@@ -60,7 +60,7 @@ def merged_report(
 ) -> EngineReport:
     """Return the report; pools, rates and memory are those of the replicas that lived to the end.
 
-    load_s: until all replicas had loaded. config: the settings that they had.
+    load_s: seconds until all replicas had loaded. config: their settings.
     """
     figures = [_figures(each) for each in members if each.offer is not None]
     reports = [each.ended.report for each in members if each.ended is not None]
@@ -82,7 +82,7 @@ def merged_report(
         "config": _config(reports, config),
         "replicas": figures,
     }
-    report.pop("step_costs", None)  # of one replica, on a machine that it shares
+    report.pop("step_costs", None)  # of one replica only
     if reports:
         report |= {
             "kv": _kv(reports),
@@ -109,7 +109,7 @@ def _config(reports: Seq[EngineReport], config: Mapping[str, object]) -> dict[st
 
 
 def _nothing_known() -> dict[str, Any]:
-    """Return what a report says of pools that nobody has told of."""
+    """Return the sections of pools without any report of a replica."""
     kinds: dict[str, type[Any]] = {
         "kv": KVFigures,
         "prefix": PrefixFigures,
@@ -123,7 +123,7 @@ def _nothing_known() -> dict[str, Any]:
 
 
 def _figures(member: Member) -> ReplicaFigures:
-    """Return what the report says of one replica."""
+    """Return the entry of one replica in the report."""
     record, ended = member.record, member.ended
     prompt, cached, generated, steps = 0, 0, 0, 0
     if record is not None:
@@ -213,7 +213,7 @@ def _prefix(
 
 
 def _memory(members: Seq[Member]) -> MemoryFigures:
-    """Return the sums over replicas; of a machine that several share, its memory once."""
+    """Return the sums over replicas; the total of a machine that several share counts once."""
     found = [(each.node, each.ended.report["memory"]) for each in members if each.ended is not None]
     merged = _summed([dict(each) for _, each in found])
     if any("kv_pool" in each for _, each in found):
@@ -225,7 +225,7 @@ def _memory(members: Seq[Member]) -> MemoryFigures:
 
 
 def _summed(sections: Seq[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a section whose figures are the sums of those of several."""
+    """Return a section with the sums of several."""
     return {name: sum(each.get(name, 0) for each in sections) for name in sections[0]}
 
 
@@ -237,7 +237,7 @@ def _mean(sections: Seq[Mapping[str, Any]], name: str, weight: Callable[[Any], f
 
 
 def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecord:
-    """Return the sums over all replicas; of those that are gone only what they did."""
+    """Return the sums over all replicas; of dead ones only totals, not held blocks."""
     records = [(each.record, each.is_there) for each in members if each.record is not None]
 
     def total(name: str) -> int:
@@ -268,13 +268,13 @@ def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecor
     )
 
 
-QUIET_SECONDS = 5.0  # after which it is said that nothing is heard of a replica that runs
+QUIET_SECONDS = 5.0  # of silence before the state of a running replica mentions it
 
 
 def replica_states(
     members: Iterable[Member], num_open: Callable[[int], int]
 ) -> tuple[ReplicaState, ...]:
-    """Return the states; num_open: how many rows without an answer a replica that runs has."""
+    """Return the states; num_open: returns the number of unanswered rows of a running replica."""
     return tuple(_state(each, num_open) for each in members)
 
 

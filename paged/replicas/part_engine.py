@@ -31,7 +31,7 @@ class LoadedPartEngine:
     """Implements `replica_worker.PartEngine`."""
 
     def __init__(self, engine: Engine, node: str, weights: str) -> None:
-        """weights: a digest of the model's files."""
+        """weights: digest of the model files."""
         self._engine = engine
         self._node = node
         self._weights = weights
@@ -42,10 +42,10 @@ class LoadedPartEngine:
     def load(
         cls, config: EngineConfig, tokenizer_folder: Path, node: str, num_sharing: int
     ) -> "LoadedPartEngine":
-        """Read the weights, and compile what a run will use.
+        """Load the model and compile the kernels of a run.
 
-        num_sharing: how many replicas share the memory of this machine. Raises `ModelError` and
-        `UsageError` as `LoadedModel.load` does.
+        num_sharing: number of replicas that share the memory of this machine. Raises `ModelError`
+        and `UsageError` as `LoadedModel.load` does.
         """
         shape = describe_model(config.model, config.model_impl)
         tokenizer = Tokenizer.from_folder(tokenizer_folder)
@@ -60,7 +60,7 @@ class LoadedPartEngine:
         return cls(Engine(config, loaded), node, model_digest(config.model, tokenizer_folder))
 
     def offer(self) -> ReplicaOffer:
-        """Return what the replica says of itself."""
+        """Return the offer of the replica."""
         engine, loaded = self._engine, self._engine.loaded
         dtype = str(loaded.dtype).removeprefix("torch.")
         hardware = describe_hardware(loaded.device.torch_device.type)
@@ -92,7 +92,7 @@ class LoadedPartEngine:
         terms: RunTerms,
         on_step: Callable[[StepRecord], None],
     ) -> Run:
-        """Return the run of what is in the feed."""
+        """Return the run of the units in the feed."""
         engine, left = self._engine, terms.seconds_left
         return engine.run(
             feed,
@@ -104,7 +104,7 @@ class LoadedPartEngine:
 
 
 def _share(budget: MemoryBudget, num_sharing: int) -> MemoryBudget:
-    """Return one replica's part of the memory that several share."""
+    """Return the part of a memory budget for one of several replicas."""
     return replace(
         budget, available=budget.available // num_sharing, pool=budget.pool // num_sharing
     )
@@ -116,8 +116,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 def model_digest(folder: Path, tokenizer: Path) -> str:
     """Return the SHA-256 of weights and tokenizer, names and contents, as hex.
 
-    A large file is read once and its digest remembered in the user's cache. Raises `OSError` for a
-    file that cannot be read.
+    Digests of large files are cached in the user's cache folder. Raises `OSError` for a file that
+    cannot be read.
     """
     with open_checkpoint(folder) as checkpoint:
         files = checkpoint.files

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pagedrun.paged.replicas.replica_messages import RunTerms
 
 PIECE_BYTES = 64 * 2**20
-# Data only, as from the hub: nothing that can be executed is sent.
+# Data only, as from the hub: no code is sent.
 SENT = ("*.json", "*.safetensors", "*.jinja", "*.gguf", "tokenizer.model")
-WHOLE = ".whole"  # in a folder to which nothing is missing
+WHOLE = ".whole"  # marks a complete folder
 
 Put = Callable[[bytes], Any]
 Get = Callable[[Any], bytes]
@@ -43,8 +43,11 @@ Get = Callable[[Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PushedFolder:
-    """`files` has names, sizes in bytes, and the handles of their pieces in the object store;
-    `sha256` is of names, sizes and contents. Of a GGUF model it `is_file`."""
+    """Folder in the object store.
+
+    `files`: names, sizes in bytes, and handles of their pieces; `sha256`: of names, sizes and
+    contents. `is_file`: a GGUF model, not a folder.
+    """
 
     files: tuple[tuple[str, int, tuple[Any, ...]], ...]
     sha256: str
@@ -73,10 +76,10 @@ class PushedFolder:
         return cls(tuple(files), digest.hexdigest(), folder.is_file())
 
     def unpack(self, get: Get, cache: Path | None = None) -> Path:
-        """Return the folder, or file, on this node, written if it is not there yet.
+        """Return the folder, or file, on this node, written unless it exists.
 
-        cache: where such folders are kept, None for the user's cache. One process writes it, others
-        wait. Raises `ModelError` if it cannot be written, or arrives damaged.
+        cache: parent of such folders, None for the user's cache. One process writes, others wait.
+        Raises `ModelError` if it cannot be written, or is damaged.
         """
         cache = cache or private_folder("pushed")
         if cache is None:
@@ -94,7 +97,7 @@ class PushedFolder:
         return folder / self.files[0][0] if self.is_file else folder
 
     def _write(self, get: Get, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)  # what an earlier one has left in the middle
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted transfer
         folder.mkdir()
         digest = hashlib.sha256()
         for name, size, pieces in self.files:
@@ -110,7 +113,7 @@ class PushedFolder:
         (folder / WHOLE).touch()
 
 
-# How the hub's cache names the folder of a model's revision.
+# Folder of a model's revision in the hub's cache.
 _HUB_FOLDER = re.compile(
     r"/models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$"
 )
@@ -118,10 +121,10 @@ _HUB_FOLDER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaModel:
-    """What a replica is told to load; can be pickled, and imports neither torch nor Numba.
+    """Model of a replica; can be pickled, and imports neither torch nor Numba.
 
-    `tokenizer` is its folder. `threads` is what a replica may compute with. `pushed` has what was
-    sent in place of these folders, by their paths.
+    `tokenizer`: its folder. `threads`: of a replica. `pushed`: folders in the object store, by
+    their paths.
     """
 
     config: EngineConfig
@@ -130,7 +133,7 @@ class ReplicaModel:
     pushed: Mapping[Path, PushedFolder] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Set what torch and Numba read when they are imported; call it before they are."""
+        """Set the environment that torch and Numba read when they are imported; call it before."""
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(self.threads)
         from pagedrun.kernels.environment.threads import prepare_environment
@@ -138,9 +141,9 @@ class ReplicaModel:
         prepare_environment()
 
     def load(self, node: str, num_sharing: int) -> "LoadedPartEngine":
-        """Read the weights; `num_sharing` replicas share the memory of this machine.
+        """Load the model; `num_sharing` replicas share the memory of this machine.
 
-        Raises `ModelError` where the model is not there.
+        Raises `ModelError` if the model does not exist.
         """
         from pagedrun.paged.replicas.part_engine import LoadedPartEngine
 
@@ -149,7 +152,7 @@ class ReplicaModel:
         return LoadedPartEngine.load(config, tokenizer, node, num_sharing)
 
     def _here(self, folder: Path) -> Path:
-        """Return where a folder of the driver's is on this node."""
+        """Return the location of a folder of the driver on this node."""
         if folder.exists():
             return folder
         if folder in self.pushed:
@@ -168,14 +171,14 @@ class ReplicaModel:
 
 
 Packet = tuple[bytes, bool]
-"""A piece of an event, and whether it is the last one."""
+"""Piece of an event, and whether it is the last one."""
 
 
 class RayActor:
-    """What the driver calls; each method in a thread of Ray's."""
+    """Ray actor of a replica; each method runs in a thread of Ray's."""
 
     def __init__(self, model: ReplicaModel, most_sharing: int) -> None:
-        """most_sharing: how many replicas there are at most."""
+        """most_sharing: maximum number of replicas."""
         model.prepare()
         import ray
 
@@ -188,7 +191,7 @@ class RayActor:
         self._is_arriving = Lock()
 
     def events(self) -> Iterator[Packet]:
-        """Load the model, and yield what there is to tell, each event in pieces."""
+        """Load the model, and yield events, each in pieces."""
         from pagedrun.paged.replicas.replica_messages import Placed
 
         for event in chain([Placed(self._node)], self._worker.events()):
@@ -197,11 +200,11 @@ class RayActor:
             yield last, True
 
     def begin(self, terms: "RunTerms") -> None:
-        """Take the terms of the run."""
+        """Set the terms of the run."""
         self._worker.begin(terms)
 
     def feed(self, number: int, place: int, count: int, *pieces: bytes) -> None:
-        """Take a unit, or what one of `count` calls has of it; they come in any order."""
+        """Add a unit, or the pieces in one of its `count` calls; they arrive in any order."""
         with self._is_arriving:
             calls = self._arriving.setdefault(number, {})
             calls[place] = pieces
@@ -211,12 +214,12 @@ class RayActor:
         self._worker.feed(number, whole(chain(*(calls[each] for each in range(count)))))
 
     def end(self) -> None:
-        """Take note that no unit follows."""
+        """Announce that no unit follows."""
         self._worker.end()
 
 
 def _num_sharing(threads: int, most: int) -> int:
-    """Return how many replicas may be on this node, each with so many CPUs."""
+    """Return the maximum number of replicas on this node, each with `threads` CPUs."""
     import ray
 
     here = ray.get_runtime_context().get_node_id()
@@ -235,7 +238,7 @@ def in_pieces(value: object) -> list[bytes]:
 
 
 def in_calls(value: object) -> Iterator[tuple[int, int, Seq[bytes]]]:
-    """Yield what each call carries of a value: which it is, of how many, and its pieces."""
+    """Yield the calls that carry a value: index, number of calls, and pieces."""
     pieces = in_pieces(value)
     begins = range(0, len(pieces), CALL_PIECES)
     for place, begin in enumerate(begins):
@@ -243,5 +246,5 @@ def in_calls(value: object) -> Iterator[tuple[int, int, Seq[bytes]]]:
 
 
 def whole(pieces: Iterable[bytes]) -> Any:
-    """Return the value that these are the pieces of, in order."""
+    """Return the value of these pieces, in order."""
     return pickle.loads(b"".join(pieces))

@@ -1,8 +1,8 @@
-"""Ray clusters: one that runs already, or a private one on this machine for one run.
+"""Ray clusters: an existing one, or a private one on this machine for one run.
 
-A private cluster listens on the loopback interface only, asks for a token that only this user
-can read, keeps its files in a folder that only this user can enter, and has no dashboard and no
-usage statistics. It ends with this process, however that ends (`cluster_reaper`).
+A private cluster listens on the loopback interface only, requires a token that only this user can
+read, keeps its files in a folder that only this user can enter, and has no dashboard and no usage
+statistics. It ends with this process in any case (`cluster_reaper`).
 """
 
 import os
@@ -21,16 +21,16 @@ from pagedrun.paged.replicas.cluster_reaper import ClusterReaper
 from pagedrun.paged.values.engine_config import ReplicaConfig
 from pagedrun.paged.values.errors import EngineError, UsageError, option
 
-OBJECT_STORE_BYTES = 80 * 2**20  # near the least there is: units and packets are small
+OBJECT_STORE_BYTES = 80 * 2**20  # near Ray's minimum: units and packets are small
 START_ATTEMPTS = 3
-REACH_SECONDS = 10.0  # for the head node of a cluster to take a connection
-MOST_PATH = 24  # characters of the temporary folder; a socket's path ends at 107 bytes
-# What a local cluster is told in the environment, which Ray reads when it is imported.
+REACH_SECONDS = 10.0  # timeout of a connection to the head node
+MAX_PATH = 24  # characters of the temporary folder; a socket's path ends at 107 bytes
+# Environment of a local cluster, which Ray reads when it is imported.
 _LOCAL = {
     "RAY_AUTH_MODE": "token",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all on loopback, which node_ip_address does not do
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # binds to loopback, which node_ip_address does not
     "RAY_worker_niceness": "0",  # 15 otherwise
-    "RAY_memory_monitor_refresh_ms": "0",  # pools are sized by what is free; it would kill replicas
+    "RAY_memory_monitor_refresh_ms": "0",  # it would kill replicas, whose pools fill free memory
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
@@ -44,13 +44,13 @@ _QUIET = {
 
 
 class RayCluster:
-    """Joined or started when it is built; `close` leaves or ends it.
+    """Connection to a Ray cluster, joined or started; `close` leaves or ends it.
 
     Raises `UsageError` if Ray is not installed, or a cluster cannot be joined.
     """
 
     def __init__(self, config: ReplicaConfig, num_cpus: int) -> None:
-        """num_cpus: what a local cluster gives away; it may be more than the machine has."""
+        """num_cpus: of a local cluster; may exceed the CPUs of the machine."""
         self._folder: Path | None = None
         self._reaper: ClusterReaper | None = None
         self._is_ours = False
@@ -95,23 +95,23 @@ class RayCluster:
 
     @property
     def folder(self) -> Path | None:
-        """Where a cluster that was started here keeps its files; None of another."""
+        """Folder of a cluster that was started here; None for another one."""
         return self._folder
 
     def nodes(self) -> list[Mapping[str, float]]:
-        """Return the resources of each node that is there, by their names."""
+        """Return the resources of each live node, by their names."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def _connect(self, config: ReplicaConfig, num_cpus: int) -> None:
         if self.ray.is_initialized():
-            return  # by whoever uses this as a library; theirs to end
+            return  # by the user's program, which also ends it
         settings: dict[str, Any] = {
             "logging_level": "ERROR",
             "log_to_driver": False,
             "configure_logging": False,
         }
         if self.is_local:
-            # As the environment says it, which is read when Ray is imported: perhaps before this.
+            # The variable in the environment is read when Ray is imported, perhaps before this.
             self._was_open = self.ray._private.ray_constants.ENABLE_RAY_CLUSTER
             self.ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
             settings |= {
@@ -119,7 +119,7 @@ class RayCluster:
                 "num_cpus": num_cpus,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
-                "_temp_dir": f"{self._folder}/r",  # which Ray lets everybody write to
+                "_temp_dir": f"{self._folder}/r",  # Ray makes it writable for all users
             }
         else:
             settings["address"] = config.ray_address
@@ -131,7 +131,7 @@ class RayCluster:
                     self.ray.init(**settings)
                 break
             except Exception as error:
-                # Ray gives its own processes 30 seconds, which a busy machine may not be able to.
+                # Ray waits 30 seconds for its processes, which may be too short on a busy machine.
                 if not self.is_local or attempt + 1 == START_ATTEMPTS:
                     raise self._refused(config, error) from error
                 with _signals_kept(), suppress(Exception):
@@ -140,24 +140,24 @@ class RayCluster:
         self._let_print(is_allowed=False)
 
     def _let_print(self, *, is_allowed: bool) -> None:
-        """Let Ray print what its processes say, of each death a page, to the standard output: among
-        the rows of `-o -`. What there is to know of a death, a warning says."""
+        """Enable or disable output of Ray's processes on stdout, where each death would print a
+        page among the rows of `-o -`. Warnings report deaths instead."""
         self.ray._private.worker._worker_logs_enabled = is_allowed
 
     def _refused(self, config: ReplicaConfig, error: Exception) -> Exception:
-        told = " ".join(str(error).split())[:300]
+        cause = " ".join(str(error).split())[:300]
         if self.is_local:
-            return EngineError(f"Ray cannot be started on this machine: {told}")
+            return EngineError(f"Ray cannot be started on this machine: {cause}")
         return UsageError(
             f"{option('ray_address')} {config.ray_address}: the cluster cannot be joined "
-            f"({told}); check that the address is that of its head node, that Ray and Python "
+            f"({cause}); check that the address is that of its head node, that Ray and Python "
             "have the same versions there and here, and that the cluster's token is in "
             "RAY_AUTH_TOKEN or in the file named by RAY_AUTH_TOKEN_PATH, with "
             "RAY_AUTH_MODE=token"
         )
 
     def _set(self, variables: Mapping[str, str]) -> None:
-        """Set what the user has not set; of a local cluster all, since it is ours."""
+        """Set environment variables: unset ones for a joined cluster, all for a private one."""
         for name, value in variables.items():
             if self.is_local or name not in os.environ:
                 self._before[name] = os.environ.get(name)
@@ -165,7 +165,8 @@ class RayCluster:
 
 
 def _not_reached(address: str) -> OSError | None:
-    """Return why nothing answers at an address with a port, which Ray would try for minutes."""
+    """Return the error of a connection to an address with a port, which Ray would retry for
+    minutes; None without an error."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return None
@@ -187,8 +188,8 @@ def _import_ray() -> Any:
 
 
 def _read_environment_again() -> None:
-    """Let Ray read settings and token anew, which it keeps from when it was imported and from the
-    last cluster of this process."""
+    """Make Ray read settings and token again, which it caches from its import or from the last
+    cluster of this process."""
     ray = sys.modules.get("ray")
     if ray is not None and not ray.is_initialized():
         with suppress(ImportError, AttributeError):
@@ -200,13 +201,13 @@ def _read_environment_again() -> None:
 
 
 def _private_folder() -> Path:
-    """Return a new folder with a short path that nobody else can enter."""
+    """Return a new folder with a short path and without access for other users."""
     base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="pr-", dir=base if len(base) <= MOST_PATH else "/tmp"))
+    return Path(tempfile.mkdtemp(prefix="pr-", dir=base if len(base) <= MAX_PATH else "/tmp"))
 
 
 def _token(folder: Path) -> Path:
-    """Return a new file with a token that nobody else can read."""
+    """Return a new file with a random token, readable by this user only."""
     path = folder / "token"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
@@ -215,7 +216,7 @@ def _token(folder: Path) -> Path:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Leave signals to those who have them: Ray takes SIGTERM for itself."""
+    """Keep the signal handlers of this process: Ray replaces that of SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -230,7 +231,7 @@ def _signals_kept() -> Iterator[None]:
 
 @contextmanager
 def _stderr_dropped() -> Iterator[None]:
-    """Drop what native code writes to stderr: Ray says there how it was told to be quiet."""
+    """Discard stderr of native code, such as Ray's notes about its settings."""
     sys.stderr.flush()
     kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

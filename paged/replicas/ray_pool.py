@@ -1,7 +1,7 @@
 """Replicas as Ray actors, without Ray's restarts and retries.
 
-Restarts would hide the death of a replica and which rows it had: the driver reassigns rows and
-asks for another replica. Events come through one stream a replica, with back-pressure.
+Restarts would hide the death of a replica and its rows: the driver reassigns rows and requests
+another replica. Each replica sends events through one stream, with back-pressure.
 """
 
 import time
@@ -23,20 +23,20 @@ from pagedrun.paged.replicas.replica_messages import (
     RunTerms,
 )
 
-MOST_UNREAD = 8  # packets of a replica that the driver has not read
-MOST_AT_ONCE = 4  # calls that an actor answers beside its stream
-MOST_TOLD = 300  # characters of a cause
+MAX_UNREAD = 8  # unread packets of a replica
+MAX_CONCURRENT = 4  # calls of an actor beside its stream
+MAX_CAUSE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class _Actor:
     handle: Any
     stream: Any
-    begun: list[bytes]  # pieces of an event whose last one has not come
+    begun: list[bytes]  # pieces of an incomplete event
 
 
 class RayPool:
-    """Implements `replica_pool.ReplicaPool`."""
+    """Implements `replica_messages.ReplicaPool`."""
 
     def __init__(
         self, cluster: RayCluster, model: ReplicaModel, num_wanted: int, num_gpus: float
@@ -53,16 +53,16 @@ class RayPool:
             num_gpus=num_gpus,
             max_restarts=0,
             max_task_retries=0,
-            max_concurrency=1 + MOST_AT_ONCE,
+            max_concurrency=1 + MAX_CONCURRENT,
             scheduling_strategy="SPREAD",
         )
 
     def add(self) -> int:
-        """Ask for another replica."""
+        """Request another replica."""
         number = next(self._numbers)
         handle = self._class.remote(self._model, self.num_wanted)
         streamed = handle.events.options(
-            num_returns="streaming", _generator_backpressure_num_objects=MOST_UNREAD
+            num_returns="streaming", _generator_backpressure_num_objects=MAX_UNREAD
         )
         self._actors[number] = _Actor(handle, streamed.remote(), [])
         return number
@@ -79,18 +79,18 @@ class RayPool:
                 actor.handle.feed.remote(number, place, num_calls, *pieces)
 
     def end(self, replica: int) -> None:
-        """Say that no unit follows."""
+        """Announce that no unit follows."""
         if (actor := self._actors.get(replica)) is not None:
             actor.handle.end.remote()
 
     def kill(self, replica: int) -> None:
-        """End a replica at once."""
+        """Kill a replica."""
         actor = self._actors.pop(replica, None)
         if actor is not None:
             self._ray.kill(actor.handle, no_restart=True)
 
     def events(self, timeout_s: float) -> Seq[Heard]:
-        """Return what has come, one of each replica at most."""
+        """Return new events, at most one of each replica."""
         streams = {each.stream: number for number, each in self._actors.items()}
         if not streams:
             time.sleep(timeout_s)
@@ -102,7 +102,7 @@ class RayPool:
         return [heard for stream in ready for heard in self._next(streams[stream], stream)]
 
     def close(self) -> None:
-        """End all replicas and, if it was started for them, the cluster."""
+        """Kill all replicas and, if it was started here, the cluster."""
         for number in list(self._actors):
             self.kill(number)
         self._cluster.close()
@@ -129,10 +129,10 @@ class RayPool:
 
 
 def _cause(error: Exception) -> str:
-    """Return in a line why an actor is no more; of a long story how it begins, and its last line,
-    which says what was raised."""
+    """Return the cause of an actor's death in one line; of a long message the beginning and the
+    last line, with the exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = " ".join([f"{type(error).__name__}:", *lines])
-    if len(told) > MOST_TOLD:
-        told = f"{told[: MOST_TOLD // 2]} … {lines[-1][: MOST_TOLD // 2]}"
-    return told
+    cause = " ".join([f"{type(error).__name__}:", *lines])
+    if len(cause) > MAX_CAUSE_CHARS:
+        cause = f"{cause[: MAX_CAUSE_CHARS // 2]} … {lines[-1][: MAX_CAUSE_CHARS // 2]}"
+    return cause

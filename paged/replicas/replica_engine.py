@@ -1,8 +1,8 @@
 """Engines whose runs are computed by replicas in other processes.
 
-`start_replicas` starts or joins a Ray cluster and asks it for the replicas; the `ReplicaEngine`
-it returns plans in this process and starts one run. `ReplicatedEngine` is the same for the
-Python API, where each call starts replicas of its own.
+`start_replicas` starts or joins a Ray cluster and requests the replicas; the `ReplicaEngine` it
+returns plans in this process and starts one run. `ReplicatedEngine` is the same for the Python API,
+where each call starts replicas of its own.
 """
 
 import time
@@ -30,7 +30,7 @@ from pagedrun.paged.values.request import Completion, Request
 
 
 class ReplicaEngine:
-    """Plans requests here and has a crew compute them; it starts one run."""
+    """Plans requests in this process and has replicas compute them; starts one run."""
 
     def __init__(self, config: EngineConfig, crew: Crew) -> None:
         self.config = config
@@ -42,8 +42,8 @@ class ReplicaEngine:
     def warm_up(self, on_compile: Callable[[], None] = lambda: None) -> None:
         """Wait until the replicas have loaded their models and compiled their kernels.
 
-        They do not say when they compile, so `on_compile` is not called.
-        Raises `UsageError` or `EngineError` if one of them cannot.
+        They do not report compilation, so `on_compile` is not called. Raises `UsageError` or
+        `EngineError` if a replica cannot start.
         """
         if not self._offers:
             began = time.perf_counter()
@@ -56,7 +56,7 @@ class ReplicaEngine:
             self.config = replace(self.config, block_size=self._basis().rules.block_size)
 
     def arithmetic(self) -> Mapping[str, object]:
-        """Return what the last bits of every answer depend on, as the replicas have it."""
+        """Return the facts that decide the last bits of answers, from the replicas."""
         self.warm_up()
         return self._offers[0].arithmetic
 
@@ -76,7 +76,7 @@ class ReplicaEngine:
     ) -> ReplicaRun:
         """Plan the requests and return their run; see `Engine.start`.
 
-        Which rows fit is decided by the smallest pool of all replicas.
+        Rows must fit into the smallest pool of all replicas.
         """
         self.warm_up()
         for message in self._warnings if hooks.warn is not None else ():
@@ -103,12 +103,12 @@ class ReplicaEngine:
 
     @property
     def max_model_len(self) -> int:
-        """The most tokens a prompt and its answer may have together."""
+        """Maximum number of tokens of a prompt and its answer."""
         self.warm_up()
         return self._basis().limits.max_model_len
 
     def _basis(self) -> PlanBasis:
-        """Return what to plan for: the least that any replica has."""
+        """Return the settings of the planner: the minimum over all replicas."""
         bases = [each.basis for each in self._offers]
         widths = [each.limits.max_beam_width for each in bases]
         known = [each for each in widths if each is not None]
@@ -119,12 +119,13 @@ class ReplicaEngine:
 
 
 class ReplicatedEngine:
-    """Loads nothing in this process. Replicas are started by each `start`, and end with the run."""
+    """Engine of the Python API that starts replicas for each run."""
 
     def __init__(
         self, config: EngineConfig, shape: RunnableConfig, tokenizer: Path, replicas: ReplicaConfig
     ) -> None:
-        """tokenizer: its folder. Raises `ModelError` where the model cannot be held as asked."""
+        """tokenizer: its folder. Raises `ModelError` if the model cannot be quantized as
+        requested."""
         self._config = shape.held_as(config.quantization, config.model).settings(config)
         self._limit = shape.max_position_embeddings
         self._tokenizer = tokenizer
@@ -132,7 +133,7 @@ class ReplicatedEngine:
 
     @property
     def max_model_len(self) -> int:
-        """The most tokens a prompt and its answer may have together."""
+        """Maximum number of tokens of a prompt and its answer."""
         return min(self._limit, self._config.max_model_len or self._limit)
 
     def start(
@@ -150,10 +151,10 @@ class ReplicatedEngine:
 def start_replicas(
     config: EngineConfig, tokenizer: Path, replicas: ReplicaConfig, stall_timeout_s: float
 ) -> ReplicaEngine:
-    """Start or join a cluster, and ask it for the replicas.
+    """Start or join a cluster, and request the replicas.
 
-    tokenizer: its folder. stall_timeout_s: the most seconds that a step of a replica may take, 0
-    for any. Raises `UsageError` if Ray is not installed or the cluster cannot be joined.
+    tokenizer: its folder. stall_timeout_s: maximum seconds of a step of a replica, 0 for no limit.
+    Raises `UsageError` if Ray is not installed or the cluster cannot be joined.
     """
     num_wanted = replicas.replicas or 1
     threads = replicas.cpus_per_replica or max(1, cpu_quota() // num_wanted)
@@ -178,15 +179,15 @@ def _pushed(cluster: RayCluster, folders: Iterable[Path]) -> dict[Path, PushedFo
         return {each: PushedFolder.of(each, cluster.ray.put) for each in folders}
     except cluster.ray.exceptions.RayError as error:
         cluster.close()
-        told = str(error).strip().partition("\n")[0]
+        cause = str(error).strip().partition("\n")[0]
         raise EngineError(
             f"{option('push_model')}: the model does not fit into the cluster's object store "
-            f"({told}); put it on every node, in the same folder"
+            f"({cause}); put it on every node, in the same folder"
         ) from error
 
 
 def _share_of_a_node(cluster: RayCluster, num_wanted: int) -> int:
-    """Return the CPUs of the smallest node, divided by the replicas that each is to have."""
+    """Return the CPUs of the smallest node, divided by its number of replicas."""
     cpus = [int(node["CPU"]) for node in cluster.nodes() if node.get("CPU", 0) >= 1]
     if not cpus:
         return 1
@@ -194,7 +195,7 @@ def _share_of_a_node(cluster: RayCluster, num_wanted: int) -> int:
 
 
 def _is_on_gpu(config: EngineConfig) -> bool:
-    """Return whether the model would run on a GPU, as far as this machine tells."""
+    """Return whether the model would run on a GPU of this machine."""
     if config.device != "auto":
         return config.device == "cuda"
     import torch

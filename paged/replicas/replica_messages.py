@@ -1,8 +1,8 @@
 """Messages between the driver and its replicas, and the interface of their transport.
 
-A replica sends an offer, then events; the driver sends terms, then units. Finished rows are
-packed: pickling looks at a dataclass's fields anew for each object, which for small objects
-takes longer than all else, and the driver has the requests already.
+A replica sends an offer, then events; the driver sends terms, then units. Finished rows are packed
+into tuples: pickling inspects the fields of a dataclass for each object, which dominates for small
+objects, and the driver has the requests already.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,17 +21,17 @@ from pagedrun.paged.values.request import Completion, FinishReason, Request, Sam
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 VERSION = "version of pagedrun"  # in a fingerprint
-# What a fingerprint's entries are called in a sentence.
+# Names of fingerprint entries in sentences.
 _CALLED = {"weights": "weights of the model", "config": "description of the model"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOffer:
-    """What a plan needs to know of a replica, and what must be alike in all of them.
+    """Properties of a replica that planning needs, and those that must be equal in all replicas.
 
-    `node` is the machine that it is on. `fingerprint` decides the bytes that it computes: versions,
-    weights, description of the model, processor or GPU, kernels, threads. `arithmetic` is what a
-    manifest says of that. `warnings` are for the user.
+    `node`: its machine. `fingerprint` decides the bytes that it computes: versions, weights,
+    description of the model, processor or GPU, kernels, threads. `arithmetic`: the part of it for a
+    manifest. `warnings`: for the user.
     """
 
     node: str
@@ -43,11 +43,11 @@ class ReplicaOffer:
 
     @property
     def version(self) -> str | None:
-        """The version of pagedrun that the replica has, as far as it is known."""
+        """Version of pagedrun on the replica, None if unknown."""
         return self.fingerprint.get(VERSION)
 
     def differing(self, other: "ReplicaOffer") -> list[str]:
-        """Return in words where another replica computes otherwise than this one."""
+        """Return the differences of another fingerprint from this one, in words."""
         ours, theirs = self.fingerprint, other.fingerprint
         names = [*ours, *(name for name in theirs if name not in ours)]
         return [
@@ -58,7 +58,7 @@ class ReplicaOffer:
 
 
 def _short(value: str | None) -> str:
-    """Return a value as a sentence has it: of a digest, how it begins."""
+    """Return a value as shown in a sentence: of a digest, the first characters."""
     if value is None:
         return "none"
     return value[:12] if len(value) == 64 and value.isalnum() else value
@@ -66,11 +66,11 @@ def _short(value: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """`demand`: what rows of the first window take of the pools. `reserved_len`: the tokens that an
-    engine with one length for all rows would reserve.
+    """Settings of a run on a replica.
 
-    `seconds_left`: how long rows may be begun, None for as long as it takes; a span, since clocks
-    of machines differ.
+    `demand`: pool use of the rows of the first window. `reserved_len`: tokens that one length for
+    all rows would reserve. `seconds_left`: time in which rows may be started, None without a limit;
+    a duration, because clocks of machines differ.
     """
 
     demand: PoolDemand
@@ -80,7 +80,7 @@ class RunTerms:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The replica has a process, on this machine; it loads its model."""
+    """The replica has a process on this machine and loads its model."""
 
     node: str
 
@@ -94,16 +94,16 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The replica has taken up a unit, by its number."""
+    """The replica has started a unit, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Rows that are finished, and the state after the step that did.
+    """Finished rows, and the state after the last step.
 
-    Pickled, their requests are without prompts, which the driver has.
+    Pickled requests have no prompts, which the driver has.
     """
 
     completions: tuple[Completion, ...]
@@ -115,14 +115,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The replica is there: its state after the last step, None before the first."""
+    """Sign of life, with the state after the last step, None before the first."""
 
     record: StepRecord | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The replica has answered all that it was given, or its time is up: then it `is_cut`."""
+    """The replica has answered all its rows, or its time is over: then it `is_cut`."""
 
     report: EngineReport
     snapshot: Snapshot
@@ -131,9 +131,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The replica cannot go on. `is_usage`: the command, the model or the machine is wrong.
+    """The replica cannot continue. `is_usage`: because of the command, the model or the machine.
 
-    `node` is the machine that it was on, "" where it was on none.
+    `node`: its machine, "" without one.
     """
 
     message: str
@@ -143,7 +143,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process of the replica has ended, or was ended as nothing was heard of it."""
+    """The process of the replica has ended, or was killed for its silence."""
 
     cause: str
 
@@ -159,7 +159,7 @@ _REASONS = {each.value: each for each in FinishReason}
 
 
 class _Rest:
-    """The fields of a class behind its first ones, all of which have defaults."""
+    """Fields of a class after its first ones, all of which have defaults."""
 
     def __init__(self, kind: type, num_first: int) -> None:
         rest = fields(kind)[num_first:]
@@ -168,7 +168,7 @@ class _Rest:
         self._usual = tuple(each.default for each in rest)
 
     def of(self, value: object) -> tuple[Any, ...]:
-        """Return the values, () where they are the usual ones."""
+        """Return the values, () if all have their defaults."""
         found: tuple[Any, ...] = self._values(value)
         return () if found == self._usual else found
 
@@ -178,7 +178,7 @@ _COMPLETION = _Rest(Completion, 2)
 
 
 def packed_answers(completions: Iterable[Completion]) -> tuple[Any, ...]:
-    """Return what `unpacked_answers` takes."""
+    """Return completions as tuples for `unpacked_answers`."""
     return tuple(
         (
             each.request.index,
@@ -193,7 +193,7 @@ def packed_answers(completions: Iterable[Completion]) -> tuple[Any, ...]:
 
 
 def unpacked_answers(packed: Iterable[tuple[Any, ...]]) -> tuple[Completion, ...]:
-    """Return the completions; their requests have the index and nothing else."""
+    """Return the completions; their requests have no content but the index."""
     return tuple(
         Completion(
             Request(index, (), _NO_PARAMS),
@@ -208,21 +208,21 @@ def unpacked_answers(packed: Iterable[tuple[Any, ...]]) -> tuple[Completion, ...
 
 
 Heard = tuple[int, ReplicaEvent]
-"""The number of a replica, and what came from it."""
+"""Number of a replica, and its event."""
 
 
 class ReplicaPool(Protocol):
-    """Replicas by their numbers, none of which is given twice. No method but `events` waits.
+    """Transport to replicas, identified by unique numbers. Only `events` blocks.
 
-    What is sent to a replica that is no more is lost, and nothing is heard of it any more.
+    Messages to a dead replica are lost, and it sends no more events.
     """
 
     @property
     def num_wanted(self) -> int:
-        """How many are meant to run at once."""
+        """Number of replicas that should run at once."""
 
     def add(self) -> int:
-        """Ask for another replica; it loads its model when there is room for it."""
+        """Request another replica; it loads its model when resources are free."""
 
     def begin(self, replica: int, terms: RunTerms) -> None:
         """Send the terms of the run, before the first unit."""
@@ -231,13 +231,13 @@ class ReplicaPool(Protocol):
         """Send a unit, by its number."""
 
     def end(self, replica: int) -> None:
-        """Say that no unit follows."""
+        """Announce that no unit follows."""
 
     def kill(self, replica: int) -> None:
-        """End a replica at once."""
+        """Kill a replica."""
 
     def events(self, timeout_s: float) -> Seq[Heard]:
-        """Return what has come, as soon as there is something; nothing after `timeout_s`."""
+        """Return new events as soon as there are some; none after `timeout_s`."""
 
     def close(self) -> None:
-        """End all of them, and what was started for them."""
+        """Kill all replicas, and release the resources of the pool."""

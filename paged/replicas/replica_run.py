@@ -1,4 +1,4 @@
-"""ReplicaRun: the driver's loop. Hands out units, handles events, yields new completions."""
+"""ReplicaRun: the driver's loop. Assigns units, handles events, yields new completions."""
 
 import time
 from collections.abc import Iterator
@@ -36,21 +36,21 @@ from pagedrun.paged.replicas.replica_messages import (
     Tick,
 )
 from pagedrun.paged.replicas.unit_queue import (
-    MOST_DEATHS,
-    MOST_DEATHS_A_REPLICA,
+    MAX_DEATHS,
+    MAX_DEATHS_A_REPLICA,
     UnitQueue,
 )
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError
 from pagedrun.paged.values.request import Completion, Request
 
-STEP_SECONDS = 0.1  # between two records of the whole
-TOLD_SECONDS = 0.5  # between two looks at what each replica is at
-END_SECONDS = 5.0  # for replicas to say what they did
+STEP_SECONDS = 0.1  # between two records of the run
+STATE_SECONDS = 0.5  # between two updates of the states of replicas
+END_SECONDS = 5.0  # for replicas to send their reports
 
 
 class OpenWindow:
-    """Has the requests of a plan until they are answered."""
+    """Unanswered requests of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         whole = plan.part(0, len(plan))
@@ -62,21 +62,19 @@ class OpenWindow:
         self._num_planned = dict(zip(self.rows, hits, strict=True))
 
     def units(self, cuts: Seq[int]) -> Iterator[tuple[Seq[int], Seq[int]]]:
-        """Yield the rows of each unit and their places; cuts: where units begin, and the last
-        ends."""
+        """Yield rows and positions of each unit; cuts: begin of each unit, and end of the last."""
         for begin, end in pairwise(cuts):
             yield self.rows[begin:end], range(begin, end)
 
     def part(self, places: Seq[int]) -> PlanPart:
-        """Return the rows at some places of the run order, as a replica takes them."""
+        """Return the rows at some positions of the run order, for a replica."""
         return self._plan.part_at(np.array(places, np.int64))
 
     def answer(self, found: Completion) -> Iterator[Completion]:
-        """Yield the completions of a row that a replica has answered, with its own request, and of
-        those that ask the same.
+        """Yield the completions of an answered row and its duplicates, with the original request.
 
-        As many of its tokens count as cached as the plan shares: which of them a replica found is
-        chance, and the row's bytes would tell of it.
+        The number of cached tokens is that of the plan: the number a replica found varies, and must
+        not change the bytes of the row.
         """
         request = self._requests.pop(found.request.index)
         num_planned = self._num_planned.pop(request.index)
@@ -90,7 +88,7 @@ class OpenWindow:
         yield from fan_out(found, asked) if asked else (found,)
 
     def fail(self, row: int, error: RowError) -> Iterator[Completion]:
-        """Yield the completions of a row that gets no answer."""
+        """Yield the completions of a row without an answer and of its duplicates."""
         request = self._requests.pop(row)
         del self._num_planned[row]
         yield from fan_out(Completion(request, error=error), self._asked.pop(row, ()))
@@ -101,7 +99,7 @@ class OpenWindow:
 
 
 class ReplicaRun:
-    """Planned windows of requests, run by a crew. Iterate it once; implements `RunLike`."""
+    """Planned windows of requests, run by replicas. Iterate it once; implements `RunLike`."""
 
     def __init__(
         self,
@@ -113,10 +111,10 @@ class ReplicaRun:
         load_s: float,
         ends_at: float | None = None,
     ) -> None:
-        """Run the `windows` with the replicas that are ready, and those that become so.
+        """Run the windows with the replicas that are ready or become ready.
 
-        load_s: how long these took to load. ends_at: until when rows may be begun, on the clock of
-        `time.monotonic`.
+        load_s: seconds that these took to load. ends_at: time after which no row is started
+        (`time.monotonic`).
         """
         self._crew = crew
         self._config = config
@@ -135,7 +133,7 @@ class ReplicaRun:
         self.counts = ReplicaCounts()
         self.is_cut = False
         self._states: tuple[ReplicaState, ...] = ()
-        self._told = 0.0
+        self._states_at = 0.0
         self._began = self._reported = time.perf_counter()
 
     def __iter__(self) -> Iterator[Completion]:
@@ -154,18 +152,18 @@ class ReplicaRun:
         self._end()
 
     def close(self) -> None:
-        """End the planning of windows that will not be run, and the replicas."""
+        """Stop the planning of further windows, and end the replicas."""
         if isinstance(self._windows, Ahead):
             self._windows.close()
         self._crew.pool.close()
 
     def report(self) -> EngineReport:
-        """Return what happened so far, of all replicas together and of each."""
+        """Return the report so far, of all replicas together and of each."""
         members = list(self._crew.members.values())
         return merged_report(members, self.counts, self._load_s, asdict(self._config))
 
     def state(self) -> dict[str, object]:
-        """Return what each replica does; any thread may ask."""
+        """Return the state of each replica; may be called from any thread."""
         return {
             "rows_finished": self.counts.num_finished,
             "units_waiting": self._queue.num_waiting,
@@ -185,15 +183,15 @@ class ReplicaRun:
         }
 
     def snapshot(self) -> dict[int, Snapshot]:
-        """Return what became of every block, by the replicas that lived to the end."""
+        """Return the block history of each replica that lived to the end."""
         members = self._crew.members.values()
         return {each.number: each.ended.snapshot for each in members if each.ended is not None}
 
     # ── Windows ─────────────────────────────────────────────────────────────────────────────────
 
     def _take_windows(self) -> Iterator[Completion]:
-        """Take the next window when few units are left to hand out, if it is planned; wait for it
-        when no replica has anything to do."""
+        """Add the next planned window when few units are waiting; wait for it if no replica has
+        work."""
         while not self._is_last and self._queue.num_waiting < self._crew.pool.num_wanted:
             is_ready = not isinstance(self._windows, Ahead) or self._windows.is_ready
             if self._of_row and not is_ready:
@@ -223,7 +221,7 @@ class ReplicaRun:
         if opened.rows:
             self._open[number] = opened
             self._of_row |= dict.fromkeys(opened.rows, number)
-            has_next = isinstance(self._windows, Ahead)  # of the last one it is not known before
+            has_next = isinstance(self._windows, Ahead)  # unknown in advance for the last one
             cuts = unit_cuts(plan.tree.common, self._crew.pool.num_wanted, has_next=has_next)
             self._queue.add(number, opened.units(cuts.tolist()))
 
@@ -235,7 +233,7 @@ class ReplicaRun:
                 part = self._open[unit.window].part(unit.places)
                 self._crew.pool.feed(member.number, unit.number, part)
             if not self._queue.num_open(member.number):
-                member.stuck_s = 0.0  # it has nothing to take steps for
+                member.stuck_s = 0.0  # idle
 
     def _heard(self, member: Member, event: ReplicaEvent) -> Iterator[Completion]:
         number = member.number
@@ -246,7 +244,7 @@ class ReplicaRun:
             case Begun(unit):
                 self._queue.begin(number, unit)
             case Tick():
-                self._reported = 0.0  # the whole has changed
+                self._reported = 0.0  # record the new state
             case Offered(offer):
                 refusal = self._crew.admits(member, offer)
                 if refusal is None:
@@ -273,7 +271,7 @@ class ReplicaRun:
             self._let_go()
 
     def _join(self, member: Member) -> None:
-        """Let a replica that is ready have units."""
+        """Assign units to a ready replica from now on."""
         left = None if self._ends_at is None else self._ends_at - time.monotonic()
         terms = RunTerms(self._terms.demand, self._terms.reserved_len, left)
         self._crew.pool.begin(member.number, terms)
@@ -282,7 +280,7 @@ class ReplicaRun:
         member.stage, member.joined_s = Stage.RUNNING, self._elapsed
 
     def _died(self, member: Member, cause: str) -> Iterator[Completion]:
-        """Hand the rows of a dead replica to others; yield those that are given up."""
+        """Reassign the rows of a dead replica; yield the completions of rows that are given up."""
         member.left_s = self._elapsed
         self._first_cause = self._first_cause or cause
         self.counts.num_deaths += 1
@@ -299,7 +297,7 @@ class ReplicaRun:
             )
             yield from map(self._completed, self._window_of(row).fail(row, error))
         self._let_go()
-        most = MOST_DEATHS + MOST_DEATHS_A_REPLICA * self._crew.pool.num_wanted
+        most = MAX_DEATHS + MAX_DEATHS_A_REPLICA * self._crew.pool.num_wanted
         if self._queue.is_lost or self.counts.num_deaths > most:
             raise EngineError(
                 f"{self.counts.num_deaths} replicas died; cause of the first: {self._first_cause}"
@@ -308,9 +306,9 @@ class ReplicaRun:
             self._crew.ask()
 
     def _end(self) -> None:
-        """Tell all replicas that it is over, and hear what they did.
+        """End all replicas, and collect their reports.
 
-        The run has ended with its last row, as that of one engine.
+        The run time ends with the last row, as that of one engine.
         """
         self.counts.run_s = self._elapsed
         for member in self._crew.running:
@@ -327,11 +325,11 @@ class ReplicaRun:
     # ── Rows ────────────────────────────────────────────────────────────────────────────────────
 
     def _window_of(self, row: int) -> OpenWindow:
-        """Return the window of a row that is answered now."""
+        """Return the window of a row, which is answered now."""
         return self._open[self._of_row.pop(row)]
 
     def _let_go(self) -> None:
-        """Forget windows without open rows."""
+        """Remove windows without open rows."""
         for number in [each for each in self._open if not self._queue.num_left(each)]:
             del self._open[number]
 
@@ -340,7 +338,7 @@ class ReplicaRun:
         return completion
 
     def _note_state(self) -> None:
-        """Record the state of the whole, now and then, while there are replicas."""
+        """Record the state of the run, at most every `STEP_SECONDS`, while there are replicas."""
         now = time.perf_counter()
         self.counts.run_s = now - self._began
         if now - self._reported < STEP_SECONDS or not self._crew.num_there:
@@ -353,8 +351,8 @@ class ReplicaRun:
             self._num_records += 1
             self.counts.timeline.add(self._num_records, record)
         if self._hooks.on_step is not None:
-            if now - self._told >= TOLD_SECONDS:
-                self._told = now
+            if now - self._states_at >= STATE_SECONDS:
+                self._states_at = now
                 self._states = replica_states(members, self._queue.num_open)
             self._hooks.on_step(ReplicatedStep.with_replicas(record, self._states))
 

@@ -1,7 +1,7 @@
 """ReplicaWorker: runs the units that a replica receives, independent of the transport.
 
-The engine computes in a thread of its own. Its `Outbox` packs finished rows into packets and
-sends a tick a second in between.
+The engine computes in a thread of its own. Its `Outbox` packs finished rows into packets and sends
+a tick a second in between.
 """
 
 import time
@@ -34,11 +34,11 @@ from pagedrun.paged.values.request import Completion
 
 
 class _NoMoreWanted(Exception):
-    """Every row of the job is answered."""
+    """All rows of the job are answered."""
 
 
 class PartRun(Protocol):
-    """The part of `Run` that a replica reads."""
+    """Part of the interface of `Run` that a replica uses."""
 
     is_cut: bool
 
@@ -46,32 +46,32 @@ class PartRun(Protocol):
         """Yield one completion for each request."""
 
     def report(self) -> EngineReport:
-        """Return what happened."""
+        """Return the memory report."""
 
     def snapshot(self) -> Snapshot:
-        """Return what became of every block of the pool."""
+        """Return the block history."""
 
 
 class PartEngine(Protocol):
-    """A loaded engine that takes parts of plans."""
+    """Loaded engine that runs parts of plans."""
 
     def offer(self) -> ReplicaOffer:
-        """Return what it says of itself."""
+        """Return the offer of the replica."""
 
     def start(
         self, feed: PlannedFeed, terms: RunTerms, on_step: Callable[[StepRecord], None]
     ) -> PartRun:
-        """Return the run of what is in the feed."""
+        """Return the run of the units in the feed."""
 
 
 class ReplicaWorker:
-    """Loads an engine in a thread of its own, offers it, and runs units until there are no more.
+    """Loads an engine in its own thread, offers it, and runs units until there are no more.
 
-    The other methods may be called from any thread; none of them waits. `events` is iterated once.
+    The methods may be called from any thread and do not block. `events` is iterated once.
     """
 
     def __init__(self, load: Callable[[], PartEngine], node: str = "") -> None:
-        """load: reads the weights; called in the thread that then computes."""
+        """load: loads the engine; called in the thread that then computes."""
         self._load = load
         self._node = node
         self._outbox = Outbox()
@@ -84,23 +84,23 @@ class ReplicaWorker:
         self._thread = Thread(target=self._work, name="replica", daemon=True)
 
     def events(self) -> Iterator[ReplicaEvent]:
-        """Begin, and yield what there is to tell, at least once a second."""
+        """Start, and yield events, at least one a second."""
         self._thread.start()
         return self._outbox.events()
 
     def begin(self, terms: RunTerms) -> None:
-        """Take the terms; called once, before the first unit."""
+        """Set the terms; called once, before the first unit."""
         self._terms.put(terms)
 
     def feed(self, number: int, part: PlanPart) -> None:
-        """Take a unit, by its number, to be run behind those before."""
+        """Append a unit, by its number."""
         with self._is_planning:
             window = self._parts.window(part)
             self._numbers.append(number)
             self._feed.put(window)
 
     def end(self) -> None:
-        """Take note that no unit follows, and that nobody waits for rows that are not done."""
+        """Stop after the current step: no unit follows, and open rows are no longer needed."""
         self._is_over.set()
         self._feed.end()
 
@@ -125,8 +125,8 @@ class ReplicaWorker:
             is_usage = isinstance(error, UsageError)
             self._outbox.put(Failed(error.marked, is_usage=is_usage, node=self._node))
         except BaseException as error:
-            told = f"{type(error).__name__}: {error}"
-            self._outbox.put(Failed(told, node=self._node))
+            message = f"{type(error).__name__}: {error}"
+            self._outbox.put(Failed(message, node=self._node))
 
 
 PACKET_BYTES = 64 * 1024  # small enough to travel inside a reply
@@ -145,10 +145,10 @@ class Outbox:
         self._begun = 0.0
         self._record: StepRecord | None = None
 
-    # ── Written by the thread that runs ─────────────────────────────────────────────────────────
+    # ── Called in the thread of the run ─────────────────────────────────────────────────────────
 
     def add(self, completion: Completion) -> None:
-        """Take a finished row."""
+        """Add a finished row."""
         if not self._packet:
             self._begun = self._clock()
         self._packet.append(completion)
@@ -157,26 +157,26 @@ class Outbox:
             self.flush()
 
     def note_step(self, record: StepRecord) -> None:
-        """Take the state after a step; send what has waited long enough."""
+        """Set the state after a step; send rows that have waited `PACKET_SECONDS`."""
         self._record = record
         if self._packet and self._clock() - self._begun >= PACKET_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Send the rows that there are."""
+        """Send the packed rows."""
         if self._packet:
             self._queue.put(Answered(tuple(self._packet), self._record))
             self._packet, self._num_bytes = [], 0
 
     def put(self, event: ReplicaEvent) -> None:
-        """Send something else, behind the rows that there are."""
+        """Send an event after the packed rows."""
         self.flush()
         self._queue.put(event)
 
-    # ── Read by another one ─────────────────────────────────────────────────────────────────────
+    # ── Called in another thread ────────────────────────────────────────────────────────────────
 
     def events(self) -> Iterator[ReplicaEvent]:
-        """Yield what was sent, and a tick a second, until the replica has ended."""
+        """Yield events, and a tick a second, until the replica has ended."""
         tick_at = self._clock() + TICK_SECONDS
         while True:
             try:
@@ -190,7 +190,7 @@ class Outbox:
 
 
 def _num_bytes(completion: Completion) -> int:
-    """Return about how many bytes a completion takes when it travels."""
+    """Return the approximate size of a packed completion in bytes."""
     num_bytes = 512
     for output in completion.outputs:
         num_bytes += len(output.text) + 8 * len(output.token_ids)

@@ -1,15 +1,14 @@
 """Assignment of units to replicas, and their reassignment after a replica's death.
 
-A unit is a set of rows of one window that a replica computes together. The queue has no clock,
-no threads and no engine: the driver reports events and asks for the next unit. The first answer
-to a row counts. Answers do not depend on the replica that computes them, so two replicas may
-have the same rows.
+A unit is a set of rows of one window that a replica computes together. The queue has no clock, no
+threads and no engine: the driver reports events and requests the next unit. The first answer to a
+row counts. Answers do not depend on the replica that computes them, so two replicas may have the
+same rows.
 
-A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES`
-units that run apart, so that a row which kills its replica is found in a few deaths: among
-4,096 rows it takes 5, where halves would take 13. A single suspect row runs alone. If its
-replica dies too, that may still be the fault of a machine; after `MOST_ALONE` such deaths the
-row is given up.
+A replica's death makes all of its unanswered rows suspect. They are cut into up to `PIECES` units
+that run apart, so that a row that kills its replica is found in a few deaths: among 4,096 rows it
+takes 5, where halves would take 13. A single suspect row runs alone. If its replica dies too, the
+machine may still be the cause; after `MAX_ALONE` such deaths the row is given up.
 """
 
 from collections import Counter, deque
@@ -18,31 +17,30 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import count, islice
 
-# Units that a replica has beside those that it has begun, so that it never waits for the next one.
+# Assigned units that a replica has not started, so that it never waits for the next one.
 UNITS_AHEAD = 2
-# Units that are made of the rows of a dead replica.
+# Units made of the rows of a dead replica.
 PIECES = 8
-# Deaths that a job survives: so many, and so many for each replica.
-MOST_DEATHS, MOST_DEATHS_A_REPLICA = 10, 2
-# Replicas that may die with nothing but one row.
-MOST_ALONE = 2
-# Rows that are not shared between two idle replicas.
+# Deaths that a job survives: a fixed number, and a number for each replica.
+MAX_DEATHS, MAX_DEATHS_A_REPLICA = 10, 2
+# Replicas that may die with a single row.
+MAX_ALONE = 2
+# Minimum number of rows in a copy.
 FEW_ROWS = 16
-# A replica that is not idle takes rows of others while these have so many of a unit, so that its
-# batch does not run empty each time; of the units handed out first so many are looked at.
-MANY_ROWS, MOST_SEARCHED = 64, 8
-# Without a single answer a job ends after so many deaths, or as many as it has replicas.
-LEAST_FRUITLESS_DEATHS = 3
+# A replica with work copies rows of units with at least MANY_ROWS of them, so that its batch does
+# not run empty; MAX_SEARCHED of the earliest units are searched.
+MANY_ROWS, MAX_SEARCHED = 64, 8
+# Deaths after which a job without a single answer fails; at least the number of replicas.
+MIN_FRUITLESS_DEATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Rows of one window, in its run order.
 
-    number: rises in the order in which units are made. window: the window's number. rows: by their
-    indices in the input. places: where each is in the window's run order. is_suspect: whether a
-    replica died that had these rows; such a unit with a single row runs alone. is_copy: whether
-    another replica has the rows as well.
+    number: rises in the order of creation. window: number of the window. rows: input indices.
+    places: positions in the run order of the window. is_suspect: a replica died with these rows; a
+    suspect unit of a single row runs alone. is_copy: another replica has the rows as well.
     """
 
     number: int
@@ -57,104 +55,107 @@ class Unit:
 
     @property
     def runs_alone(self) -> bool:
-        """Whether nothing may run beside it, so that it is known what a death was due to."""
+        """Return whether no other unit may run beside this one, so that it explains a death."""
         return self.is_suspect and len(self.rows) == 1
 
 
 class HeldUnit:
-    """A unit in the hands of a replica. `running` are the rows that the replica itself has not
-    answered, `open` those of which there is no answer at all: their places, by index, in run order.
-    `litter` names the units that were made of the same rows after a death."""
+    """Unit assigned to a replica.
 
-    def __init__(self, unit: Unit, replica: int, litter: int | None) -> None:
+    `running`: rows that the replica itself has not answered; `open`: rows that no replica has
+    answered, with their positions in run order. `generation`: number of the units made of the same
+    rows after a death.
+    """
+
+    def __init__(self, unit: Unit, replica: int, generation: int | None) -> None:
         self.unit = unit
         self.replica = replica
-        self.litter = litter
+        self.generation = generation
         self.is_begun = False
         self.open = dict(zip(unit.rows, unit.places, strict=True))
         self.running = set(unit.rows)
 
 
 class UnitQueue:
-    """Hands out units in order, then what is left of those that others have."""
+    """Assigns units in order, then copies of unanswered rows of other replicas."""
 
     def __init__(self, num_replicas: int) -> None:
-        """Begin without rows. num_replicas: how many are meant to run at once."""
+        """num_replicas: number of replicas that should run at once."""
         self._num_replicas = num_replicas
         self._numbers = count()
-        self._litters = count()
+        self._generations = count()
         self._fresh: deque[Unit] = deque()
-        self._suspect: deque[tuple[Unit, int]] = deque()  # with the number of its litter
+        self._suspect: deque[tuple[Unit, int]] = deque()  # with its generation
         self._held: dict[int, dict[int, HeldUnit]] = {}  # replica → number of the unit → unit
-        self._holders: dict[int, list[HeldUnit]] = {}  # row → who has it
-        self._deaths: Counter[int] = Counter()  # row → replicas that died beside it
-        self._alone: Counter[int] = Counter()  # row → replicas that died with nothing else
-        self._shareable: dict[int, HeldUnit] = {}  # by number, the one handed out first comes first
+        self._holders: dict[int, list[HeldUnit]] = {}  # row → holders
+        self._deaths: Counter[int] = Counter()  # row → replicas that died with it
+        self._alone: Counter[int] = Counter()  # row → replicas that died with it alone
+        self._shareable: dict[int, HeldUnit] = {}  # by number, the earliest first
         self._left: Counter[int] = Counter()  # window → rows without an answer
         self._is_ended = False
         self.num_deaths = 0
         self.num_answered = 0
 
     def add(self, window: int, parts: Iterable[tuple[Seq[int], Seq[int]]]) -> None:
-        """Add rows of a window, cut into units: the indices of each and their places."""
+        """Add rows of a window, cut into units: input indices and positions of each."""
         assert not self._is_ended, "nothing was to come any more"
         for rows, places in parts:
             self._fresh.append(self._unit(window, rows, places))
             self._left[window] += len(rows)
 
     def end(self) -> None:
-        """Take note that no more rows will be added."""
+        """Announce that no more rows will be added."""
         self._is_ended = True
 
     @property
     def is_over(self) -> bool:
-        """Whether every row is answered or given up, and none will be added."""
+        """Return whether every row is answered or given up, and none will be added."""
         return self._is_ended and not self._left
 
     @property
     def is_lost(self) -> bool:
-        """Whether so many replicas have died that the job had better end."""
-        if self.num_deaths > MOST_DEATHS + MOST_DEATHS_A_REPLICA * self._num_replicas:
+        """Return whether the job should fail after these deaths."""
+        if self.num_deaths > MAX_DEATHS + MAX_DEATHS_A_REPLICA * self._num_replicas:
             return True
-        fruitless = max(self._num_replicas, LEAST_FRUITLESS_DEATHS)
+        fruitless = max(self._num_replicas, MIN_FRUITLESS_DEATHS)
         return not self.num_answered and self.num_deaths >= fruitless
 
     @property
     def num_waiting(self) -> int:
-        """Units that no replica has."""
+        """Number of unassigned units."""
         return len(self._fresh) + len(self._suspect)
 
     def num_left(self, window: int) -> int:
-        """Return how many rows of a window have neither an answer nor been given up."""
+        """Return the number of open rows of a window."""
         return self._left[window]
 
     def num_open(self, replica: int) -> int:
-        """Return how many rows without an answer a replica has."""
+        """Return the number of open rows of a replica."""
         return sum(len(held.open) for held in self._held[replica].values())
 
     def join(self, replica: int) -> None:
-        """Take note of a replica that can be given units; its number was no other one's."""
+        """Add a replica, by a new number."""
         self._held[replica] = {}
 
     def next(self, replica: int) -> Unit | None:
-        """Return the next unit for a replica, which has it from now on; None for nothing now.
+        """Assign and return the next unit of a replica; None for none now.
 
-        Ask again until it is None; then when it has begun a unit, a row was answered, rows were
-        added or a replica has died.
+        Call it until it returns None; then again when the replica has started a unit, a row was
+        answered, rows were added or a replica has died.
         """
         mine = self._held[replica]
         if any(held.unit.runs_alone for held in mine.values()):
             return None
         if sum(not held.is_begun for held in mine.values()) >= UNITS_AHEAD:
             return None
-        for place, (unit, litter) in enumerate(self._suspect):
+        for place, (unit, generation) in enumerate(self._suspect):
             if unit.runs_alone:
                 is_fit = not mine
             else:
-                is_fit = all(held.litter != litter for held in mine.values())
+                is_fit = all(held.generation != generation for held in mine.values())
             if is_fit:
                 del self._suspect[place]
-                return self._hand(unit, replica, litter)
+                return self._hand(unit, replica, generation)
         if self._fresh:
             return self._hand(self._fresh.popleft(), replica)
         if not self._is_ended or not all(held.is_begun for held in mine.values()):
@@ -162,13 +163,13 @@ class UnitQueue:
         return self._copied(replica, MANY_ROWS if mine else 1)
 
     def begin(self, replica: int, number: int) -> None:
-        """Take note that a replica has begun a unit that it was given."""
+        """Record that a replica has started a unit."""
         held = self._held[replica].get(number)
         if held is not None:  # else all of its rows were answered by others
             held.is_begun = True
 
     def answer(self, replica: int, row: int) -> bool:
-        """Take note of a row's answer; return whether it is the first, and the replica alive."""
+        """Record the answer of a row; return whether it is the first, and the replica alive."""
         mine = self._held.get(replica, {})
         for held in [each for each in mine.values() if row in each.running]:
             held.running.remove(row)
@@ -186,7 +187,7 @@ class UnitQueue:
         return True
 
     def died(self, replica: int) -> list[int]:
-        """Take note that a replica is no more; return the rows that are given up."""
+        """Remove a dead replica; return the rows that are given up."""
         self.num_deaths += 1
         given_up: list[int] = []
         fresh: dict[int, dict[int, int]] = {}  # window → row → place
@@ -196,7 +197,7 @@ class UnitQueue:
             rows = {row: place for row, place in held.open.items() if self._let_go(row, held)}
             if held.unit.runs_alone:
                 self._alone.update(rows.keys())
-            if any(self._alone[row] == MOST_ALONE for row in rows):
+            if any(self._alone[row] == MAX_ALONE for row in rows):
                 (row,) = rows
                 self._close(row, held.unit.window)
                 given_up.append(row)
@@ -209,7 +210,7 @@ class UnitQueue:
         return given_up
 
     def deaths_of(self, row: int) -> int:
-        """Return how many replicas have died while they had a row that is open."""
+        """Return the number of replicas that died while they had an open row."""
         return self._deaths[row]
 
     def _unit(
@@ -224,8 +225,8 @@ class UnitQueue:
         number = next(self._numbers)
         return Unit(number, window, rows, places, is_suspect=is_suspect, is_copy=is_copy)
 
-    def _hand(self, unit: Unit, replica: int, litter: int | None = None) -> Unit:
-        held = HeldUnit(unit, replica, litter)
+    def _hand(self, unit: Unit, replica: int, generation: int | None = None) -> Unit:
+        held = HeldUnit(unit, replica, generation)
         self._held[replica][unit.number] = held
         for row in unit.rows:
             self._holders.setdefault(row, []).append(held)
@@ -234,10 +235,11 @@ class UnitQueue:
         return unit
 
     def _copied(self, replica: int, least: int) -> Unit | None:
-        """Return rows of the unit that was handed out first and has `least` left: of those that one
-        other replica alone has the last ones, one replica's share of them, so that all that are
-        idle can help. No row beside which a replica died: it might end this one too."""
-        searched = list(islice(self._shareable.values(), MOST_SEARCHED))
+        """Return a copy of rows from the earliest assigned unit with at least `least` rows that one
+        other replica alone has: its last rows, one replica's share of them, so that all idle
+        replicas can help. Rows of a dead replica are not copied, since they might kill this one
+        too."""
+        searched = list(islice(self._shareable.values(), MAX_SEARCHED))
         for held in searched:
             alone = [row for row in held.open if self._may_copy(row)]
             if not alone:
@@ -254,17 +256,18 @@ class UnitQueue:
         return len(self._holders[row]) == 1 and not self._deaths[row]
 
     def _cut(self, window: int, rows: dict[int, int]) -> Iterator[tuple[Unit, int]]:
-        """Yield what the rows of a dead replica are cut into: a litter of units to run apart."""
-        litter = next(self._litters)
+        """Yield the units made of the rows of a dead replica, which run apart, and their
+        generation."""
+        generation = next(self._generations)
         ordered = iter(sorted(rows.items(), key=lambda item: item[1]))
         num_pieces = min(PIECES, len(rows))
         for piece in range(num_pieces):
             size = len(rows) * (piece + 1) // num_pieces - len(rows) * piece // num_pieces
             indices, places = zip(*islice(ordered, size), strict=True)
-            yield self._unit(window, indices, places, is_suspect=True), litter
+            yield self._unit(window, indices, places, is_suspect=True), generation
 
     def _let_go(self, row: int, held: HeldUnit) -> bool:
-        """Take a row from a dead replica; return whether no other one has it."""
+        """Remove a row from a dead replica; return whether no other one has it."""
         holders = self._holders[row]
         holders.remove(held)
         if holders:

@@ -16,7 +16,7 @@ def test_without_ray_the_line_that_installs_it_is_told_and_nothing_is_left(
 ) -> None:
     before = dict(os.environ)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr("pagedrun.paged.replicas.ray_cluster.MOST_PATH", 1000)
+    monkeypatch.setattr("pagedrun.paged.replicas.ray_cluster.MAX_PATH", 1000)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'ray>=2\.59'"):
         RayCluster(ReplicaConfig(replicas=2), 2)
