@@ -56,9 +56,9 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 
 
 class CompletionIterator(Iterator[Completion]):
-    """Iterates over what a generator yields.
+    """Iterator over a generator of completions.
 
-    The generator is closed by `close`, when the iterator is dropped, and before Python ends: later
+    The generator is closed by `close`, when the iterator is dropped, and before Python exits: later
     it could neither end its thread nor report.
     """
 
@@ -70,15 +70,15 @@ class CompletionIterator(Iterator[Completion]):
         return next(self._completions)
 
     def close(self) -> None:
-        """End the iteration; what is not answered yet never will be."""
+        """End the iteration; open prompts stay unanswered."""
         self._end()
 
 
-BYTES_PER_TOKEN = 4  # of text, about
+BYTES_PER_TOKEN = 4  # of text, approximately
 
 
 class _Stopped(Exception):
-    """No window is wanted any more."""
+    """No more windows are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,10 @@ class _Row:
 
 
 class PromptWindows:
-    """Reads one window after the other from prompts, each with its parameters.
+    """Reads windows of requests from prompts with their parameters.
 
-    A window has requests, and for a prompt that cannot be asked the completion that says why. The
-    first is for `first`, in the caller's thread, those of `more` may be for another one; what the
-    prompts raise is raised there.
+    An invalid prompt becomes a completion with its error. `read` is called in the thread of the
+    caller for the first window, `more` in another thread; errors of the prompts are raised there.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class PromptWindows:
 
     @property
     def is_last(self) -> bool:
-        """Whether no prompt is left."""
+        """Return whether no prompt is left."""
         return self._windows.is_last
 
     def read(self) -> list[Request | Completion]:
@@ -124,12 +123,12 @@ class PromptWindows:
         return window
 
     def more(self) -> Iterator[list[Request | Completion]]:
-        """Yield the windows that are left, each read when it is asked for."""
+        """Yield the remaining windows, each read on demand."""
         while not self.is_last:
             yield self.read()
 
     def stop(self) -> None:
-        """Let whoever reads a window end with the prompt that it reads now."""
+        """Stop the reading thread after its current prompt."""
         self._stop.set()
 
     def _rows(self, prompts: Iterable[tuple[object, SamplingParams]]) -> Iterator[_Row]:
@@ -157,25 +156,25 @@ class PromptWindows:
 
 
 def _num_bytes(prompt: Prompt) -> int:
-    """Return about how many bytes of text a prompt is."""
+    """Return the approximate number of bytes of a prompt's text."""
     parts = (prompt.text or "", prompt.token_ids or (), *prompt.continuations)
     return sum(len(each) * (1 if isinstance(each, str) else BYTES_PER_TOKEN) for each in parts)
 
 
-DEFAULT_WINDOW = WindowSize()  # that of the command
+DEFAULT_WINDOW = WindowSize()  # as in the command
 _TEXTS = ("model", "revision", "tokenizer", "chat_template")
 
 
 class LLM:
-    """A model in this process.
+    """Offline inference with one model.
 
         with LLM(model="path/to/model", max_num_seqs=64) as llm:
             for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
                 print(completion.outputs[0].text)
 
-    `engine` takes the fields of `EngineConfig`, and those of `ReplicaConfig`: with `replicas` the
-    model runs in processes that Ray starts for each call and ends with it. Raises `UsageError` or
-    `ModelError` for a bad argument or model folder.
+    `engine`: fields of `EngineConfig` and `ReplicaConfig`; with `replicas` the model runs in
+    processes that Ray starts for each call and ends with it. Raises `UsageError` or
+    `ModelError` for an invalid argument or model folder.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class LLM:
         replicas.refuse_alone(names)
         asked = EngineConfig.fitting(model=Path(model), **given)
         name = f"./{DEMO}" if model == Path(DEMO) else str(model)  # a path is no name
-        folder = resolve_model(name, revision)  # may take long: all else is checked before
+        folder = resolve_model(name, revision)  # may take long: called after all other checks
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         config = replace(asked, model=folder)
@@ -212,13 +211,13 @@ class LLM:
         limits = Limits(self._max_model_len, shape.vocab_size)
         self._encoder: PromptEncoder | None
         self._encoder = PromptEncoder(self.tokenizer, limits, grammars.refused)
-        self._is_free = Lock()  # held while a call is answered: rows are known by their index
+        self._is_free = Lock()  # held during a call, because rows are identified by index
         self._iterators: WeakSet[CompletionIterator] = WeakSet()
-        self.report = cast(EngineReport, {})  # there is none before the first call
+        self.report = cast(EngineReport, {})  # empty before the first call
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of a prompt and its answer together."""
+        """Maximum number of tokens of a prompt and its answer."""
         return self._max_model_len
 
     def __enter__(self) -> Self:
@@ -228,15 +227,15 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Free the weights, the KV memory and the planner's thread; a second time does nothing.
+        """Free the weights, the KV memory and the planner's thread; may be called twice.
 
-        An iteration that has not ended is closed. `report`, `tokenizer` and `max_model_len` stay;
-        further calls raise `PagedrunError`. So does closing while another thread answers a call.
+        An unfinished iteration is closed. `report`, `tokenizer` and `max_model_len` remain; further
+        calls raise `PagedrunError`, as does closing while another thread runs a call.
         """
         try:
             for iterator in tuple(self._iterators):
                 iterator.close()
-        except ValueError as error:  # of a generator that runs
+        except ValueError as error:  # raised by a running generator
             raise PagedrunError(
                 "this LLM is answering a call in another thread; close it when that has ended"
             ) from error
@@ -258,12 +257,12 @@ class LLM:
         """Answer all prompts and return one completion each, in the order of the prompts.
 
         A prompt is a text, a list of token ids, a list of chat messages, or a mapping that names
-        which it is, in which it may have `continuations` to be scored. A text is one user message
-        where the model has a chat template; with `raw` it is completed as it is. `params` is
-        one for all or one for each. `progress` shows a bar on stderr. A prompt that cannot be
-        answered gets a completion with an `error`; the others are answered. `self.report` is then
-        the memory report of this call. Raises `UsageError` if there are not as many `params` as
-        prompts, `PagedrunError` if another call has not ended.
+        one of these, with optional `continuations` to score. A text is one user message if the
+        model has a chat template; with `raw` it is completed unchanged. `params`: one for all
+        prompts or one for each. `progress` shows a bar on stderr. An invalid prompt gets a
+        completion with an `error`; the others are answered. `self.report` is then the memory report
+        of this call. Raises `UsageError` if the numbers of `params` and prompts differ,
+        `PagedrunError` if another call has not ended.
         """
         completions: Iterable[Completion] = self.as_completed(prompts, params, raw=raw)
         if progress:
@@ -281,9 +280,9 @@ class LLM:
     ) -> list[Completion]:
         """Answer conversations, as `generate` answers prompts.
 
-        A conversation is a list of messages, each with `role` and `content`; the template adds what
-        begins the assistant's answer. `chat_template_kwargs` are variables of the template in all
-        of them. Raises `RowError` for one that cannot be set.
+        A conversation is a list of messages, each with `role` and `content`; the template adds the
+        beginning of the assistant's answer. `chat_template_kwargs`: variables of the template in
+        all of them. Raises `RowError` for an invalid one.
         """
         variables = template_variables(chat_template_kwargs)
         if isinstance(conversations, str | Mapping) or not isinstance(conversations, Iterable):
@@ -293,7 +292,7 @@ class LLM:
             )
         several = [conversations] if is_chat(conversations) else conversations
         prompts: Iterable[PromptInput] = map(partial(_chat_prompt, variables), several)
-        if isinstance(several, Sized):  # so that a bar knows its end
+        if isinstance(several, Sized):  # with a length for the progress bar
             prompts = list(prompts)
         return self.generate(prompts, params, progress=progress)
 
@@ -306,16 +305,16 @@ class LLM:
         raw: bool = False,
         window: WindowSize = DEFAULT_WINDOW,
     ) -> CompletionIterator:
-        """Yield one completion for each prompt as they finish; `request.index` says whose it is.
+        """Yield one completion for each prompt as they finish, identified by `request.index`.
 
-        Prompts and parameters are those of `generate`, with the same answers, and may be without
-        end: no more than two windows of them are held, beside those that run. A window is read and
-        planned as a whole, in another thread while the one before it runs. The smaller it is, the
-        sooner the first answers come; prefixes are found within it.
+        Prompts, parameters and answers are those of `generate`. The iterables may be endless: at
+        most two windows are held, beside those that run. A window is read and planned as a whole,
+        in another thread while the one before it runs. With smaller windows the first answers come
+        sooner; prefixes are shared within a window.
 
-        Closing the iterator, or dropping it, ends the work on what has not been yielded. What the
-        iterables raise comes out of `next`, and ends the iteration. When it has ended `self.report`
-        is its memory report. Until then another call raises `PagedrunError`.
+        Closing or dropping the iterator ends the work on open prompts. Errors of the iterables are
+        raised by `next`, and end the iteration. Afterwards `self.report` is its memory report.
+        Until then another call raises `PagedrunError`.
         """
         self._opened()
         pairs = _pairs(_several_prompts(prompts), _several_params(params))
@@ -324,7 +323,7 @@ class LLM:
         return iterator
 
     def _opened(self) -> tuple[Engine | ReplicatedEngine, PromptEncoder]:
-        """Return what answers prompts; raises `PagedrunError` when it is closed."""
+        """Return the engine and the prompt encoder; raises `PagedrunError` if closed."""
         if self._engine is None or self._encoder is None:
             raise PagedrunError("this LLM is closed; make another one")
         return self._engine, self._encoder
@@ -338,7 +337,7 @@ class LLM:
                 "another LLM"
             )
         try:
-            # Of this call: its clock stays where it is now.
+            # One reader for each call: its clock stays fixed.
             reader = PromptReader(self.tokenizer, raw=raw)
             engine, encoder = self._opened()
             yield from self._run(engine, PromptWindows(prompts, reader, encoder, size))
@@ -352,7 +351,7 @@ class LLM:
         run = engine.start(
             first, more=None if windows.is_last else windows.more(), hooks=RunHooks(warn=_warn)
         )
-        del first  # what is answered can go
+        del first  # answered requests can be freed
         try:
             yield from run
         finally:
@@ -362,7 +361,7 @@ class LLM:
 
 
 def _several_prompts(prompts: object) -> Iterable[object]:
-    """Return one prompt as a list of it; raises `UsageError` for what is not iterable."""
+    """Return a single prompt as a list; raises `UsageError` if prompts are not iterable."""
     if is_one_prompt(prompts):
         return [prompts]
     if not isinstance(prompts, Iterable):
@@ -374,7 +373,7 @@ def _several_prompts(prompts: object) -> Iterable[object]:
 
 
 def _several_params(params: object) -> Iterable[object]:
-    """Return the parameters of all prompts, one for each; raises `UsageError` for what is none."""
+    """Return the parameters of each prompt; raises `UsageError` for another type."""
     if params is None or isinstance(params, SamplingParams):
         return repeat(params or SamplingParams())
     if isinstance(params, str | Mapping) or not isinstance(params, Iterable):
@@ -388,7 +387,7 @@ def _several_params(params: object) -> Iterable[object]:
 def _pairs(
     prompts: Iterable[object], params: Iterable[object]
 ) -> Iterator[tuple[object, SamplingParams]]:
-    """Yield each prompt with its parameters; raises `UsageError` unless there is one each."""
+    """Yield each prompt with its parameters; raises `UsageError` if their numbers differ."""
     each_params, count = iter(params), 0
     for prompt in prompts:
         own = next(each_params, None)
@@ -403,7 +402,7 @@ def _pairs(
 
 
 def _num_prompts(prompts: object) -> int | None:
-    """Return how many prompts there are, None if only reading them tells."""
+    """Return the number of prompts, None for an iterator."""
     if is_one_prompt(prompts):
         return 1
     return len(prompts) if isinstance(prompts, Sized) else None
@@ -411,7 +410,7 @@ def _num_prompts(prompts: object) -> int | None:
 
 def _with_bar(completions: Iterable[Completion], total: int | None) -> Iterator[Completion]:
     """Yield completions, counted by a progress bar on stderr."""
-    from tqdm.auto import tqdm  # here: a run without a bar does not wait for it
+    from tqdm.auto import tqdm  # here: only a bar needs it
 
     with tqdm(total=total, unit="prompt", desc="Answered prompts", dynamic_ncols=True) as bar:
         num_tokens = 0
@@ -425,8 +424,8 @@ def _with_bar(completions: Iterable[Completion], total: int | None) -> Iterator[
 
 
 def _refuse_non_text(name: str, value: object) -> None:
-    """Raise `UsageError` unless an argument of `LLM` is text, a path where it may be one, or None
-    where it may be left out."""
+    """Raise `UsageError` unless an argument of `LLM` is text, a path for `model` and `tokenizer`,
+    or None for an optional one."""
     is_path = name in ("model", "tokenizer")
     kinds = (str, Path) if is_path else (str,)
     if not isinstance(value, kinds) and (value is not None or name == "model"):

@@ -1,6 +1,6 @@
 """pagedrun as a model of lm-evaluation-harness; needs the extra `eval`.
 
-Importing anything of this room raises `UsageError` without lm_eval, which is imported with it.
+Importing a module of this package raises `UsageError` without lm_eval.
 """
 
 from importlib.util import find_spec

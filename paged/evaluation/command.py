@@ -1,4 +1,4 @@
-"""The command line of lm-evaluation-harness, with pagedrun among its models."""
+"""Command line of lm-evaluation-harness, with pagedrun among its models."""
 
 import sys
 from argparse import Namespace
@@ -14,10 +14,10 @@ from pagedrun.paged.values.errors import PagedrunError
 
 
 def run_harness(args: Sequence[str]) -> None:
-    """Do what `lm_eval ARGS` does; without --model, pagedrun's engine is used.
+    """Run `lm_eval ARGS`; without --model, pagedrun's engine is used.
 
-    Raises `SystemExit` for arguments that the harness refuses, and `PagedrunError` for whatever
-    else goes wrong in it.
+    Raises `SystemExit` for arguments that the harness refuses, and `PagedrunError` for other errors
+    of it.
     """
     setup_logging()
     try:
@@ -30,7 +30,7 @@ def run_harness(args: Sequence[str]) -> None:
 
 
 def parsed(args: Sequence[str]) -> Namespace:
-    """Return the harness's own arguments, `func` what they ask it to do."""
+    """Return the parsed arguments of the harness; `func` runs the command."""
     with _typed("lm-eval", *args):
         asked: Namespace = HarnessCLI().parse_args()
     if asked.command == "run" and asked.model is None and not _names_model(asked.config):
@@ -39,13 +39,13 @@ def parsed(args: Sequence[str]) -> Namespace:
 
 
 def _names_model(config: str | None) -> bool:
-    """Whether a configuration file of the harness, if there is one, says which model it is for."""
+    """Return whether a configuration file of the harness sets the model."""
     return config is not None and "model" in EvaluatorConfig.load_yaml_config(config)
 
 
 @contextmanager
 def _typed(*words: str) -> Iterator[None]:
-    """Let these words be the command line, from which the harness reads its arguments."""
+    """Set the command line, from which the harness reads its arguments."""
     before, sys.argv = sys.argv, list(words)
     try:
         yield

@@ -34,7 +34,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens to score behind others: `context` and `continuation` have at least one each."""
+    """Tokens to score after others: `context` and `continuation` have at least one each."""
 
     context: Ids
     continuation: Ids
@@ -42,10 +42,10 @@ class Window:
 
     @classmethod
     def of(cls, context: Sequence[int], continuation: Sequence[int], max_length: int) -> "Window":
-        """Return the window, its context cut from the left to what the model can read.
+        """Return the window, its context cut from the left to the length of the model.
 
-        That is `max_length` tokens: all but the last, which is scored and not read. Raises
-        `RowError` if nothing is to score, nothing comes before it, or it does not fit by itself.
+        All tokens but the last, which is scored and not read, fit into `max_length`. Raises
+        `RowError` if one part is empty, or the continuation does not fit by itself.
         """
         if not context or not continuation:
             empty = "continuation" if context else "context"
@@ -60,16 +60,16 @@ class Window:
         return cls(tuple(context[-num_kept:]), tuple(continuation), max(len(context) - num_kept, 0))
 
     def as_prompt(self) -> TokensPrompt:
-        """Return it as a prompt with one token behind it.
+        """Return a prompt of all tokens but the last, with that as its continuation.
 
-        Asked for its own log-probabilities, a prompt is read in large chunks, which a long
-        continuation is not.
+        With log-probabilities of the prompt, it is read in large chunks, unlike a long
+        continuation.
         """
         *read, last = (*self.context, *self.continuation)
         return {"prompt_token_ids": read, "continuations": [[last]]}
 
     def logprob(self, completion: Completion) -> float:
-        """Return that of the continuation, from the answer to `as_prompt`."""
+        """Return the log-probability of the continuation, from the completion of `as_prompt`."""
         read = (completion.prompt_logprobs or ())[len(self.context) :]
         (last,) = completion.scores
         return sum(token.logprob for token in read if token is not None) + last.logprob
@@ -77,19 +77,20 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ScoringPrompt:
-    """A context, and the windows that have it, by their places in the list they came in."""
+    """Context with the continuations of several windows; `places`: their indices in the input
+    list."""
 
     context: Ids
     places: tuple[int, ...]
     continuations: tuple[Ids, ...]
 
     def as_prompt(self) -> TokensPrompt:
-        """Return it as `LLM.generate` takes it."""
+        """Return the prompt for `LLM.generate`."""
         return {"prompt_token_ids": self.context, "continuations": self.continuations}
 
 
 def scoring_prompts(windows: Iterable[Window]) -> list[ScoringPrompt]:
-    """Return the prompts of these windows: of those with one context it is computed once."""
+    """Return the prompts of these windows; equal contexts are computed once."""
     by_context: dict[Ids, list[tuple[int, Ids]]] = {}
     for place, window in enumerate(windows):
         by_context.setdefault(window.context, []).append((place, window.continuation))
@@ -107,11 +108,11 @@ NAME = "pagedrun"
 
 @register_model(NAME)
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
-    """A model of lm-evaluation-harness that answers each list of requests as one planned batch.
+    """Model of lm-evaluation-harness that answers each list of requests as one planned batch.
 
     The arguments are those of `ModelArgs`, and the fields of `EngineConfig`. Raises `UsageError`
-    for a bad one, `ModelError` for a bad model folder. Texts are encoded, windows cut and answers
-    trimmed as the harness's own `hf` model does it.
+    for an invalid one, `ModelError` for an invalid model folder. Texts are encoded, windows cut and
+    answers trimmed as by the harness's own `hf` model.
     """
 
     def __init__(self, **model_args: Any) -> None:
@@ -121,7 +122,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             args.pretrained, revision=args.revision, tokenizer=args.tokenizer, **args.engine
         )
         self.tokenizer = self.llm.tokenizer
-        self._prompt_time = present()  # of all chats, whenever they are rendered
+        self._prompt_time = present()  # the same for all chats
         bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         if eos is None:
             raise UsageError("the tokenizer has no eos_token, which the harness needs")
@@ -131,32 +132,32 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         self._beginning = [bos] if args.add_bos_token and bos is not None else []
         self._think_end = self._text_of(args.think_end_token)
 
-    # ── What the harness asks about the model ──────────────────────────────────────────────────
+    # ── Properties read by the harness ─────────────────────────────────────────────────────────
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
+        """End-of-text token."""
         return self._eos
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that comes before the first one to score, where nothing else does."""
+        """Token before the first token to score, if there is no other."""
         given = (self._args.prefix_token_id, self.tokenizer.bos_token_id)
         return next((each for each in given if each is not None), self.eot_token_id)
 
     @property
     def max_length(self) -> int:
-        """Most tokens that the model reads at once."""
+        """Maximum number of tokens that the model reads at once."""
         return self.llm.max_model_len
 
     @property
     def max_gen_toks(self) -> int:
-        """Most tokens of an answer, where the task does not say."""
+        """Maximum number of tokens of an answer, if the task sets none."""
         return self._args.max_gen_toks
 
     @property
     def tokenizer_name(self) -> str:
-        """A name for what the harness caches of chats."""
+        """Name of the chat template in the harness's cache."""
         return (self._args.tokenizer or self._args.pretrained).replace("/", "__")
 
     def tok_encode(
@@ -164,8 +165,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
     ) -> list[int]:
         """Return the token ids of a text.
 
-        None leaves special tokens to `add_bos_token`, or else to tokenizer.json; a text that
-        begins with the prefix token gets no others.
+        None leaves special tokens to `add_bos_token`, or else to tokenizer.json; a text that begins
+        with the prefix token gets no others.
         """
         adds = self._args.add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and has_bos_prefix(
@@ -180,7 +181,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return the text of a chat; without a generation prompt its last message goes on.
+        """Return the text of a chat; without a generation prompt its last message is continued.
 
         A template that refuses a system message gets the chat without it.
         """
@@ -193,12 +194,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             warnings.warn(f"{error}; system messages are left out", RuntimeWarning, stacklevel=2)
             return self._rendered(others, add_generation_prompt)
 
-    # ── What the harness asks of the model ─────────────────────────────────────────────────────
+    # ── Requests of the harness ────────────────────────────────────────────────────────────────
 
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return for each continuation its log-probability, and whether it is the greedy one."""
+        """Return the log-probability of each continuation, and whether it is the greedy one."""
         if self._args.enable_thinking:
             raise UsageError(
                 "enable_thinking needs a task that generates answers; this one scores given answers"
@@ -212,7 +213,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         disable_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
-        """Return the scores of requests (cache key, context, continuation), in their order."""
+        """Return the scores of requests (cache key, context, continuation), in order."""
         windows = [Window.of(context, given, self.max_length) for _, context, given in requests]
         self._warn_of_cuts(window.num_cut for window in windows)
         answers = self._scores(windows)
@@ -221,7 +222,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return answers
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows of the model's length if need be."""
+        """Return the log-probability of each text, in windows of the model's length if needed."""
         windows: list[Window] = []
         texts: list[int] = []
         for number, request in enumerate(requests):
@@ -245,7 +246,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return sums
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the answer to each context, cut where the task says."""
+        """Return the answer to each context, cut at the stops of the task."""
         eos = self._text_of(self.eot_token_id) or ""
         asked = [
             Generation.of(request.args[1], self.max_gen_toks, eos, self._think_end)
@@ -265,7 +266,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
 
-    # ── How ────────────────────────────────────────────────────────────────────────────────────
+    # ── Helpers ────────────────────────────────────────────────────────────────────────────────
 
     def _scores(self, windows: Sequence[Window]) -> list[tuple[float, bool]]:
         """Return the score of each window, all computed as one batch."""
@@ -282,7 +283,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         prompts: Sequence[TokensPrompt],
         params: Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Return what the model makes of all prompts; raises the `RowError` of the first it has."""
+        """Return the completions of all prompts; raises the first `RowError`."""
         if not prompts:
             return []
         completions = self.llm.generate(prompts, params)
@@ -292,7 +293,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return completions
 
     def _room_for(self, max_tokens: int) -> int:
-        """Return how many tokens of a context leave room for an answer; there must be one."""
+        """Return the number of context tokens that leave room for an answer, at least 1."""
         if max_tokens >= self.max_length:
             raise RowError(
                 "prompt_too_long",
@@ -303,7 +304,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return self.max_length - max_tokens
 
     def _warn_of_cuts(self, num_cut: Iterable[int]) -> None:
-        """Warn if contexts are cut, by these numbers of tokens; what is not above 0 is no cut."""
+        """Warn about cut contexts; num_cut: removed tokens of each, 0 or less for none."""
         cuts = [each for each in num_cut if each > 0]
         if cuts:
             warnings.warn(
@@ -324,26 +325,26 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return text
 
     def _text_of(self, token: int | str | None) -> str | None:
-        """Return the text of a token, given as its id or as that."""
+        """Return the text of a token, given as id or as text."""
         if not isinstance(token, int):
             return token
         text: str = self.tokenizer.decode([token], skip_special_tokens=False)
         return text
 
 
-# A task wants one answer, cut by its stops, and its text is the harness's to say.
+# Parameters of a task: one answer, cut at its stops; its text is decided by the harness.
 _TAKEN = FIELD_NAMES - {
     *("n", "vote", "stop", "stop_token_ids", "logprobs", "prompt_logprobs"),
     *("beam_width", "length_penalty", "early_stopping", "skip_special_tokens"),
     *("include_stop_str_in_output", "reasoning_tags", "thinking_budget"),
 }
-# What Transformers takes, with the values that say what is done here anyway.
+# Arguments of Transformers, with values that have no effect here.
 _WITHOUT_MEANING = {"use_cache": (True, False), "num_beams": (1,), "early_stopping": (False,)}
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """How an answer is drawn, and what its text is cut at: texts of `until`, a thought's end."""
+    """Sampling of an answer, and the texts that end it: `until`, and the end of a thought."""
 
     params: SamplingParams
     until: tuple[str, ...]
@@ -353,12 +354,11 @@ class Generation:
     def of(
         cls, gen_kwargs: Mapping[str, Any], max_gen_toks: int, eos: str, think_end: str | None
     ) -> "Generation":
-        """Return what `gen_kwargs` says.
+        """Return the settings of `gen_kwargs`.
 
-        `max_gen_toks` is for those that say nothing of it; `eos` is the text of the
-        end-of-sequence token. `do_sample` without a temperature draws at 1. With `think_end`, a
-        thought is not stopped by what stops an answer. Raises `RowError` for an argument that is
-        unknown or has a bad value.
+        `max_gen_toks`: default number of tokens; `eos`: text of the end-of-sequence token.
+        `do_sample` without a temperature samples at 1. With `think_end`, stops do not apply to the
+        thought. Raises `RowError` for an unknown argument or an invalid value.
         """
         asked: dict[str, Any] = dict(normalize_gen_kwargs(dict(gen_kwargs), max_gen_toks))
         until = tuple(text for text in handle_stop_sequences(asked.pop("until"), eos) if text)
@@ -378,7 +378,7 @@ class Generation:
                 f"{', '.join(sorted(_TAKEN))}",
                 param=unknown[0],
             )
-        # The others are cut off the text all the same.
+        # Other stops are cut off the text afterwards.
         stops = [text for text in until if len(text) <= MAX_STOP_LENGTH][:MAX_STOP_STRINGS]
         params = SamplingParams(
             max_tokens=max_tokens,
@@ -389,6 +389,6 @@ class Generation:
         return cls(params.override(named), until, think_end)
 
     def cut(self, text: str) -> str:
-        """Return the answer in a text: behind the thought, up to the first of `until`."""
+        """Return the answer in a text: after the thought, up to the first of `until`."""
         answer: str = postprocess_generated_text(text, list(self.until), self.think_end)
         return answer

@@ -16,14 +16,14 @@ _SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
 _OBJECT = Rule(lambda value: isinstance(value, Mapping), "a mapping of names to values")
 _ID_OR_TEXT = Rule(lambda value: isinstance(value, int | str), "a token's text or id")
 
-# As other models of the harness call them.
+# Names in other models of the harness.
 _ALIASES = {
     "model": "pretrained",
     "max_length": "max_model_len",
     "max_batch_size": "max_num_seqs",
 }
-_NAMES_AND_TEXTS = ("pretrained", "revision", "tokenizer")  # which may look like numbers
-# What the harness passes along to every model, and that means nothing here: a list is one batch.
+_NAMES_AND_TEXTS = ("pretrained", "revision", "tokenizer")  # may look like numbers
+# Passed to every model by the harness, without a meaning here: a list is one batch.
 _WITHOUT_MEANING = ("batch_size",)
 
 
@@ -31,9 +31,9 @@ _WITHOUT_MEANING = ("batch_size",)
 class ModelArgs:
     """Arguments of the harness's own models under their names, and the engine's in `engine`.
 
-    `add_bos_token` None leaves it to tokenizer.json. `prefix_token_id` precedes a text that nothing
-    else comes before; None is the tokenizer's BOS, or EOS without one. `think_end_token` ends a
-    thought, which is cut off an answer. Raises `UsageError` naming the field for a bad value.
+    `add_bos_token`: None leaves it to tokenizer.json. `prefix_token_id`: precedes a text without
+    context; None is the tokenizer's BOS, or EOS without one. `think_end_token`: end of a thought,
+    which is cut off an answer. Raises `UsageError` naming the field for an invalid value.
     """
 
     pretrained: Annotated[str, Flag("Model folder, or hub id org/name.", rule=_MODEL)]
@@ -67,9 +67,10 @@ class ModelArgs:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "ModelArgs":
-        """Return the arguments as the harness gives them; those that are None are not given.
+        """Return the arguments given by the harness; None counts as missing.
 
-        Raises `UsageError` for an unknown name, for two names of one thing, and for a bad value.
+        Raises `UsageError` for an unknown name, for two names of one argument, and for an invalid
+        value.
         """
         known: dict[str, Any] = {}
         for name, value in given.items():
@@ -103,14 +104,14 @@ class ModelArgs:
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """The variables of the chat template."""
+        """Variables of the chat template."""
         chosen = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         return {**(self.chat_template_args or {}), **chosen}
 
 
 def _as_engine(name: str, value: Any) -> Any:
     match name:
-        case "device":  # the harness says cuda:0 unless it is asked for another
+        case "device":  # cuda:0 is the default of the harness
             return "auto" if value == "cuda:0" else value
         case "prefix_store":
             return Path(value)

@@ -1,8 +1,8 @@
 """Examination of this machine for `pagedrun doctor`.
 
-Versions, processor, GPU, limits, caches and the hub: each part returns its facts as scripts
-read them (bytes, seconds, tokens) and adds sentences to `Findings` about what is broken or
-could be better. Torch and Triton are imported only where they are examined.
+Versions, processor, GPU, limits, caches and the hub: each part returns its facts for scripts
+(bytes, seconds, tokens) and adds sentences to `Findings` about problems and possible improvements.
+Torch and Triton are imported only where they are examined.
 """
 
 import importlib
@@ -28,9 +28,7 @@ from pagedrun.paged.planning.memory import HostMemory
 
 
 class CacheFacts(TypedDict):
-    """A folder, what is in it, and what is free on its disk, in bytes; None where it is not there
-    or there is none.
-    """
+    """Folder, its files, and the free bytes of its disk; None if it does not exist."""
 
     name: str
     path: str | None
@@ -40,7 +38,7 @@ class CacheFacts(TypedDict):
 
 
 class GpuFacts(TypedDict):
-    """`memory` is in bytes; `why` says why no GPU is used, None where one is."""
+    """`memory`: in bytes; `why`: the reason that no GPU is used, None if one is."""
 
     name: str | None
     memory: int | None
@@ -49,9 +47,8 @@ class GpuFacts(TypedDict):
 
 
 class HubFacts(TypedDict):
-    """`reachable` is None in offline mode, where it is not tried. `seconds` is how long that took;
-    `why` says why the hub cannot be reached.
-    """
+    """`reachable`: None in offline mode, without an attempt. `seconds`: duration of the attempt;
+    `why`: the error."""
 
     endpoint: str
     offline: bool
@@ -61,10 +58,9 @@ class HubFacts(TypedDict):
 
 
 class LimitFacts(TypedDict):
-    """`threads` compute at once of `cpus`. Memory in bytes, of the machine, of the container in it
-    if that is less, and what is available now; None where the system does not say. `environment`
-    are the variables about it that the user has set.
-    """
+    """`threads`: concurrent threads, of `cpus`. Memory in bytes: of the machine, of the container
+    if that is less, and available now; None if unknown. `environment`: variables about threads that
+    the user has set."""
 
     threads: int
     cpus: int
@@ -75,9 +71,8 @@ class LimitFacts(TypedDict):
 
 
 class ProcessorFacts(TypedDict):
-    """`kernel_set` is what a run takes, `kernel_sets` those that could be asked for. `speed`,
-    `bytes`, `int8` and `quantized` are sentences.
-    """
+    """`kernel_set`: used by runs; `kernel_sets`: supported ones. `speed`, `bytes`, `int8` and
+    `quantized` are sentences."""
 
     name: str
     features: list[str]
@@ -90,9 +85,8 @@ class ProcessorFacts(TypedDict):
 
 
 class Examination(TypedDict):
-    """`versions` are of packages, None for one that is not there. `problems` are sentences about
-    what is broken, each with what mends it; `advice` about what works and could be better.
-    """
+    """`versions`: of packages, None for missing ones. `problems`: sentences about failures, each
+    with a remedy; `advice`: about possible improvements."""
 
     versions: dict[str, str | None]
     processor: ProcessorFacts
@@ -105,10 +99,9 @@ class Examination(TypedDict):
 
 
 def examine() -> Examination:
-    """Return what is found; takes as long as importing torch does, and 3 s for a hub that is
-    silent. Nothing is compiled, downloaded or written.
-    """
-    asked = dict(os.environ)  # before it is prepared: what the user has set
+    """Return the facts of this machine; takes as long as the import of torch, and 3 s if the hub
+    does not answer. Nothing is compiled, downloaded or written."""
+    asked = dict(os.environ)  # before it is prepared: as set by the user
     prepare_environment()
     findings = Findings()
     return {
@@ -125,15 +118,15 @@ def examine() -> Examination:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Each sentence says what is so and what mends it."""
+    """Sentences with a fact and a remedy each."""
 
     problems: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
 
 
 PACKAGES = ("torch", "triton", "transformers", "numba", "safetensors", "numpy", "llguidance")
-OPTIONAL = frozenset({"triton", "llguidance"})  # a GPU's kernels; structured output
-IMPORTED = ("torch", "numba")  # those whose libraries may be there and not load
+OPTIONAL = frozenset({"triton", "llguidance"})  # for GPUs; for structured output
+IMPORTED = ("torch", "numba")  # their native libraries may fail to load
 
 Import = Callable[[str], Any]
 
@@ -141,9 +134,9 @@ Import = Callable[[str], Any]
 def versions(
     findings: Findings, packages: tuple[str, ...] = PACKAGES, load: Import = importlib.import_module
 ) -> dict[str, str | None]:
-    """Return the version of each package, None where it is missing, and note what is wrong.
+    """Return the version of each package, None if missing, and add findings.
 
-    `load` imports one.
+    `load` imports a package.
     """
     found: dict[str, str | None] = {"pagedrun": __version__, "python": platform.python_version()}
     wanted = _requirements()
@@ -166,7 +159,7 @@ def versions(
 def _try(name: str, load: Import, findings: Findings) -> None:
     try:
         load(name)
-    except Exception as error:  # whatever a library raises whose own libraries are missing
+    except Exception as error:  # missing native libraries raise errors of many types
         findings.problems.append(
             f"{name} cannot be imported ({type(error).__name__}: {str(error)[:200]}): "
             f"pip install --force-reinstall {name}"
@@ -181,7 +174,7 @@ def _version(name: str) -> str | None:
 
 
 def _requirements() -> dict[str, Any]:
-    """Return the versions that pagedrun asks for, by package; none where that cannot be known."""
+    """Return the required versions by package; none if they are unknown."""
     try:
         from packaging.requirements import Requirement
 
@@ -192,7 +185,7 @@ def _requirements() -> dict[str, Any]:
     return {each.name: each.specifier for each in plain}
 
 
-# Instructions that decide how matrices are multiplied here, by LLVM's names, fastest first.
+# Instruction sets of matrix products, by LLVM's names, fastest first.
 _SHOWN = ("amx-bf16", "amx-int8", "avx512bf16", "avx512vnni", "avx512f", "avx2", "neon", "sve")
 _SPEED = {
     KernelSet.AMX: "bfloat16 on matrix tiles, the fastest set",
@@ -212,7 +205,7 @@ _QUANTIZED = {
 
 
 def processor_facts(findings: Findings) -> ProcessorFacts:
-    """Return what is known of the processor; without Numba, that is its name."""
+    """Return the facts of the processor; only its name without Numba."""
     facts: ProcessorFacts = {
         "name": processor_name(),
         "features": [],
@@ -225,7 +218,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
     }
     try:
         there = features()
-    except Exception:  # numba or LLVM is missing or does not load, which its version says
+    except Exception:  # numba or LLVM is missing or fails to load; reported by `versions`
         return facts
     facts["features"] = [name for name in _SHOWN if name in there]
     facts["kernel_sets"] = [each.value for each in KernelSet.supported()]
@@ -248,7 +241,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
 
 
 def _int8(chosen: KernelSet) -> str:
-    """Say what `--quantization int8` gains, by what `Int8Linear` chooses."""
+    """Return a sentence about `--quantization int8`, by the choice of `Int8Linear`."""
     if chosen is KernelSet.AMX and has_features("amx-int8"):
         return "the fastest format here: 1.4 to 1.8 times as fast as bfloat16 in our measurements"
     if has_features("avx512f", "avx512vnni"):
@@ -264,7 +257,7 @@ LITTLE_MEMORY = 2 * 2**30  # bytes; torch and the demo model take half a gigabyt
 
 
 def limit_facts(findings: Findings, environment: dict[str, str]) -> LimitFacts:
-    """Return the limits of this process; `environment` is that which the user has set."""
+    """Return the limits of this process; `environment`: as set by the user."""
     threads, cpus = cpu_quota(), os.cpu_count() or 1
     total, available = _memory()
     asked = environment.get("OMP_NUM_THREADS")
@@ -304,11 +297,11 @@ def _machine_memory() -> int | None:
 
 
 def gpu_facts(findings: Findings, driver_files: Iterable[Path] = DRIVER_FILES) -> GpuFacts:
-    """Return what torch says of its GPU. Imports torch."""
+    """Return the facts of torch's GPU. Imports torch."""
     nothing: GpuFacts = {"name": None, "memory": None, "capability": None, "why": None}
     try:
         import torch
-    except Exception:  # which its version says
+    except Exception:  # reported by `versions`
         return {**nothing, "why": "torch cannot be imported"}
     has_driver = any(path.exists() for path in driver_files)
     if torch.version.cuda is None and torch.version.hip is None:
@@ -360,7 +353,7 @@ def hub_facts(
 ) -> HubFacts:
     """Return whether the hub answers within `timeout` seconds. `ask` raises `OSError` if not.
 
-    `offline` says whether that is not to be tried; None: as HF_HUB_OFFLINE says.
+    `offline`: skip the attempt; None follows HF_HUB_OFFLINE.
     """
     from huggingface_hub import constants  # here: it takes a moment
 
@@ -380,7 +373,7 @@ def hub_facts(
 
 
 def _asked(ask: Callable[[str], None], endpoint: str, timeout: float) -> str | None:
-    """Ask in a thread of its own, since looking up a name knows no timeout; return what failed."""
+    """Call `ask` in a thread, since name resolution has no timeout; return the error."""
     outcome: list[str | None] = []
 
     def run() -> None:
@@ -403,7 +396,7 @@ def _ask(endpoint: str) -> None:
     try:
         urllib.request.urlopen(request, timeout=TIMEOUT).close()
     except urllib.error.HTTPError:
-        return  # it has answered
+        return  # an answer
 
 
 LITTLE_SPACE = 2**30  # bytes
@@ -411,7 +404,7 @@ NUMBA_FILES = ("*.nbi", "*.nbc")
 
 
 def cache_facts(findings: Findings) -> list[CacheFacts]:
-    """Return the folders that runs keep things in. Call it with the environment prepared."""
+    """Return the cache folders of runs. Call it with the environment prepared."""
     from huggingface_hub import constants  # here: it takes a moment
 
     hub = _facts("hub models", Path(constants.HF_HUB_CACHE), ("*",))
@@ -431,14 +424,14 @@ def cache_facts(findings: Findings) -> list[CacheFacts]:
 
 
 def code_caches() -> list[CacheFacts]:
-    """Return the folders of compiled kernels: those of CPUs, and of GPUs where one is named."""
+    """Return the folders of compiled kernels: for CPUs, and for GPUs if one is set."""
     triton = os.environ.get("TRITON_CACHE_DIR")
     found = [_facts("CPU kernels", _numba_folder(), NUMBA_FILES)]
     return [*found, _facts("GPU kernels", Path(triton), ("*",))] if triton else found
 
 
 def _numba_folder() -> Path:
-    """Return where Numba keeps code: a folder that is named to it, else beside the source."""
+    """Return the folder of Numba's compiled code: as set, or beside the source."""
     return Path(os.environ.get("NUMBA_CACHE_DIR", SOURCES))
 
 
@@ -457,10 +450,10 @@ def _facts(name: str, folder: Path, patterns: tuple[str, ...]) -> CacheFacts:
 
 
 def _sizes(folder: Path, pattern: str) -> Iterator[int]:
-    """Yield the bytes of each file; the hub's links to files are not counted beside them."""
+    """Yield the bytes of each file, without symbolic links."""
     for path in folder.rglob(pattern):
         try:
             if not path.is_symlink() and path.is_file():
                 yield path.stat().st_size
         except OSError:
-            continue  # it went away, or may not be looked at
+            continue  # removed meanwhile, or not readable

@@ -12,9 +12,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 
 
 class WarmUp(TypedDict):
-    """`compile_s` are the seconds in which kernels were compiled or read, of all `dtypes`.
-    `new_files` were not there before; `caches` are where compiled code is kept now.
-    """
+    """`compile_s`: seconds in which kernels of all `dtypes` were compiled or read. `new_files`:
+    files added to the `caches` of compiled code."""
 
     model: str
     device: str
@@ -30,9 +29,8 @@ def warm_up(
 ) -> WarmUp:
     """Load the model of each configuration and run a few tokens, so that its kernels are compiled.
 
-    `configs` differ in their dtype only; there is at least one. `tokenizer` is a folder, None for
-    the model's own. Raises `ModelError` where a model cannot be used, `UsageError` where the device
-    cannot.
+    `configs`: at least one, that differ in their dtype only. `tokenizer`: a folder, None for that
+    of the model. Raises `ModelError` if a model cannot be used, `UsageError` if the device cannot.
     """
     before = _num_files(code_caches())
     load_s = compile_s = 0.0

@@ -71,7 +71,7 @@ _NAMES_OF = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is (PEP 562): `import pagedrun` stays light."""
+    """Import a public name on first use (PEP 562): `import pagedrun` stays light."""
     for module, names in _NAMES_OF.items():
         if name in names:
             # Their modules import torch and Numba, which read the environment once.

@@ -1,6 +1,6 @@
-"""The `pagedrun` command, also as `python -m pagedrun`: signals first, then everything else.
+"""The `pagedrun` command, also as `python -m pagedrun`: installs signal handlers before imports.
 
-Importing what the command needs takes longer than many a user waits before pressing Ctrl-C.
+The imports of a command may take longer than a user waits before pressing Ctrl-C.
 """
 
 import os
@@ -17,7 +17,7 @@ from pagedrun.paged.job.signals import (
     exit_status,
 )
 
-# Of a live display: take away its last line, and give back the cursor that it hides.
+# Clears the last line of a live display and shows the cursor.
 CLEAN_LINE = "\r\x1b[J\x1b[?25h"
 
 
@@ -33,17 +33,17 @@ def main() -> None:
     except JobInterrupted as interruption:
         say(f"{interruption}; {NOTHING_WRITTEN}")
     if guard.interruption is not None:
-        # Whatever became of it on the way up: a library may turn it into an error of its own. And
-        # at once, because threads that libraries started could keep an interpreter from ending.
+        # A library may have replaced the exception by its own. Exits at once, because threads of
+        # libraries could keep the interpreter alive.
         leave(exit_status(guard.interruption))
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, signal.SIG_DFL)  # nothing is left that it could spoil
+            signal.signal(each, signal.SIG_DFL)  # no work is left to protect
     sys.exit(status)
 
 
 def say(sentence: str) -> None:
-    """Write a sentence to stderr, whatever state the program is in."""
+    """Write a sentence to stderr, in any state of the program."""
     try:
         if isinstance(sys.stderr, JsonLines) or wants_json_lines(sys.argv[1:]):
             line = json_line("error", message=sentence.removeprefix("Error: "))
@@ -51,11 +51,11 @@ def say(sentence: str) -> None:
             line = f"{CLEAN_LINE if os.isatty(2) else ''}{sentence}\n"
         os.write(2, line.encode("utf-8", "replace"))
     except OSError:
-        return  # nobody listens
+        return  # stderr is closed
 
 
 def leave(status: int) -> None:
-    """End the process with what was printed, and without anything else."""
+    """Exit the process at once, after flushing stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,8 +1,8 @@
-"""Ray Data: a dataset's prompts answered inside a pipeline, a block of rows at a time.
+"""Ray Data: answers to the prompts of a dataset, a block of rows at a time.
 
 For one file with one writer, resume and a plan of the whole, `pagedrun generate --replicas` is the
-better choice: here a prefix is shared within a block only, and a block whose actor dies is computed
-again by Ray.
+better choice: here prefixes are shared within a block only, and Ray recomputes a block whose actor
+dies.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from pagedrun import LLM, Completion, SamplingParams, UsageError
 
-BATCH_ROWS = 4096  # that are planned together
+BATCH_ROWS = 4096
 
 Batch = Mapping[str, NDArray[Any]]
 
 
 class Dataset(Protocol):
-    """The part of `ray.data.Dataset` that is used."""
+    """Part of the interface of `ray.data.Dataset`."""
 
     def map_batches(self, fn: type, **options: Any) -> Any:
-        """Return the dataset of what `fn` makes of each batch."""
+        """Return the dataset of the results of `fn` for each batch."""
 
 
 class BatchAnswers:
-    """What `Dataset.map_batches` calls in its actors: holds a model, answers batches."""
+    """Callable class for `Dataset.map_batches`: holds a model, answers batches."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class BatchAnswers:
         *,
         raw: bool = False,
     ) -> None:
-        """engine: further arguments of `LLM`. raw: that of `LLM.generate`. Raises as `LLM` does."""
+        """engine: further arguments of `LLM`. raw: as in `LLM.generate`. Raises as `LLM` does."""
         self._llm = LLM(model, **(engine or {}))
         self._params = params
         self._column = prompt_column
@@ -49,7 +49,7 @@ class BatchAnswers:
 
         `text`, `finish_reason` and `error` are str or None, `prompt_tokens` and `completion_tokens`
         int64; each [num_rows]. The batch is planned as a whole; its prompts are texts, token ids or
-        chat messages. Raises `UsageError` if it has no column of prompts.
+        chat messages. Raises `UsageError` if the column of prompts is missing.
         """
         if self._column not in batch:
             raise UsageError(
@@ -80,12 +80,12 @@ def map_batches(
     raw: bool = False,
     **options: Any,
 ) -> Any:
-    """Return a dataset with the answers to another one's prompts; see `BatchAnswers` for columns.
+    """Return a dataset with the answers to the prompts of another; see `BatchAnswers` for columns.
 
     batch_size: rows that are planned together. engine: further arguments of `LLM`. raw: texts are
-    completed as they are, also where the model has a chat template. options: those
-    of `Dataset.map_batches`, such as `concurrency`, how many actors there are, `num_cpus`, the
-    threads of each, and `num_gpus`.
+    completed unchanged, even if the model has a chat template. options: those of
+    `Dataset.map_batches`, such as `concurrency` (number of actors), `num_cpus` (threads of each)
+    and `num_gpus`.
     """
     arguments = {
         "model": str(model),
@@ -104,7 +104,7 @@ def map_batches(
 
 
 def _plain(prompt: Any) -> Any:
-    """Return a prompt as Python has it: token ids and messages come as arrays."""
+    """Return a prompt as Python objects: token ids and messages arrive as arrays."""
     return prompt.tolist() if isinstance(prompt, np.ndarray | np.generic) else prompt
 
 
