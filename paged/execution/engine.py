@@ -29,7 +29,7 @@ from pagedrun.paged.planning.sizing import (
     RunSizing,
     fitted_to_device,
 )
-from pagedrun.paged.planning.windows import Ahead, PlannedWindow
+from pagedrun.paged.planning.windows import BackgroundPlanner, PlannedWindow
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -123,7 +123,7 @@ class Engine:
         sizing = self.sizing(longest)
         planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
-        windows = iter([first]) if more is None else Ahead(first, planner.windows(more))
+        windows = iter([first]) if more is None else BackgroundPlanner(first, planner.windows(more))
         return self.run(
             windows,
             sizing.sizes(first.plan, is_whole=more is None),

@@ -30,16 +30,20 @@ from pagedrun.paged.metrics.report_sections import EngineReport, LoadTimes, Stag
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.planning.duplicates import Answers
+from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan_part import PlannedPart
 from pagedrun.paged.planning.pool_sizing import too_large
-from pagedrun.paged.planning.windows import Ahead, PlannedWindow, is_ready
-from pagedrun.paged.scheduling.admission_policy import ByRow, LastAdmission, OutputLengthPredictor
+from pagedrun.paged.planning.windows import BackgroundPlanner, PlannedWindow, is_ready
+from pagedrun.paged.scheduling.admission_policy import (
+    AdmissionDeadline,
+    OutputLengthPredictor,
+    RequestListener,
+)
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.monitoring import (
     MIN_STEPS,
-    StepWatch,
+    StallDetector,
     engine_state,
     recorder_of,
     stalled,
@@ -92,7 +96,7 @@ class Run:
     ) -> None:
         """Prepare a run of the windows; the next window begins when the last is scheduled.
 
-        A run waits for the next window, except for a `PlannedFeed`. reserved_len: tokens that one
+        A run waits for the next window, except for a `WindowQueue`. reserved_len: tokens that one
         length for all rows would reserve. ends_at: rows that would not be finished by then
         (`time.monotonic`) are not started.
         """
@@ -142,15 +146,15 @@ class Run:
         self._grammars = loaded.grammar_mask
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
-        self._answers = Answers()
+        self._answers = OutputCollector()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(
             model, cache, loaded.device, budget, loaded.stored_bytes, graphs
         )
-        self._last = last = LastAdmission(ends_at)
-        self._by_row: tuple[ByRow, ...] = (self._scores, self._searches, last)
+        self._last = last = AdmissionDeadline(ends_at)
+        self._by_row: tuple[RequestListener, ...] = (self._scores, self._searches, last)
         self._in_flight: deque[InFlight] = deque()
-        self._watch = StepWatch(
+        self._watch = StallDetector(
             model.network.max_position_embeddings,
             config.max_num_batched_tokens,
             policy.min_stall_steps,
@@ -178,7 +182,7 @@ class Run:
 
     def close(self) -> None:
         """Stop the planning of further windows, and remove all requests from the logits stage."""
-        if isinstance(self._windows, Ahead):
+        if isinstance(self._windows, BackgroundPlanner):
             self._windows.close()
         self._sampler.end_all()
 
@@ -328,7 +332,7 @@ class Run:
         output = scores.scored(output, request.index)
         answers, more = self._answers.collect(request, output, sequence.num_cached_tokens)
         if more is not None:
-            self.scheduler.again.append(more)
+            self.scheduler.resumed.append(more)
         completed = [scores.completed(each, request.index) for each in answers]
         return map(self._completed, completed)
 
@@ -362,7 +366,7 @@ class Run:
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
-            waiting=scheduler.num_planned + len(scheduler.again) + len(scheduler.waiting),
+            waiting=scheduler.num_planned + len(scheduler.resumed) + len(scheduler.waiting),
             finished=self._num_finished,
             total=self._num_total,
             generated_tokens=statistics.generated_tokens,

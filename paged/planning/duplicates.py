@@ -1,6 +1,6 @@
 """Duplicates: requests with equal answers, computed once; and collection of finished samples.
 
-`Duplicates` finds them before the run. `Answers` collects the samples of each request, and
+`Duplicates` finds them before the run. `OutputCollector` collects the samples of each request, and
 gives its completion to all requests that asked the same.
 """
 
@@ -136,7 +136,7 @@ def _single(request: Request) -> Request:
     return replace(request, params=replace(request.params, n=1))
 
 
-class Answers:
+class OutputCollector:
     """Keeps the samples of a request until it has all, and who else waits for them.
 
     Of a request whose samples vote, as many are drawn at a time as may decide the vote at the

@@ -20,12 +20,12 @@ from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.plan_part import (
     EarlierAnswer,
     EarlierAnswers,
-    PlanEnd,
     PlannedPart,
     PlanPart,
+    PlanTail,
 )
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom, tokens_to_store
-from pagedrun.paged.planning.prefix_tree import Draws, PrefixTree, request_tree, run_order
+from pagedrun.paged.planning.prefix_tree import PrefixTree, RandomOrder, request_tree, run_order
 from pagedrun.paged.values.planned_request import PlannedSharing
 from pagedrun.paged.values.request import Request
 
@@ -60,7 +60,7 @@ class Plan(PlannedPart):
         requests: Seq[Request],
         rules: PlanRules,
         *,
-        after: PlanEnd | None = None,
+        after: PlanTail | None = None,
         has_next: bool = False,
         done: Container[int] = frozenset(),
         earlier: EarlierAnswers | None = None,
@@ -80,7 +80,7 @@ class Plan(PlannedPart):
         self._requests = duplicates.distinct
         last = after.last_request if after is not None else None
         self._read_once = read_once = rules.read_once
-        draws = None if sample_seed is None else Draws.of(self._requests, sample_seed)
+        draws = None if sample_seed is None else RandomOrder.of(self._requests, sample_seed)
         max_new_tokens = self._values("max_num_drawn")
         weights = max_new_tokens if draws is None else draws.values
         tree = request_tree(self._requests, block_size, last, read_once, weights)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.planning.duplicates import Duplicates
-from pagedrun.paged.planning.prefix_reuse import BlockNames, StatePoints
+from pagedrun.paged.planning.prefix_reuse import BlockKeys, StatePoints
 from pagedrun.paged.values.planned_request import BranchPoint, PlannedRequest, PlannedSharing
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -178,7 +178,7 @@ def _of(
 
 
 @dataclass(frozen=True, slots=True)
-class PlanEnd:
+class PlanTail:
     """What the next plan needs to know of the one before: its window's number, the request
     that runs last, whose prefix may still be there, and where on that states are kept."""
 
@@ -219,7 +219,7 @@ class PlannedPart:
     """
 
     def __init__(
-        self, part: PlanPart, after: PlanEnd | None = None, *, has_next: bool = False
+        self, part: PlanPart, after: PlanTail | None = None, *, has_next: bool = False
     ) -> None:
         """Plan the rows of a part.
 
@@ -241,7 +241,7 @@ class PlannedPart:
         self.num_keep_blocks = self._keep_blocks(has_next=has_next)
         self.branch_points = _branches(self.num_keep_blocks)
         # Nothing that takes time for many rows is left to whoever iterates.
-        self._block_names = self._named_blocks()
+        self._block_keys = self._keys()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -252,10 +252,10 @@ class PlannedPart:
         return int(self.num_tokens.sum())
 
     @property
-    def end(self) -> PlanEnd:
+    def end(self) -> PlanTail:
         """Where this ends, for what follows in the same pool."""
         last = self.rows.requests[-1] if len(self) else None
-        return PlanEnd(self.rows.window, last, None if self.states is None else self.states.open)
+        return PlanTail(self.rows.window, last, None if self.states is None else self.states.open)
 
     @property
     def num_blocks_found(self) -> NDArray[np.int64]:
@@ -295,7 +295,7 @@ class PlannedPart:
 
     def __iter__(self) -> Iterator[PlannedRequest]:
         part = self.rows
-        rows = zip(part.requests, self._block_names, strict=True)
+        rows = zip(part.requests, self._block_keys, strict=True)
         for number, (request, block_keys) in enumerate(rows):
             yield PlannedRequest(
                 request,
@@ -321,14 +321,14 @@ class PlannedPart:
             keep[-1:] = self.num_tokens[-1:] // size
         return keep * self.rows.prefix_caching
 
-    def _named_blocks(self) -> BlockNames:
+    def _keys(self) -> BlockKeys:
         """Return the keys of each row's blocks; only what somebody else has needs a name."""
         part, found = self.rows, self.num_blocks_found
         shared = part.num_shared_tokens // part.block_size * part.prefix_caching
         num_keys = np.maximum(np.maximum(shared, found), self.num_keep_blocks)
         found[:1] = 0  # of a row that is not in the part
         prompts = [request.prompt_token_ids for request in part.requests]
-        return BlockNames(prompts, num_keys, found, part.block_size)
+        return BlockKeys(prompts, num_keys, found, part.block_size)
 
     def _states(self, before: BranchPoint | None, has_next: bool) -> StatePoints | None:
         part = self.rows

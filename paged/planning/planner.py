@@ -15,7 +15,7 @@ import numpy as np
 from pagedrun.kernels.token_rows import walk_tree
 from pagedrun.paged.metrics.snapshot import MAX_PREFIXES, PrefixNodes
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.plan_part import EarlierAnswers, PlanEnd, PlannedPart, PlanPart
+from pagedrun.paged.planning.plan_part import EarlierAnswers, PlannedPart, PlanPart, PlanTail
 from pagedrun.paged.planning.prefix_tree import MIN_GROUP_ROWS, TreeNodes
 from pagedrun.paged.planning.windows import PlannedWindow
 from pagedrun.paged.values.errors import RowError, option
@@ -63,7 +63,7 @@ class Planner:
         self._earlier = earlier
         self._sample_seed = sample_seed
         self._reserved_len = reserved_len
-        self._after: PlanEnd | None = None
+        self._after: PlanTail | None = None
 
     def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow[Plan]:
         """Plan the next window; `has_next` says whether another one follows.
@@ -132,7 +132,7 @@ class PartPlanner:
     """
 
     def __init__(self) -> None:
-        self._after: PlanEnd | None = None
+        self._after: PlanTail | None = None
 
     def window(self, part: PlanPart, *, has_next: bool = True) -> PlannedWindow[PlannedPart]:
         """Plan the next part; `has_next` says whether another one may follow."""

@@ -27,7 +27,7 @@ from pagedrun.paged.values.planned_request import (
 Int64s = NDArray[np.int64]
 
 
-class BlockNames:
+class BlockKeys:
     """Iterate it for each row's keys, in run order; rows next to each other share the objects.
 
     What takes time, the hashing, is done when it is built: by whoever plans, not by whoever runs.

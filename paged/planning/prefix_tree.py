@@ -323,7 +323,7 @@ _RANGE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class RandomOrder:
     """A random number for each row of a window: `values`, [num_rows] int64; the highest run first.
 
     Rows keep theirs when the run is resumed, whatever is left of the file by then.
@@ -332,7 +332,7 @@ class Draws:
     values: Int64s
 
     @classmethod
-    def of(cls, requests: Seq[Request], seed: int) -> "Draws":
+    def of(cls, requests: Seq[Request], seed: int) -> "RandomOrder":
         """Draw for requests in the order of their index."""
         indices = np.fromiter((each.index for each in requests), np.int64, len(requests))
         if not len(indices):
@@ -350,7 +350,7 @@ def run_order(
     tree: PrefixTree,
     kept: NDArray[np.bool_],
     priorities: Int64s,
-    draws: Draws | None,
+    draws: RandomOrder | None,
     max_new_tokens: Int64s,
 ) -> PrefixTree:
     """Return the tree with the rows that run in the order in which they do.

@@ -261,7 +261,7 @@ class Simulator:
                 group.grow(places, stored, ends)
                 continue
             for step in range(num_steps):  # what is given back is taken again by the next ones
-                group.give_back_all_behind(places, stored + step)
+                group.free_all_behind(places, stored + step)
                 group.grow(places, stored + step, stored + step + 1)
         table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
         ever = table.num_tokens_ever_computed[places]

@@ -159,8 +159,8 @@ GPU_REFILL_SHARE = 1 / 16
 # Tokens of a step by what the memory is sold as: with less, what a step needs for a moment takes
 # too large a part of it.
 _BATCHED_TOKENS = ((70 * 10**9, 16_384), (23 * 10**9, 8_192), (0, 4_096))
-LEAST_SEATS, MOST_SEATS = 64, 1_024
-_SEATS_ALIKE = 64  # steps are captured for multiples of so many rows
+MIN_NUM_SEQS, MAX_NUM_SEQS = 64, 1_024
+_NUM_SEQS_STEP = 64  # steps are captured for multiples of so many rows
 
 
 def fitted_to_device(config: EngineConfig, memory_bytes: int | None) -> EngineConfig:
@@ -174,7 +174,7 @@ def fitted_to_device(config: EngineConfig, memory_bytes: int | None) -> EngineCo
     tokens = next(tokens for least, tokens in _BATCHED_TOKENS if memory_bytes >= least)
     fitted: dict[str, Any] = {
         "block_size": GPU_BLOCK_SIZE,
-        "max_num_seqs": MOST_SEATS,
+        "max_num_seqs": MAX_NUM_SEQS,
         "max_num_batched_tokens": tokens,
         "refill_share": GPU_REFILL_SHARE,
     }
@@ -207,8 +207,8 @@ def fitted_to_demand(
         return config
     shared = min(demand.num_shared, num_blocks) * config.prefix_caching
     held = int((num_blocks - shared) / demand.mean)
-    seats = held // _SEATS_ALIKE * _SEATS_ALIKE
-    return replace(config, max_num_seqs=min(max(seats, LEAST_SEATS), MOST_SEATS))
+    seats = held // _NUM_SEQS_STEP * _NUM_SEQS_STEP
+    return replace(config, max_num_seqs=min(max(seats, MIN_NUM_SEQS), MAX_NUM_SEQS))
 
 
 # As the kernels of `pagedrun.kernels.gpu.attention` have them: a test compares.

@@ -1,8 +1,8 @@
 """Windows: pieces of a long input that are planned and run one after another.
 
 `Windows` cuts an input that does not fit into memory. `PlannedWindow` holds the plan of one
-window. `Ahead` reads, tokenizes and plans the next window in a thread while one runs, and
-`PlannedFeed` is a queue of windows planned in another thread.
+window. `BackgroundPlanner` reads, tokenizes and plans the next window in a thread while one runs,
+and `WindowQueue` is a queue of windows planned in another thread.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -95,7 +95,7 @@ class _Item(Generic[T]):
     value: T
 
 
-class Ahead(Iterator[T]):
+class BackgroundPlanner(Iterator[T]):
     """The item `first`, then those of `rest`, each made in a thread while the one before is used.
 
     The thread begins when `first` is taken, and is never more than one item ahead: what it may
@@ -158,7 +158,7 @@ class Ahead(Iterator[T]):
             self._made.put(_End(error))
 
 
-class PlannedFeed(Iterator[PlannedWindow[PlannedPart]]):
+class WindowQueue(Iterator[PlannedWindow[PlannedPart]]):
     """A queue of windows: one thread puts them in, the one that runs them takes them out."""
 
     def __init__(self, before_wait: Callable[[], None], on_taken: Callable[[], None]) -> None:
@@ -201,4 +201,4 @@ class PlannedFeed(Iterator[PlannedWindow[PlannedPart]]):
 
 def is_ready(windows: Iterator[PlannedWindow[PlannedPart]], *, wait: bool) -> bool:
     """Return whether to take the next window now; of others than a feed, always."""
-    return not isinstance(windows, PlannedFeed) or windows.is_ready(wait=wait)
+    return not isinstance(windows, WindowQueue) or windows.is_ready(wait=wait)

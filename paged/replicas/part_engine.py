@@ -21,7 +21,7 @@ from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
 from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.memory import MemoryBudget
-from pagedrun.paged.planning.windows import PlannedFeed
+from pagedrun.paged.planning.windows import WindowQueue
 from pagedrun.paged.replicas.replica_messages import VERSION, ReplicaOffer, RunTerms
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -88,7 +88,7 @@ class LoadedPartEngine:
 
     def start(
         self,
-        feed: PlannedFeed,
+        feed: WindowQueue,
         terms: RunTerms,
         on_step: Callable[[StepRecord], None],
     ) -> Run:

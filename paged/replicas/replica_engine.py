@@ -17,7 +17,7 @@ from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.pool_sizing import PoolDemand
 from pagedrun.paged.planning.sizing import PlanBasis
-from pagedrun.paged.planning.windows import Ahead
+from pagedrun.paged.planning.windows import BackgroundPlanner
 from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.ray_actor import PushedFolder, ReplicaModel
 from pagedrun.paged.replicas.ray_cluster import RayCluster
@@ -91,7 +91,7 @@ class ReplicaEngine:
         return ReplicaRun(
             self._crew,
             self.config,
-            iter([first]) if more is None else Ahead(first, planner.windows(more)),
+            iter([first]) if more is None else BackgroundPlanner(first, planner.windows(more)),
             RunTerms(
                 PoolDemand.of(first.plan, basis.windows, is_whole=False),
                 planner.reserved_len(requests),

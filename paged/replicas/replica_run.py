@@ -16,7 +16,7 @@ from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.pool_sizing import too_large
 from pagedrun.paged.planning.units import unit_cuts
-from pagedrun.paged.planning.windows import Ahead, PlannedWindow
+from pagedrun.paged.planning.windows import BackgroundPlanner, PlannedWindow
 from pagedrun.paged.replicas.crew import Crew, Member, Stage
 from pagedrun.paged.replicas.merged_report import (
     ReplicaCounts,
@@ -153,7 +153,7 @@ class ReplicaRun:
 
     def close(self) -> None:
         """Stop the planning of further windows, and end the replicas."""
-        if isinstance(self._windows, Ahead):
+        if isinstance(self._windows, BackgroundPlanner):
             self._windows.close()
         self._crew.pool.close()
 
@@ -193,7 +193,7 @@ class ReplicaRun:
         """Add the next planned window when few units are waiting; wait for it if no replica has
         work."""
         while not self._is_last and self._queue.num_waiting < self._crew.pool.num_wanted:
-            is_ready = not isinstance(self._windows, Ahead) or self._windows.is_ready
+            is_ready = not isinstance(self._windows, BackgroundPlanner) or self._windows.is_ready
             if self._of_row and not is_ready:
                 return
             window = next(self._windows, None)
@@ -221,7 +221,9 @@ class ReplicaRun:
         if opened.rows:
             self._open[number] = opened
             self._of_row |= dict.fromkeys(opened.rows, number)
-            has_next = isinstance(self._windows, Ahead)  # unknown in advance for the last one
+            has_next = isinstance(
+                self._windows, BackgroundPlanner
+            )  # unknown in advance for the last one
             cuts = unit_cuts(plan.tree.common, self._crew.pool.num_wanted, has_next=has_next)
             self._queue.add(number, opened.units(cuts.tolist()))
 

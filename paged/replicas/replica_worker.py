@@ -17,7 +17,7 @@ from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import PartPlanner
-from pagedrun.paged.planning.windows import PlannedFeed
+from pagedrun.paged.planning.windows import WindowQueue
 from pagedrun.paged.replicas.replica_messages import (
     Answered,
     Begun,
@@ -59,7 +59,7 @@ class PartEngine(Protocol):
         """Return the offer of the replica."""
 
     def start(
-        self, feed: PlannedFeed, terms: RunTerms, on_step: Callable[[StepRecord], None]
+        self, feed: WindowQueue, terms: RunTerms, on_step: Callable[[StepRecord], None]
     ) -> PartRun:
         """Return the run of the units in the feed."""
 
@@ -75,7 +75,7 @@ class ReplicaWorker:
         self._load = load
         self._node = node
         self._outbox = Outbox()
-        self._feed = PlannedFeed(self._outbox.flush, self._note_begun)
+        self._feed = WindowQueue(self._outbox.flush, self._note_begun)
         self._parts = PartPlanner()
         self._numbers: deque[int] = deque()  # of the units in the feed
         self._terms: SimpleQueue[RunTerms] = SimpleQueue()

@@ -1,8 +1,8 @@
 """Admission: gives waiting sequences their blocks, from the cache, other sequences or the store.
 
-Published blocks of the prompt are shared. The next block is copied from a running sequence that
-begins alike (`find_donor`), or loaded from the prefix store (`StoredPrefixes`). A group of layers
-with a window needs only the blocks within it (`WindowEntry`).
+Published blocks of the prompt are shared. The next block is copied from a running sequence with a
+prompt that begins alike (`find_block_source`), or loaded from the prefix store (`StoredPrefixes`).
+A group of layers with a window needs only the blocks within it (`WindowAdmission`).
 """
 
 from collections.abc import Sequence as Seq
@@ -13,7 +13,7 @@ import numpy as np
 from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, TransferKind
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import KVGroup, WrittenBlocks
-from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import NoStates
@@ -27,13 +27,16 @@ class Admission:
     """Decides who is let in, and gives it its blocks."""
 
     def __init__(
-        self, books: Books, predictor: OutputLengthPredictor, stored: "StoredPrefixes | None"
+        self,
+        state: SchedulerState,
+        predictor: OutputLengthPredictor,
+        stored: "StoredPrefixes | None",
     ) -> None:
-        self._books = books
-        self._pool = books.pool
+        self._state = state
+        self._pool = state.pool
         self._predictor = predictor
         self._stored = stored
-        self._states = books.states
+        self._states = state.states
 
     def admit(
         self,
@@ -53,10 +56,10 @@ class Admission:
         hits = self._hits(sequence)
         if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
             # A shared block that this sequence relied on was evicted while it was swapped out.
-            self._books.drop_host_blocks(sequence)
+            self._state.drop_host_blocks(sequence)
             hits = self._hits(sequence)
         entries = [
-            WindowEntry.of(group, sequence, len(hits), budget) for group in self._books.further
+            WindowAdmission.of(group, sequence, len(hits), budget) for group in self._state.further
         ]
         if not all(each.is_there for each in entries):
             return False
@@ -66,7 +69,7 @@ class Admission:
             return False
         if running:
             members = np.append(places, sequence.place)
-            if not self._predictor.allows(self._pool, self._books.table, members, num_taken):
+            if not self._predictor.allows(self._pool, self._state.table, members, num_taken):
                 return False
         state = self._states.entry(sequence, len(hits) * self._pool.block_size)
         if state is None:
@@ -84,7 +87,7 @@ class Admission:
         if is_new and sequence.is_first:
             self._states.pin_points(sequence)
         self._states.reserve(sequence.place)
-        self._books.unpin(sequence)
+        self._state.unpin(sequence)
         sequence.block_table = hits + (self._pool.allocate(num_new) or [])
         for index in restore:
             source, target = sequence.host_blocks[index], sequence.block(index)
@@ -95,7 +98,7 @@ class Admission:
             num_copied = max(limit - len(hits) * self._pool.block_size, 0)
         elif is_new:
             num_copied = self._copy_partial(sequence, running, hits, step)
-        self._books.residency.begin(sequence, len(hits) + num_copied // self._pool.block_size)
+        self._state.residency.begin(sequence, len(hits) + num_copied // self._pool.block_size)
         self._start_from(sequence, len(hits), num_copied, limit)
         return True
 
@@ -103,34 +106,36 @@ class Admission:
         self, sequence: Sequence, running: list[Sequence], hits: list[int], step: StepBuilder
     ) -> int:
         """Take what is missing from the store, or from a running sequence's block; say how much."""
-        if not self._books.prefix_caching:
+        if not self._state.prefix_caching:
             return 0
         prompt = sequence.request.prompt_token_ids
-        donor = find_donor(running, prompt, hits, self._pool.block_size, self._books.written)
-        groups = self._books.groups
-        loaded = load_prefix(self._stored, groups, sequence, len(hits), donor, step)
-        if loaded or donor is None:
+        block_source = find_block_source(
+            running, prompt, hits, self._pool.block_size, self._state.written
+        )
+        groups = self._state.groups
+        loaded = load_prefix(self._stored, groups, sequence, len(hits), block_source, step)
+        if loaded or block_source is None:
             return loaded
-        index, place = len(hits), donor.place
-        for group in self._books.groups:
+        index, place = len(hits), block_source.place
+        for group in self._state.groups:
             if not group.tables.has(place, index) or not group.tables.has(sequence.place, index):
                 return 0
-        for group in self._books.groups:
+        for group in self._state.groups:
             source, target = (group.tables.block(at, index) for at in (place, sequence.place))
             step.transfers.append(BlockTransfer(TransferKind.COPY, source, target, group.index))
-        return donor.num_tokens
+        return block_source.num_tokens
 
     def _load_state(
         self, sequence: Sequence, num_hits: int, num_found: int, step: StepBuilder
     ) -> int:
         """Begin with a state of the store if that is further on; say behind how many tokens."""
-        groups = self._books.groups
+        groups = self._state.groups
         return load_state(self._stored, groups, self._states, sequence, num_hits, num_found, step)
 
     def _hits(self, sequence: Sequence) -> list[int]:
         """Return the published blocks that a sequence can begin with, in all groups."""
         hits = self._pool.match(sequence.block_keys)
-        further = self._books.further
+        further = self._state.further
         if further and sequence.host_blocks:  # more is not on the host for groups with a window
             return hits[: sequence.num_stored_tokens // self._pool.block_size]
         return hits[: num_usable(further, sequence, len(hits))]
@@ -152,13 +157,13 @@ class Admission:
         if is_new and sequence.is_first:
             num_cached = min(found, sequence.num_prompt_tokens - 1, sequence.score_from, limit)
             sequence.num_cached_tokens = num_cached
-            self._books.counts.prompt_tokens += sequence.num_prompt_tokens
-            self._books.counts.cached_tokens += num_cached
+            self._state.counts.prompt_tokens += sequence.num_prompt_tokens
+            self._state.counts.cached_tokens += num_cached
             if num_copied <= size:  # more than a block comes from the store
-                self._books.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
+                self._state.counts.partial_hit_tokens += max(num_cached - num_hits * size, 0)
             num_given = num_hits + num_copied // size
             self._pool.counts.hits += num_given
-            if self._books.prefix_caching:
+            if self._state.prefix_caching:
                 self._pool.counts.misses += sequence.num_prompt_tokens // size - num_given
         stored = max(found, sequence.num_stored_tokens if sequence.host_blocks else 0)
         sequence.num_stored_tokens = stored
@@ -169,9 +174,9 @@ class Admission:
         for index in range(num_hits, min(stored // size, len(sequence.block_keys))):
             self._pool.publish(sequence.block(index), sequence.block_keys[index])
             sequence.num_published_blocks = index + 1
-        for group in self._books.further:
+        for group in self._state.further:
             self._book_stored(group, sequence, num_hits, stored)
-        self._books.drop_host_blocks(sequence, keep_progress=True)
+        self._state.drop_host_blocks(sequence, keep_progress=True)
 
     def _book_stored(self, group: KVGroup, sequence: Sequence, begin: int, stored: int) -> None:
         """Book what an admitted sequence was given from index `begin` on in a group."""
@@ -184,7 +189,7 @@ class Admission:
                 group.pool.publish(block_id, sequence.block_keys[index])
 
 
-class WindowEntry(NamedTuple):
+class WindowAdmission(NamedTuple):
     """A table that begins at index `first`: blocks found, then new ones.
 
     Of the new ones the first are for what the sequence has on the host.
@@ -196,7 +201,9 @@ class WindowEntry(NamedTuple):
     num_new: int
 
     @classmethod
-    def of(cls, group: KVGroup, sequence: Sequence, num_hits: int, budget: int) -> "WindowEntry":
+    def of(
+        cls, group: KVGroup, sequence: Sequence, num_hits: int, budget: int
+    ) -> "WindowAdmission":
         """Return what a sequence needs for its next chunk, of at most `budget` tokens.
 
         num_hits: blocks of its prompt that it shares in all groups; a sequence that has blocks on
@@ -265,7 +272,7 @@ def _num_before(group: KVGroup, sequence: Sequence, num_hits: int) -> list[int]:
     return counts
 
 
-class Donor(NamedTuple):
+class BlockSource(NamedTuple):
     """Who has a block whose first tokens are wanted, and how many of them there are."""
 
     place: int
@@ -277,15 +284,15 @@ def load_prefix(
     groups: Seq[KVGroup],
     sequence: Sequence,
     num_hits: int,
-    donor: Donor | None,
+    block_source: BlockSource | None,
     step: StepBuilder,
 ) -> int:
     """Let the step load what `source` has behind the hits of a sequence; return its tokens.
 
-    The sequence holds the blocks of the first group that it goes to. 0 if a donor's block gives
-    about as much.
+    The sequence holds the blocks of the first group that it goes to. 0 if the block of another
+    sequence gives about as much.
     """
-    num_given = donor.num_tokens if donor is not None else 0
+    num_given = block_source.num_tokens if block_source is not None else 0
     if source is None:
         return 0
     size = groups[0].pool.block_size
@@ -358,26 +365,26 @@ def _load(
 
 # How many of the youngest sequences are looked at: the plan puts those that have most in common
 # next to each other.
-MAX_DONORS = 8
+MAX_BLOCK_SOURCES = 8
 
 
-def find_donor(
+def find_block_source(
     running: Seq[Sequence],
     prompt: tuple[int, ...],
     hits: Seq[int],
     block_size: int,
     written: WrittenBlocks,
-) -> Donor | None:
+) -> BlockSource | None:
     """Return the best block to copy for the tokens after the `hits`, or `None`.
 
-    A donor holds the same leading blocks, and what follows in its prompt begins alike. What the
-    coming step writes (`written`) is not there before it and cannot be copied. The last token of a
-    prompt is computed in any case, so it is not looked for.
+    The source holds the same leading blocks, and the next tokens of its prompt begin alike. Tokens
+    that the coming step writes (`written`) cannot be copied yet. The last token of a prompt is
+    computed in any case, so it is not looked for.
     """
     begin = len(hits) * block_size
     wanted = prompt[begin : min(begin + block_size, len(prompt) - 1)]
-    best: Donor | None = None
-    for sequence in running[-MAX_DONORS:] if wanted else ():
+    best: BlockSource | None = None
+    for sequence in running[-MAX_BLOCK_SOURCES:] if wanted else ():
         if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:
             continue  # as most are; cheaper to see than what the sequence holds
         if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
@@ -387,7 +394,7 @@ def find_donor(
         given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
         num_tokens = _num_common(wanted, given)
         if num_tokens > (best.num_tokens if best else 0):
-            best = Donor(sequence.place, num_tokens)
+            best = BlockSource(sequence.place, num_tokens)
     return best
 
 

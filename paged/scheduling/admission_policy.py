@@ -7,7 +7,7 @@ not at the sum of their maximum lengths, is that of R. Gong et al., "Past-Future
 LLM Serving under SLA Guarantees", 2025.
 
 A row that a deadline cuts off is lost, and long ones are lost more often, so that the finished
-rows would not be a fair sample. `LastAdmission` therefore stops admission while there is still
+rows would not be a fair sample. `AdmissionDeadline` therefore stops admission while there is still
 time for the last rows.
 """
 
@@ -164,7 +164,7 @@ MOST_DURATIONS = 256  # of the rows that finished last
 QUANTILE = 0.9  # of these are shorter than what is left for the last rows
 
 
-class ByRow(Protocol):
+class RequestListener(Protocol):
     """What takes note of each row that a run begins, and of its end."""
 
     def begin(self, request: Request) -> None:
@@ -174,7 +174,7 @@ class ByRow(Protocol):
         """Take note that a request, by its index, is answered."""
 
 
-class LastAdmission:
+class AdmissionDeadline:
     """Learns how long rows take, from those that are finished.
 
     Of a run without a deadline (`at` is None) it says nothing.

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling.beam_search import NextBeam
-from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 
 
@@ -32,12 +32,12 @@ class BeamGroup:
         return self.members[0].request.index
 
     @property
-    def num_free_seats(self) -> int:
+    def num_free_slots(self) -> int:
         """Seats that are kept for beams to come."""
         return self.width - len(self.members)
 
     @property
-    def first_parting(self) -> int:
+    def first_divergence(self) -> int:
         """The first token that a beam, the first or a folded one, has not in common with all."""
         first = self.members[0]
         return min([first.num_tokens, *map(self._num_common, self.folded)])
@@ -163,20 +163,20 @@ class BeamGroups:
     sequences: the scheduler's, by place; those made and dropped here come and go in it.
     """
 
-    def __init__(self, books: Books, sequences: dict[int, Sequence]) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState, sequences: dict[int, Sequence]) -> None:
+        self._state = state
         self._sequences = sequences
         self._groups: dict[int, BeamGroup] = {}  # by row
 
     @property
-    def num_free_seats(self) -> int:
+    def num_free_slots(self) -> int:
         """Seats that groups in the batch keep for beams to come."""
-        return sum(each.num_free_seats for each in self._groups.values() if each.is_running)
+        return sum(each.num_free_slots for each in self._groups.values() if each.is_running)
 
     def begin(self, sequence: Sequence) -> None:
         """Take note of a sequence that computes a prompt for beams."""
-        has_windows = any(group.window is not None for group in self._books.further)
-        is_lost = has_windows or self._books.states.has_slots
+        has_windows = any(group.window is not None for group in self._state.further)
+        is_lost = has_windows or self._state.states.has_slots
         self._groups[sequence.request.index] = BeamGroup(sequence, past_is_lost=is_lost)
 
     def of(self, sequence: Sequence) -> BeamGroup | None:
@@ -194,20 +194,20 @@ class BeamGroups:
     def unfold(self, group: BeamGroup) -> list[Sequence]:
         """Let folded beams go on that can, with the blocks that they share with the first; return
         them."""
-        beams = group.unfold(self._books.pool.block_size)
+        beams = group.unfold(self._state.pool.block_size)
         for beam in beams:
-            assert not any(each.has_gap_before(beam) for each in self._books.further), "a gap"
+            assert not any(each.has_gap_before(beam) for each in self._state.further), "a gap"
             is_there = beam.num_computed_tokens == group.members[0].num_computed_tokens
-            assert is_there or not self._books.states.has_slots, "the state is another"
+            assert is_there or not self._state.states.has_slots, "the state is another"
             self._adopt(beam)
         return beams
 
-    def first_parting(self, sequence: Sequence) -> int:
+    def first_divergence(self, sequence: Sequence) -> int:
         """Return the first token that a sequence which gives way, or a beam that is folded into it,
         goes on from."""
         group = self.of(sequence)
         computed = sequence.num_computed_tokens
-        return computed if group is None else min(computed, group.first_parting)
+        return computed if group is None else min(computed, group.first_divergence)
 
     def fold(self, group: BeamGroup) -> None:
         """Take the blocks of all beams but the first, which is about to give way for them all."""
@@ -219,7 +219,7 @@ class BeamGroups:
 
         A beam's newest token, which was unknown, is the one that `beams` says.
         """
-        num_free = self._books.pool.num_free
+        num_free = self._state.pool.num_free
         forked, dead = group.branch([each.parent for each in beams])
         dead_by_sample = {each.sample_index: each for each in dead}
         for beam in forked:
@@ -231,34 +231,34 @@ class BeamGroups:
         for beam in dead_by_sample.values():
             self._drop(beam)
         if forked or dead:
-            freed = self._books.pool.num_free - num_free
-            self._books.counts.forks += len(forked)
-            self._books.residency.branch(group.row, len(forked), len(dead), freed)
+            freed = self._state.pool.num_free - num_free
+            self._state.counts.forks += len(forked)
+            self._state.residency.branch(group.row, len(forked), len(dead), freed)
         for beam, chosen in zip(group.members, beams, strict=True):
             beam.set_newest_token(chosen.token_id)
 
     def _adopt(self, beam: Sequence) -> None:
         self._sequences[beam.place] = beam
-        self._books.share(beam)
-        self._books.residency.begin(beam, beam.num_blocks)
+        self._state.share(beam)
+        self._state.residency.begin(beam, beam.num_blocks)
 
     def _drop(self, beam: Sequence) -> None:
-        self._books.release(beam)
-        self._books.residency.end(beam)
+        self._state.release(beam)
+        self._state.residency.end(beam)
         self._forget(beam)
 
     def _replace(self, dead: Sequence, beam: Sequence) -> None:
         """Adopt a beam and drop another: only the blocks in which they differ change hands."""
-        for group in reversed(self._books.groups):
+        for group in reversed(self._state.groups):
             num_common = group.tables.num_common(beam.place, dead.place)
             group.pool.release(group.tables.held(dead.place, num_common))
             group.pool.share(group.tables.held(beam.place, num_common))
-        self._books.states.share(beam.place)
-        self._books.states.release(dead.place)
-        self._books.residency.pass_on(dead, beam, num_common)
+        self._state.states.share(beam.place)
+        self._state.states.release(dead.place)
+        self._state.residency.pass_on(dead, beam, num_common)
         self._forget(dead)
         self._sequences[beam.place] = beam
 
     def _forget(self, beam: Sequence) -> None:
-        self._books.table.remove(beam.place)
+        self._state.table.remove(beam.place)
         del self._sequences[beam.place]

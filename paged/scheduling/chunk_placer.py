@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.kv_groups import KVGroup
-from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
 from pagedrun.paged.scheduling.step_input import StepBuilder
@@ -17,11 +17,11 @@ from pagedrun.paged.scheduling.step_input import StepBuilder
 class ChunkPlacer:
     """Places chunks one by one, or those of all sequences that decode at once."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
-        self._pool = books.pool
-        self._table = books.table
-        self._states = books.states
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._pool = state.pool
+        self._table = state.table
+        self._states = state.states
 
     def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
         """Place the first sequences that run, as long as they decode and memory and budget last.
@@ -44,8 +44,8 @@ class ChunkPlacer:
         starts = starts[: len(places)]
         needs = []
         num_fit = len(places)
-        for group in self._books.groups:
-            group.give_back_all_behind(places, starts)
+        for group in self._state.groups:
+            group.free_all_behind(places, starts)
             needs.append(_NewBlocks.of(group, places, starts))
             num_fit = min(num_fit, needs[-1].num_fit)
         needs_slot = self._states.needs_slot(places)
@@ -64,14 +64,14 @@ class ChunkPlacer:
                 self._append_blocks(each.group, [running[position] for position in missing])
         index = starts // self._pool.block_size
         offsets = starts - index * self._pool.block_size
-        for group in self._books.groups:
+        for group in self._state.groups:
             blocks = group.tables.ids[places, index]
             group.pool.record_fills(blocks, offsets + 1)
             group.written.note(blocks, offsets)
         ends = starts + 1
         ever = table.num_tokens_ever_computed[places]
-        self._books.counts.computed_tokens += len(places)
-        self._books.counts.recomputed_tokens += int((ever > starts).sum())
+        self._state.counts.computed_tokens += len(places)
+        self._state.counts.recomputed_tokens += int((ever > starts).sum())
         table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
         table.num_computed_tokens[places] = ends
         table.num_stored_tokens[places] = ends
@@ -95,11 +95,11 @@ class ChunkPlacer:
         for sequence, block_id in zip(sequences, new, strict=True):
             group.tables.append_one(sequence.place, block_id)
             if not group.index:
-                self._books.residency.append(sequence, block_id)
+                self._state.residency.append(sequence, block_id)
 
     def num_tokens_held(self, sequence: Sequence) -> int:
         """Return up to which token a sequence has blocks in all groups."""
-        ends = [int(group.tables.ends[sequence.place]) for group in self._books.groups]
+        ends = [int(group.tables.ends[sequence.place]) for group in self._state.groups]
         return min(ends) * self._pool.block_size
 
     def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
@@ -107,13 +107,13 @@ class ChunkPlacer:
 
         Where there is a window, what lies behind it is given back first.
         """
-        has_blocks = all(self._reserve(group, sequence, end, step) for group in self._books.groups)
+        has_blocks = all(self._reserve(group, sequence, end, step) for group in self._state.groups)
         is_idle = end == sequence.num_computed_tokens
         return has_blocks and (is_idle or self._states.reserve(sequence.place))
 
     def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         pool, tables, place = group.pool, group.tables, sequence.place
-        group.give_back_behind(place, sequence.num_computed_tokens)
+        group.free_behind(place, sequence.num_computed_tokens)
         num_stored = sequence.num_stored_tokens
         index = num_stored // pool.block_size
         if tables.has(place, index) and num_stored < end:
@@ -124,7 +124,7 @@ class ChunkPlacer:
                     return False
                 tables.replace(place, index, own)
                 if not group.index:
-                    self._books.residency.replace(sequence, index)
+                    self._state.residency.replace(sequence, index)
                 step.transfers.append(BlockTransfer(TransferKind.COPY, shared, own, group.index))
         missing = pool.num_blocks_for(end) - int(tables.ends[place])
         if missing > 0:
@@ -133,16 +133,16 @@ class ChunkPlacer:
                 return False
             tables.append(place, new)
             if not group.index:
-                self._books.residency.grow(sequence)
+                self._state.residency.grow(sequence)
         return True
 
     def add(self, sequence: Sequence, end: int, step: StepBuilder) -> int:
         """Put the rest of a sequence up to `end` into the step; return how many tokens it is."""
         start = sequence.num_computed_tokens
         store_from = max(start, sequence.num_stored_tokens)
-        self._books.counts.computed_tokens += end - start
+        self._state.counts.computed_tokens += end - start
         ever = sequence.num_tokens_ever_computed
-        self._books.counts.recomputed_tokens += max(0, min(end, ever) - start)
+        self._state.counts.recomputed_tokens += max(0, min(end, ever) - start)
         sequence.num_tokens_ever_computed = max(ever, end)
         self._store(sequence, store_from, end)
         step.add(sequence, start, store_from, sequence.score_from)
@@ -167,7 +167,7 @@ class ChunkPlacer:
         size = self._pool.block_size
         written = range(store_from // size, self._pool.num_blocks_for(end))
         num_full = min(end // size, len(sequence.block_keys))
-        for group in self._books.groups:
+        for group in self._state.groups:
             tables, place = group.tables, sequence.place
             for index in written if store_from < end else ():
                 block_id = tables.block(place, index)

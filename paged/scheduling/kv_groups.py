@@ -62,12 +62,12 @@ class KVGroup:
             return 0
         return max(position - self.window + 1, 0) // self.pool.block_size
 
-    def give_back_behind(self, place: int, position: int) -> None:
+    def free_behind(self, place: int, position: int) -> None:
         """Give back what neither the token at a position nor any later one reads."""
         if self.window is not None:
             self.pool.release(self.tables.take_before(place, self.first_read(position)))
 
-    def give_back_all_behind(self, places: Int64s, positions: Int64s) -> None:
+    def free_all_behind(self, places: Int64s, positions: Int64s) -> None:
         """Do that for many sequences. places, positions: [num_sequences] int64."""
         if self.window is None:
             return

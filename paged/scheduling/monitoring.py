@@ -22,7 +22,7 @@ from pagedrun.paged.values.errors import EngineStalled
 MIN_STEPS = 1000
 
 
-class StepWatch:
+class StallDetector:
     """Counts the steps in which no sequence got a token.
 
     The oldest sequence goes first in every step. Without a token for anybody it has all the tokens

@@ -2,7 +2,7 @@
 
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.metrics.recorder import Shortage
-from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.step_input import StepBuilder
 from pagedrun.paged.values.engine_config import PreemptionMode
@@ -12,15 +12,15 @@ from pagedrun.paged.values.planned_request import BlockKey
 class Preemption:
     """`mode` says what becomes of keys and values that nobody else keeps."""
 
-    def __init__(self, books: Books, mode: PreemptionMode) -> None:
-        self._books = books
-        self._pool = books.pool
+    def __init__(self, state: SchedulerState, mode: PreemptionMode) -> None:
+        self._state = state
+        self._pool = state.pool
         self._mode = mode
 
     def shortage(self, needy: Sequence, end: int) -> Shortage:
         """Return why a sequence has to give way to one that wants to store its tokens up to `end`,
         which may be the same: in the first group that has no room for them."""
-        for group in self._books.groups:
+        for group in self._state.groups:
             missing = group.pool.num_blocks_for(end) - int(group.tables.ends[needy.place])
             if missing > group.pool.num_free:
                 return Shortage(needy.request.index, missing, group.pool.num_free)
@@ -43,12 +43,12 @@ class Preemption:
             self._misses_blocks(sequence, goes_on_from) or not self._swap_out(sequence, step)
         ):
             mode = PreemptionMode.RECOMPUTE
-        self._books.counts.preemptions[mode] += 1
+        self._state.counts.preemptions[mode] += 1
         sequence.num_preemptions += 1
-        self._books.residency.preempt(sequence, mode, cause)
-        self._books.residency.end(sequence)
-        self._books.release(sequence)
-        for group in self._books.groups:
+        self._state.residency.preempt(sequence, mode, cause)
+        self._state.residency.end(sequence)
+        self._state.release(sequence)
+        for group in self._state.groups:
             group.tables.set(sequence.place, [])
         if mode is PreemptionMode.RECOMPUTE:
             sequence.forget_blocks()
@@ -57,9 +57,9 @@ class Preemption:
         """Return whether what is saved of a sequence begins behind what a window reaches back to
         from some token, or is the state of a later one."""
         computed = sequence.num_computed_tokens
-        if self._books.states.has_slots and goes_on_from < computed:
+        if self._state.states.has_slots and goes_on_from < computed:
             return True
-        groups = self._books.further
+        groups = self._state.further
         return any(each.first_read(goes_on_from) < each.first_read(computed) for each in groups)
 
     def _swap_out(self, sequence: Sequence, step: StepBuilder) -> bool:
@@ -68,13 +68,13 @@ class Preemption:
         first = 0
         while first < num_stored and self._outlives(sequence.block(first)):
             first += 1
-        host_blocks = self._books.swap_space.take(num_stored - first)
+        host_blocks = self._state.swap_space.take(num_stored - first)
         if not host_blocks:
             return False
-        has_room = self._books.states.swap_out(sequence.place, step)
+        has_room = self._state.states.swap_out(sequence.place, step)
         if not has_room or not self._swap_out_windows(sequence, step):
-            self._books.states.drop_host_slot(sequence.place)
-            self._books.swap_space.give_back(host_blocks)
+            self._state.states.drop_host_slot(sequence.place)
+            self._state.swap_space.give_back(host_blocks)
             return False
         for index, target in zip(range(first, num_stored), host_blocks, strict=True):
             sequence.host_blocks[index] = target
@@ -85,17 +85,17 @@ class Preemption:
     def _swap_out_windows(self, sequence: Sequence, step: StepBuilder) -> bool:
         """Save what the sequence will still read in groups with a window."""
         place = sequence.place
-        for group in self._books.further:
-            group.give_back_behind(place, sequence.num_computed_tokens)
+        for group in self._state.further:
+            group.free_behind(place, sequence.num_computed_tokens)
             num_stored = group.pool.num_blocks_for(sequence.num_stored_tokens)
             sources = group.tables.held(place)[: num_stored - int(group.tables.firsts[place])]
             targets = group.swap_space.take(len(sources))
             if targets is None:
-                for each in self._books.further:
+                for each in self._state.further:
                     each.drop_host_blocks(place)
                 return False
             group.on_host[place] = targets
-        for group in self._books.further:
+        for group in self._state.further:
             pairs = zip(group.tables.held(place), group.on_host[place], strict=False)
             step.transfers += [
                 BlockTransfer(TransferKind.SWAP_OUT, source, target, group.index)
@@ -103,7 +103,7 @@ class Preemption:
             ]
         return True
 
-    def keep_out(self, child: Sequence) -> None:
+    def defer(self, child: Sequence) -> None:
         """Let a forked sibling, which is not counted as a holder of anything yet, wait."""
         self._pin_prompt(child)
         child.forget_blocks()
@@ -112,7 +112,7 @@ class Preemption:
     def _pin_prompt(self, sequence: Sequence) -> None:
         """Keep the prompt blocks that a sequence leaves behind, and a state, as long as there is
         room."""
-        if not self._books.prefix_caching:
+        if not self._state.prefix_caching:
             return
         size = self._pool.block_size
         num_full = min(sequence.num_stored_tokens, sequence.num_prompt_tokens) // size
@@ -124,9 +124,9 @@ class Preemption:
         self._pool.pin(keys)
         for block_id, key in zip(sequence.block_table, keys, strict=False):
             self._pool.publish(block_id, key)
-        for group in self._books.further:
+        for group in self._state.further:
             group.pin(sequence.place, keys)
-        self._books.states.pin(sequence)
+        self._state.states.pin(sequence)
 
     def _outlives(self, block_id: int) -> bool:
         return self._pool.is_published(block_id) and self._pool.ref_count(block_id) > 1

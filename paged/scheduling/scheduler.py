@@ -26,7 +26,7 @@ from pagedrun.paged.scheduling.beam_search import NextBeam
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
 from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup
 from pagedrun.paged.scheduling.preemption import Preemption
-from pagedrun.paged.scheduling.scheduler_state import Books
+from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int64s, SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
@@ -81,7 +81,7 @@ class Scheduler:
         """
         assert states is None or len(groups) == 1, "states do not go with groups behind the first"
         table = SequenceTable(num_eos_tokens, len(groups))
-        self._books = Books.of(groups, states, table, prefix_caching=prefix_caching)
+        self._state = SchedulerState.of(groups, states, table, prefix_caching=prefix_caching)
         self.pool = groups[0].pool
         self.swap_space = groups[0].swap_space
         self.limits = limits
@@ -89,30 +89,30 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
-        self.states = self._books.states
-        self.counts = self._books.counts
-        self.table = self._books.table
-        self.residency = self._books.residency
-        self._chunks = ChunkPlacer(self._books)
-        self._admission = Admission(self._books, self.predictor, stored)
-        self._preemption = Preemption(self._books, preemption_mode)
-        self._arrivals = Arrivals()
-        self.again = self._arrivals.again
+        self.states = self._state.states
+        self.counts = self._state.counts
+        self.table = self._state.table
+        self.residency = self._state.residency
+        self._chunks = ChunkPlacer(self._state)
+        self._admission = Admission(self._state, self.predictor, stored)
+        self._preemption = Preemption(self._state, preemption_mode)
+        self._pending = PendingRequests()
+        self.again = self._pending.again
         self._refill = Refill(limits.refill_share)
         self._sequences: dict[int, Sequence] = {}  # place → who has it
-        self._beams = BeamGroups(self._books, self._sequences)
+        self._beams = BeamGroups(self._state, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
         self._running_places: Int64s = self._sampling  # as of the step being scheduled
 
     @property
     def groups(self) -> tuple[KVGroup, ...]:
         """The blocks of each group of layers."""
-        return self._books.groups
+        return self._state.groups
 
     @property
     def num_planned(self) -> int:
         """Requests that were added and not looked at yet."""
-        return self._arrivals.num_planned
+        return self._pending.num_planned
 
     @property
     def num_prompt_tokens_left(self) -> int:
@@ -144,12 +144,12 @@ class Scheduler:
         """Take the next `count` requests of the plan, when those before are out; one by one, when
         there is room.
         """
-        self._arrivals.add(planned, count)
+        self._pending.add(planned, count)
 
     def end_plan(self) -> None:
         """Begin no more requests, not even of those added: no later prompt needs a prefix."""
-        self._arrivals.end_plan()
-        self._books.end_plan()
+        self._pending.end_plan()
+        self._state.end_plan()
 
     def begin_step(self) -> None:
         """Count a step: what becomes of blocks from now on belongs to it."""
@@ -163,7 +163,7 @@ class Scheduler:
         the pool.
         """
         step = StepBuilder(self.table)
-        for kv_group in self._books.groups:
+        for kv_group in self._state.groups:
             kv_group.written.clear()
         self._note_running()
         budget = self.limits.max_num_batched_tokens
@@ -180,10 +180,10 @@ class Scheduler:
             self._note_running()
         short = preempted
         may_join = not short and self.may_refill
-        while may_join and not short and budget > 0 and self._num_free_seats > 0:
+        while may_join and not short and budget > 0 and self._num_free_slots > 0:
             candidate = self._next()
             group = None if candidate is None else self._beams.of(candidate)
-            if candidate is None or not self._has_seats_for(group):
+            if candidate is None or not self._has_slots_for(group):
                 break
             if self.states.must_wait(candidate, self.running, self._running_places):
                 break
@@ -209,7 +209,7 @@ class Scheduler:
             if end > held and not self._chunks.reserve(candidate, end, step):
                 end = held
             budget -= self._add([(candidate, end)], step)
-        if short or (may_join and self._num_free_seats <= 0):
+        if short or (may_join and self._num_free_slots <= 0):
             self._refill.close(len(self.running))
         elif may_join:
             self._refill.open()
@@ -257,7 +257,7 @@ class Scheduler:
             self.running.remove(sequence)
         except ValueError:
             self.waiting.remove(sequence)
-            self._books.unpin(sequence)
+            self._state.unpin(sequence)
         self.states.retire(sequence.place)
         self.ending.append(sequence)
 
@@ -268,9 +268,9 @@ class Scheduler:
         if sequence not in self.ending:
             self.retire(sequence)
         self.ending.remove(sequence)
-        self._books.release(sequence)
+        self._state.release(sequence)
         self.residency.end(sequence)
-        self._books.drop_host_blocks(sequence)
+        self._state.drop_host_blocks(sequence)
         self.table.remove(sequence.place)
         del self._sequences[sequence.place]
 
@@ -303,20 +303,20 @@ class Scheduler:
         everyone = self._sequences.values()
         for sequence in [each for each in everyone if each.request.index == request.index]:
             sequence.truncate(0)  # also of those that the next step computes
-            self._books.retract(sequence)
+            self._state.retract(sequence)
             self.finish(sequence)
         self._beams.end(request.index)
 
     def check(self) -> None:
         """Prove that block tables, pool and swap space agree. For tests, after every step."""
-        self._books.check([*self.running, *self.ending], list(self.waiting))
+        self._state.check([*self.running, *self.ending], list(self.waiting))
         every = (*self.running, *self.waiting, *self.ending)
         assert {each.place: each for each in every} == self._sequences, "places"
 
     def _next(self) -> Sequence | None:
         """Return the first sequence that waits, a new one if none does, `None` at the end."""
         if not self.waiting:
-            planned = self._arrivals.next()
+            planned = self._pending.next()
             if planned is None:
                 return None
             sequence = Sequence.start(self.table, planned)
@@ -329,13 +329,13 @@ class Scheduler:
         return self.waiting[0]
 
     @property
-    def _num_free_seats(self) -> int:
+    def _num_free_slots(self) -> int:
         """How many more sequences may run."""
-        return self.limits.max_num_seqs - len(self.running) - self._beams.num_free_seats
+        return self.limits.max_num_seqs - len(self.running) - self._beams.num_free_slots
 
-    def _has_seats_for(self, group: BeamGroup | None) -> bool:
+    def _has_slots_for(self, group: BeamGroup | None) -> bool:
         """Return whether a group may run beside the others; alone it always may."""
-        return group is None or not self.running or group.width <= self._num_free_seats
+        return group is None or not self.running or group.width <= self._num_free_slots
 
     def _chunks_at(self, position: int, budget: int) -> list[tuple[Sequence, int]]:
         """Return the running sequence at a position, or it and all other beams of its request, and
@@ -361,7 +361,7 @@ class Scheduler:
             while not self._chunks.reserve(sequence, end, step):
                 cause = self._preemption.shortage(sequence, end)
                 victim = self._pop_youngest()
-                self._preemption.preempt(victim, cause, step, self._beams.first_parting(victim))
+                self._preemption.preempt(victim, cause, step, self._beams.first_divergence(victim))
                 self.waiting.appendleft(victim)
                 if victim is first:
                     return False
@@ -405,17 +405,17 @@ class Scheduler:
     def _adopt(self, children: list[Sequence]) -> None:
         """Let forked siblings run; those for which the step is full wait without blocks."""
         self.counts.forks += len(children)
-        room = max(self._num_free_seats, 0)
+        room = max(self._num_free_slots, 0)
         for child in children[:room]:
-            self._books.share(child)
+            self._state.share(child)
             self.residency.begin(child, child.num_blocks)
             self.running.append(child)
         for child in children[room:]:
-            self._preemption.keep_out(child)
+            self._preemption.defer(child)
         self.waiting.extendleft(reversed(children[room:]))
 
 
-class Arrivals:
+class PendingRequests:
     """Those of the plan in its order, one by one, behind those that run `again`."""
 
     def __init__(self) -> None:

@@ -140,7 +140,7 @@ class ResidencyLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class SchedulerState:
     """The memory, the sequences in it, and what was done with both.
 
     The first of the `groups` has no window: it keeps all blocks of a sequence. Without
@@ -163,7 +163,7 @@ class Books:
         table: SequenceTable,
         *,
         prefix_caching: bool,
-    ) -> "Books":
+    ) -> "SchedulerState":
         """Begin books of the groups' memory, for which the table has block tables."""
         groups = tuple(
             KVGroup(index, given.pool, given.swap_space, tables, given.window)

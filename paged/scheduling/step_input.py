@@ -23,7 +23,7 @@ from pagedrun.paged.scheduling.sequence_table import (
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class SamplingMetadata:
     """The tokens to sample: one for each pending sample of each chunk that samples, in order.
 
     All [num_draws]. chunk: int64, in whose logits. temperature, top_p, min_p: float32. top_k:
@@ -55,14 +55,14 @@ class Draws:
         filters = (self.top_k > 0) | (self.top_p < 1.0) | (self.min_p > 0.0)
         return bool((filters & (self.temperature >= greedy_below)).any())
 
-    def part(self, chosen: NDArray[np.bool_], first_chunk: int) -> "Draws":
+    def part(self, chosen: NDArray[np.bool_], first_chunk: int) -> "SamplingMetadata":
         """Return the chosen draws, their chunks counted from `first_chunk`."""
         places = np.cumsum(chosen) - 1
         arrays = {name: getattr(self, name)[chosen] for name in _arrays_of(self)}
         arrays["chunk"] = arrays["chunk"] - first_chunk
         stops = {int(places[d]): ids for d, ids in self.stop_token_ids.items() if chosen[d]}
         given = {int(places[d]): token for d, token in self.given.items() if chosen[d]}
-        return Draws(**arrays, stop_token_ids=stops, given=given)
+        return SamplingMetadata(**arrays, stop_token_ids=stops, given=given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StepInput:
     targets: Int64s
     num_top: int
     block_tables: tuple[Int32s, ...]
-    draws: Draws
+    draws: SamplingMetadata
     transfers: Seq[BlockTransfer] = ()
 
     @property
@@ -225,7 +225,7 @@ class StepInput:
         return StepInput(**{**of_chunks, **kept, **changes})
 
 
-def _arrays_of(value: Draws | StepInput) -> list[str]:
+def _arrays_of(value: SamplingMetadata | StepInput) -> list[str]:
     names = (each.name for each in fields(value))
     return [name for name in names if isinstance(getattr(value, name), np.ndarray)]
 
@@ -321,7 +321,7 @@ class StepBuilder:
                 found += sequence.token_ids(first + 1, end + 1)
         return _array(found)
 
-    def _draws(self, places: Int64s, samples: "np.ndarray") -> Draws:
+    def _draws(self, places: Int64s, samples: "np.ndarray") -> SamplingMetadata:
         table = self._table
         (chunk,) = np.nonzero(samples)
         sampling = places[samples]
@@ -341,7 +341,7 @@ class StepBuilder:
                 if place in table.continuations
             }
         stops = {draw: table.stop_token_ids[int(sampling[draw])] for draw in early.tolist()}
-        return Draws(
+        return SamplingMetadata(
             chunk=chunk,
             temperature=table.temperature[sampling],
             top_k=table.top_k[sampling],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pagedrun.paged.planning.windows import Ahead
+from pagedrun.paged.planning.windows import BackgroundPlanner
 
 SECONDS = 240.0  # for a thread to do what it can do at once
 
@@ -27,7 +27,7 @@ class Items:
 
 
 def test_items_come_in_order_and_then_no_more() -> None:
-    ahead = Ahead(0, [1, 2, 3])
+    ahead = BackgroundPlanner(0, [1, 2, 3])
     assert list(ahead) == [0, 1, 2, 3]
     assert next(ahead, None) is None
     ahead.close()
@@ -35,7 +35,7 @@ def test_items_come_in_order_and_then_no_more() -> None:
 
 def test_nothing_is_made_before_the_first_is_taken_and_one_item_after_that() -> None:
     items = Items(3)
-    ahead = Ahead(0, items)
+    ahead = BackgroundPlanner(0, items)
     assert not items.begun[1].is_set()
     for number in range(3):
         items.let[number].set()
@@ -51,7 +51,7 @@ def test_an_error_is_raised_where_the_item_would_have_been_taken() -> None:
         yield 1
         raise OSError("gone")
 
-    ahead = Ahead(0, failing())
+    ahead = BackgroundPlanner(0, failing())
     assert [next(ahead), next(ahead)] == [0, 1]
     with pytest.raises(OSError, match="gone"):
         next(ahead)
@@ -63,7 +63,7 @@ def test_closing_ends_the_thread(num_taken: int, planners: Callable[[], list[str
     items = Items(5)
     for each in items.let[:2]:
         each.set()
-    ahead = Ahead(0, items)
+    ahead = BackgroundPlanner(0, items)
     taken = [next(ahead) for _ in range(num_taken)]
     assert taken == [0, 1][:num_taken]
     for each in items.let:
@@ -88,7 +88,7 @@ def test_closing_lets_go_of_an_error_that_nobody_took() -> None:
         failed.set()
         raise OSError(f"gone, and {made} with it")
 
-    ahead = Ahead(Made(), failing())
+    ahead = BackgroundPlanner(Made(), failing())
     taken = [next(ahead), next(ahead)]
     assert len(taken) == 2
     assert failed.wait(SECONDS)

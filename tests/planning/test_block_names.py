@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.planning import prefix_reuse as block_names
-from pagedrun.paged.planning.prefix_reuse import BlockNames
+from pagedrun.paged.planning.prefix_reuse import BlockKeys
 from pagedrun.paged.values.planned_request import BlockKey, block_digest
 
 SIZE = 3
@@ -48,7 +48,7 @@ def test_every_key_is_that_of_its_prompt_and_is_hashed_once(seed: int, hashing: 
     prompts = prompts_of(seed)
     hits = [0, *(num_common_blocks(one, two) for one, two in pairwise(prompts))]
     needed = np.maximum(hits, [*hits[1:], 0])
-    names = BlockNames(prompts, needed, np.array(hits), SIZE)
+    names = BlockKeys(prompts, needed, np.array(hits), SIZE)
 
     chains = [BlockKey.chain(prompt, SIZE) for prompt in prompts]
     expected = [tuple(keys[:num]) for keys, num in zip(chains, needed, strict=True)]
@@ -60,11 +60,11 @@ def test_every_key_is_that_of_its_prompt_and_is_hashed_once(seed: int, hashing: 
 
 def test_rows_next_to_each_other_share_the_objects() -> None:
     prompts = [(1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6, 8), (1, 2, 3, 9, 9, 9)]
-    first, second, third = BlockNames(prompts, np.array([2, 2, 1]), np.array([0, 2, 1]), SIZE)
+    first, second, third = BlockKeys(prompts, np.array([2, 2, 1]), np.array([0, 2, 1]), SIZE)
     assert all(a is b for a, b in zip(first, second, strict=True))
     assert third[0] is first[0]
 
 
 def test_rows_without_keys() -> None:
     nothing = np.zeros(2, dtype=np.int64)
-    assert list(BlockNames([(1, 2, 3), (4,)], nothing, nothing, SIZE)) == [(), ()]
+    assert list(BlockKeys([(1, 2, 3), (4,)], nothing, nothing, SIZE)) == [(), ()]

@@ -9,8 +9,8 @@ from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.planning.planner import PartPlanner
 from pagedrun.paged.planning.pool_sizing import PoolDemand
-from pagedrun.paged.planning.sizing import LEAST_SEATS, MOST_SEATS
-from pagedrun.paged.planning.windows import PlannedFeed
+from pagedrun.paged.planning.sizing import MAX_NUM_SEQS, MIN_NUM_SEQS
+from pagedrun.paged.planning.windows import WindowQueue
 from pagedrun.paged.replicas.part_engine import LoadedPartEngine
 from pagedrun.paged.replicas.replica_messages import RunTerms
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -42,7 +42,7 @@ def replica_seats(engine: Engine, requests: list[Request]) -> dict[str, Any]:
     basis = replica.offer().basis
     planner = basis.planner(engine.config)
     plan = planner.window(requests, has_next=False).plan
-    feed = PlannedFeed(lambda: None, lambda: None)
+    feed = WindowQueue(lambda: None, lambda: None)
     feed.put(PartPlanner().window(plan.part(0, len(plan))))
     feed.end()
     demand = PoolDemand.of(plan, basis.windows, is_whole=False)
@@ -53,7 +53,7 @@ def replica_seats(engine: Engine, requests: list[Request]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("num_tokens", "num_blocks", "seats"),
-    [(200, 700, LEAST_SEATS), (200, 4000, 256), (10, 4000, MOST_SEATS)],
+    [(200, 700, MIN_NUM_SEQS), (200, 4000, 256), (10, 4000, MAX_NUM_SEQS)],
 )
 def test_seats_are_fitted_to_plan_and_device(num_tokens: int, num_blocks: int, seats: int) -> None:
     device = choose_device("cpu")

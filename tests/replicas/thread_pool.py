@@ -18,7 +18,7 @@ from pagedrun.paged.planning.plan import PlanRules
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.planning.sizing import PlanBasis
-from pagedrun.paged.planning.windows import PlannedFeed
+from pagedrun.paged.planning.windows import WindowQueue
 from pagedrun.paged.replicas.replica_messages import (
     Died,
     Heard,
@@ -63,7 +63,7 @@ class ScriptedRun:
     def __init__(
         self,
         number: int,
-        feed: PlannedFeed,
+        feed: WindowQueue,
         seconds_left: float | None,
         on_step: Callable[[StepRecord], None],
         on_row: OnRow,
@@ -107,7 +107,7 @@ class ScriptedEngine:
         return ReplicaOffer(f"node-{self.number}", self.fingerprint, self.basis)
 
     def start(
-        self, feed: PlannedFeed, terms: RunTerms, on_step: Callable[[StepRecord], None]
+        self, feed: WindowQueue, terms: RunTerms, on_step: Callable[[StepRecord], None]
     ) -> ScriptedRun:
         return ScriptedRun(self.number, feed, terms.seconds_left, on_step, self.on_row)
 

@@ -278,8 +278,8 @@ def test_a_block_that_begins_alike_is_copied_not_computed() -> None:
     # The first row's token, and of each other one the two tokens that are its own.
     assert lengths(batch) == [1, 2, 2]
     assert [each.kind for each in batch.input.transfers] == [TransferKind.COPY] * 2
-    donor = batch.chunks[0].sequence.block_table[1]
-    assert {each.source for each in batch.input.transfers} == {donor}
+    block_source = batch.chunks[0].sequence.block_table[1]
+    assert {each.source for each in batch.input.transfers} == {block_source}
     assert drive.scheduler.counts.partial_hit_tokens == 4
     assert drive.scheduler.counts.cached_tokens == 12 == drive.plan.sharing.achievable_hit_tokens
     drive.finish()

@@ -6,7 +6,7 @@ import pytest
 
 from pagedrun import SamplingParams
 from pagedrun.paged.execution.run import RunPolicy
-from pagedrun.paged.scheduling.monitoring import MIN_STEPS, StepWatch
+from pagedrun.paged.scheduling.monitoring import MIN_STEPS, StallDetector
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled
 from pagedrun.paged.values.request import Request
@@ -15,7 +15,7 @@ from tests.engines import load_engine
 
 
 def test_steps_without_a_token_are_counted() -> None:
-    watch = StepWatch(max_model_len=100_000, max_num_batched_tokens=100)
+    watch = StallDetector(max_model_len=100_000, max_num_batched_tokens=100)
     assert watch.max_steps == MIN_STEPS + 4 * 1000
     assert not any(watch.is_stalled(0) for _ in range(watch.max_steps))
     assert watch.is_stalled(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.grammar import CompiledGrammar, Grammars, TokenMask
 from pagedrun.paged.text.reasoning import ReasoningTags
@@ -86,7 +86,7 @@ class GrammarMask(LogitsProcessor):
         """Remove a request."""
         self._rows.pop(row, None)
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         """Return whether an answer has a structure."""
         return bool(self._rows) and not self._rows.keys().isdisjoint(draws.row.tolist())
 

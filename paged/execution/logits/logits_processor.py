@@ -12,7 +12,7 @@ from torch import Tensor
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 from pagedrun.paged.execution.device import Device, Place, transferred
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.request import Request
 
 
@@ -28,7 +28,9 @@ class EarlyStops:
     stop_ids: Tensor
 
     @classmethod
-    def of(cls, draws: Draws, eos_token_ids: Seq[int], width: int = 0) -> "EarlyStops | None":
+    def of(
+        cls, draws: SamplingMetadata, eos_token_ids: Seq[int], width: int = 0
+    ) -> "EarlyStops | None":
         """Return the stop tokens of draws that may not stop, on the host; None if all may.
 
         eos_token_ids: the stop tokens of all rows. width: the minimum number of columns.
@@ -46,7 +48,7 @@ class EarlyStops:
         return cls(torch.from_numpy(missing), torch.from_numpy(ids))
 
     @staticmethod
-    def width(draws: Draws, eos_token_ids: Seq[int]) -> int:
+    def width(draws: SamplingMetadata, eos_token_ids: Seq[int]) -> int:
         """Return the largest number of stop tokens of a draw that may not stop."""
         own = draws.stop_token_ids.values()
         return max((len(eos_token_ids) + len(each) for each in own), default=0)
@@ -84,11 +86,13 @@ class SamplingBatch:
     sample: Tensor
     position: Tensor
     early_stops: EarlyStops | None = None
-    draws: Draws | None = None
+    draws: SamplingMetadata | None = None
     filtered: bool = True
 
     @classmethod
-    def of(cls, draws: Draws, eos_token_ids: Seq[int], device: Device) -> "SamplingBatch":
+    def of(
+        cls, draws: SamplingMetadata, eos_token_ids: Seq[int], device: Device
+    ) -> "SamplingBatch":
         """Return the parameters of the draws of a step, in order; eos_token_ids: of the model."""
         stops = EarlyStops.of(draws, eos_token_ids)
         filtered = draws.has_filters(GREEDY_BELOW)
@@ -119,7 +123,7 @@ class LogitsProcessor:
     def end(self, row: int) -> None:
         """Remove a request, by its index."""
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         """Return whether these draws are affected."""
         raise NotImplementedError
 
@@ -164,7 +168,7 @@ class PerRequestProcessor(LogitsProcessor, Generic[T]):
         """Drop the value of a request."""
         self._by_row.pop(row, None)
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         """Return whether a request of these draws has a value."""
         return bool(self._by_row) and not self._by_row.keys().isdisjoint(draws.row.tolist())
 

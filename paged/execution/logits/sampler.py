@@ -21,7 +21,7 @@ from pagedrun.paged.execution.logits.token_processors import (
     MinTokens,
 )
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws, StepInput
+from pagedrun.paged.scheduling.step_input import SamplingMetadata, StepInput
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -104,14 +104,18 @@ class Sampler:
         num_top = min(num_top, logits.shape[1])
         return self._device.kernels.token_logprobs(logits, rows, ids, num_top)
 
-    def _drawn(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
+    def _drawn(
+        self, logits: Tensor, draws: SamplingMetadata, rows: Int64s, *, may_write: bool
+    ) -> Tensor:
         """Return a token for each draw, [num_draws] int64; rows: the row of logits of each."""
         if len(rows) != len(logits) or (rows != np.arange(len(rows))).any():
             logits, may_write = logits[self._placed(rows)], True
         batch = SamplingBatch.of(draws, self.eos_token_ids, self._device)
         return self.choose(logits, batch, may_write=may_write).ids
 
-    def _given(self, logits: Tensor, draws: Draws, rows: Int64s, *, may_write: bool) -> Tensor:
+    def _given(
+        self, logits: Tensor, draws: SamplingMetadata, rows: Int64s, *, may_write: bool
+    ) -> Tensor:
         """Return the tokens of draws of which some are given; the others are sampled.
 
         A given token becomes `NO_TOKEN` if its logits contain NaN.
@@ -159,13 +163,13 @@ class Sampler:
             )
         )
 
-    def can_capture(self, draws: Draws) -> bool:
+    def can_capture(self, draws: SamplingMetadata) -> bool:
         """Return whether a step with these draws may be captured and replayed."""
         if draws.wants_logprobs.any():
             return False
         return all(each.can_be_captured or not each.applies(draws) for each in self._processors)
 
-    def needs_newest_token(self, draws: Draws) -> bool:
+    def needs_newest_token(self, draws: SamplingMetadata) -> bool:
         """Return whether the host must see the tokens of these draws before the next step."""
         return any(each.needs_newest_token and each.applies(draws) for each in self._processors)
 
@@ -176,7 +180,7 @@ class Sampler:
                 processor.note_tokens(rows, samples, tokens)
 
 
-def _applies(processor: LogitsProcessor, draws: Draws | None) -> bool:
+def _applies(processor: LogitsProcessor, draws: SamplingMetadata | None) -> bool:
     """Return whether to call a processor; in a captured step (no draws), all that can be
     captured."""
     return processor.can_be_captured if draws is None else processor.applies(draws)

@@ -20,7 +20,7 @@ from pagedrun.paged.execution.logits.logits_processor import (
     SamplingBatch,
 )
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.reasoning import ThoughtBudget
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ class MinTokens(LogitsProcessor):
 
     can_be_captured = True
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         """Return whether an answer is too short."""
         return bool(draws.stop_token_ids)
 
@@ -208,7 +208,7 @@ class ThinkingBudget(LogitsProcessor):
         """Remove a request."""
         self._thoughts.pop(row, None)
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         """Return whether a thought continues, or may begin."""
         return bool(self._thoughts) and any(
             sample in self._thoughts.get(row, ()) for row, sample in _names(draws.row, draws.sample)

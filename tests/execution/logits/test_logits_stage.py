@@ -19,7 +19,7 @@ from pagedrun.paged.execution.logits.logits_processor import (
 )
 from pagedrun.paged.execution.logits.token_processors import MinTokens
 from pagedrun.paged.scheduling.sequence_table import Int64s
-from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -44,7 +44,7 @@ class NoRepeat(LogitsProcessor):
     def end(self, row: int) -> None:
         self.ended.append(row)
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         return len(draws) > 0
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:
@@ -66,7 +66,7 @@ class OddOnly(LogitsProcessor):
 
     can_be_captured = True
 
-    def applies(self, draws: Draws) -> bool:
+    def applies(self, draws: SamplingMetadata) -> bool:
         return len(draws) > 0
 
     def note_tokens(self, rows: Int64s, samples: Int64s, tokens: Int64s) -> None:

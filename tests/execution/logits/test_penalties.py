@@ -18,7 +18,7 @@ from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
 from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
-from pagedrun.paged.scheduling.step_input import Draws
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.execution.logits.asker import Asker, expected
 
@@ -26,9 +26,9 @@ VOCAB = 40
 BACKENDS = [CpuBackend(), Backend()]
 
 
-def draws_of(askers: Seq[Asker]) -> Draws:
+def draws_of(askers: Seq[Asker]) -> SamplingMetadata:
     count = len(askers)
-    return Draws(
+    return SamplingMetadata(
         chunk=np.arange(count),
         temperature=np.array([each.request.params.temperature for each in askers], np.float32),
         top_k=np.zeros(count, dtype=np.int32),
@@ -227,11 +227,11 @@ def test_draws_have_the_distribution_that_is_left() -> None:
     draws = draws_of([model])
     columns: dict[str, Any] = {
         name: np.repeat(getattr(draws, name), num_draws)
-        for name in Draws.__dataclass_fields__
+        for name in SamplingMetadata.__dataclass_fields__
         if name != "stop_token_ids"
     }
     columns["position"] = np.arange(num_draws)  # a stream of its own for each
-    batch = SamplingBatch.of(Draws(**columns), (), stage.device)
+    batch = SamplingBatch.of(SamplingMetadata(**columns), (), stage.device)
     ids = stage.sampler.choose(logits.expand(num_draws, -1), batch).ids
     share = expected(logits[0], model.request, model.answer).double().softmax(0).numpy()
     observed = np.bincount(ids.numpy(), minlength=VOCAB)

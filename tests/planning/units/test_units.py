@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.plan_part import PlanEnd, PlannedPart, PlanPart, num_common
+from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart, PlanTail, num_common
 from pagedrun.paged.planning.planner import PartPlanner, part_nodes, prefix_nodes
 from pagedrun.paged.planning.simulation import Simulation, Simulator
 from pagedrun.paged.planning.units import (
@@ -33,7 +33,7 @@ Prompts = list[tuple[int, ...]]
 def plan_of(
     prompts: Prompts,
     size: int = 4,
-    after: PlanEnd | None = None,
+    after: PlanTail | None = None,
     has_next: bool = False,
     **rules: Any,
 ) -> Plan:

@@ -65,7 +65,7 @@ def test_a_prefix_is_computed_once_by_the_row_that_is_there_first() -> None:
 def test_states_are_given_back_with_the_last_row_that_begins_with_them() -> None:
     drive = roomy(branching(6, 30, 10), SIZE, budget=512, max_num_seqs=3)
     drive = replace(drive, num_slots=5)
-    states = drive.scheduler._books.states
+    states = drive.scheduler._state.states
     assert isinstance(states, StateSlots)
     while drive.scheduler.num_planned:
         drive.step()

@@ -121,7 +121,7 @@ def test_what_led_to_nan_is_found_by_nobody_behind_the_window_either() -> None:
 
 def test_a_branch_point_pins_what_its_window_reaches_back_to() -> None:
     drive = Drive([request(0, [1])], SIZE, 8, windows={9: 8})
-    _, group = drive.scheduler._books.groups
+    _, group = drive.scheduler._state.groups
     keys = BlockKey.chain(tuple(range(48)), SIZE, [])
     group.pin_branches(keys, BranchPoint(10, BranchPoint(3, None)))
     pinned = [index for index, key in enumerate(keys) if group.pool.is_pinned(key)]
