@@ -1,7 +1,7 @@
 """Duplicates: requests with equal answers, computed once; and collection of finished samples.
 
 `Duplicates` finds them before the run. `OutputCollector` collects the samples of each request, and
-gives its completion to all requests that asked the same.
+gives its completion to all equal requests.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +17,12 @@ from pagedrun.paged.values.vote import Ballot
 
 
 class Duplicates:
-    """The `distinct` requests among many, and by their index the requests `asked`, themselves
-    first, wherever these are more or other than the one.
+    """Groups of equal requests: the `distinct` ones, and in `asked`, by the index of a distinct
+    one, all requests of its group, wherever these are more or other than it.
 
-    Two requests are the same question if their tokens are and both are greedy with the same
-    limits and stops; the several samples of a greedy request are one. Sampled requests are never
-    the same, even with one seed: their random stream is keyed by the row's index too, so that
-    repeating a row gives another draw.
+    Two requests are equal if their tokens are and both are greedy with the same limits and stops;
+    the samples of a greedy request are one. Sampled requests are never equal, even with one seed:
+    their random stream is keyed by the row's index too, so that repeating a row gives another draw.
     """
 
     def __init__(self, requests: Iterable[Request]) -> None:
@@ -48,9 +47,8 @@ class Duplicates:
                 self.asked[request.index] = [request]
 
     def without(self, done: Container[int]) -> set[int]:
-        """Leave out requests that are answered already, by index; return those of the `distinct`
-        ones of which nobody is left to ask.
-        """
+        """Remove requests that are answered already, by index; return the `distinct` ones without
+        any request left."""
         finished: set[int] = set()
         for request in self.distinct:
             members = self.asked.get(request.index, [request])
@@ -68,7 +66,7 @@ class Duplicates:
         return sum(len(asked) - 1 for asked in self.asked.values())
 
     def num_copied_tokens(self, without: Iterable[Request] = ()) -> int:
-        """Return the prompt tokens of all duplicates but those of the requests named."""
+        """Return the prompt tokens of all duplicates, except those of some requests."""
         left_out = {request.index for request in without}
         return sum(
             (len(asked) - 1) * len(asked[0].prompt_token_ids)
@@ -110,9 +108,9 @@ def fan_out(completion: Completion, asked: Sequence[Request]) -> Iterator[Comple
 
 
 def _determining(params: SamplingParams) -> SamplingParams:
-    """Return greedy parameters without what a greedy choice does not look at.
+    """Return greedy parameters without the fields that a greedy choice ignores.
 
-    Samples of one request are the same; its beams are not.
+    Samples of one request are equal; its beams are not.
     """
     determining: dict[str, Any] = {
         "n": params.n if params.has_beams else 1,
@@ -137,10 +135,10 @@ def _single(request: Request) -> Request:
 
 
 class OutputCollector:
-    """Keeps the samples of a request until it has all, and who else waits for them.
+    """Collects the samples of each request until it has all.
 
-    Of a request whose samples vote, as many are drawn at a time as may decide the vote at the
-    soonest, so that none is drawn in vain.
+    Of a request with a vote, the smallest number of samples that may decide the vote is drawn at a
+    time, so that none is drawn in vain.
     """
 
     def __init__(self) -> None:
@@ -148,10 +146,10 @@ class OutputCollector:
         self._asked: dict[int, Sequence[Request]] = {}
         self._planned: dict[int, PlannedRequest] = {}
         self._voting: dict[int, PlannedRequest] = {}  # with the samples that are being drawn
-        self._num_cached: dict[int, int] = {}  # of these, by what was drawn first
+        self._num_cached: dict[int, int] = {}  # of these, from the first samples
 
     def expect(self, asked: Mapping[int, Sequence[Request]]) -> None:
-        """Take note of requests, by the index of the first, that ask the same; see `Duplicates`."""
+        """Add groups of equal requests, by the index of the first; see `Duplicates`."""
         self._asked |= asked
 
     def begin(self, planned: PlannedRequest) -> PlannedRequest:
@@ -167,9 +165,10 @@ class OutputCollector:
     def collect(
         self, request: Request, output: SampleOutput, num_cached_tokens: int
     ) -> tuple[Sequence[Completion], PlannedRequest | None]:
-        """Keep a finished sample; return the completions when it is its request's last one.
+        """Add a finished sample; return the completions when it is its request's last one.
 
-        If it is the last one that was to be drawn, and the vote is open, return what to draw next.
+        If it is the last of the current samples and the vote is open, return the samples to draw
+        next.
         """
         index = request.index
         outputs = self._outputs.setdefault(index, [])
@@ -197,12 +196,12 @@ class OutputCollector:
         return tuple(self._given(completion)), None
 
     def fail(self, request: Request, error: RowError) -> Iterator[Completion]:
-        """Yield the completions of a request that gets no answer; what it has is dropped."""
+        """Yield the completions of a request without an answer; its samples are dropped."""
         self._forget(request.index)
         yield from self._given(Completion(request, error=error))
 
     def _more(self, voting: PlannedRequest, outputs: list[SampleOutput]) -> PlannedRequest | None:
-        """Return the samples without which the vote stays open, None if it is decided."""
+        """Return the samples needed to decide the vote, None if it is decided."""
         params = voting.request.params
         assert params.vote is not None
         texts = [output.text for output in sorted(outputs, key=lambda each: each.index)]

@@ -41,9 +41,9 @@ class ForecastTokens(TypedDict):
 
 @final  # so that a prefix with more keys is known not to be one of these
 class SharedPrefix(TypedDict):
-    """One entry of `top_prefixes`; `parent` is the place of the longest one that it continues.
+    """Entry of `top_prefixes`; `parent` is the index of the longest one that it continues.
 
-    `text` is how it goes on behind that one, where texts were asked for.
+    `text` is the part behind that one, where texts were requested.
     """
 
     tokens: int
@@ -86,9 +86,11 @@ class ForecastKV(PoolFigures, GroupsPart):
 
 
 class BlockSizeFigures(TypedDict):
-    """One block size. `hit_tokens` are the prompt tokens that whole blocks spare, duplicates
-    included; `computed_tokens` those that are left. `peak_blocks` hold what the rows held that
-    ran when most blocks were held; of their slots the share `tail_waste` was empty.
+    """Figures of one block size.
+
+    `hit_tokens` are the prompt tokens saved by whole blocks, duplicates included; `computed_tokens`
+    the remaining ones. `peak_blocks` hold the rows that ran when most blocks were held;
+    `tail_waste` is the empty share of their slots.
     """
 
     block_size: int
@@ -100,7 +102,7 @@ class BlockSizeFigures(TypedDict):
 
 
 class BlockSizeComparison(TypedDict):
-    """`block_sizes`: the figures of each, and which has the best of something."""
+    """`block_sizes`: the figures of each, and the best ones by several measures."""
 
     best: int
     most_hits: int
@@ -116,7 +118,7 @@ class StepCounts(TypedDict):
 
 
 class SimulatedPoint(TypedDict):
-    """One entry of `timeline`: as the report's, but how long a step takes is not known."""
+    """Entry of `timeline`: as in the report, without the time of a step."""
 
     step: int
     running: int
@@ -128,11 +130,14 @@ class SimulatedPoint(TypedDict):
 
 
 class ReplicaFigures(TypedDict):
-    """`replicas`: of a file that is cut into units for `count` replicas. Because of the cuts they
-    compute `split_prefix_tokens` of prefixes again at most, and `computed_at_most` prompt tokens in
-    all: that is if each one computes anew what is common in blocks that are not full, and without
-    rows that are run twice because a replica was idle. `expected_efficiency` is the work of
-    one, divided by what all have time for until the last is done."""
+    """`replicas`: figures of a file that is cut into units for `count` replicas.
+
+    Because of the cuts at most `split_prefix_tokens` of prefixes are computed again, and at most
+    `computed_at_most` prompt tokens in all: if each replica recomputes the common tokens of blocks
+    that are not full, and without rows that run twice because a replica was idle.
+    `expected_efficiency` is the work of one replica divided by the time of all until the last is
+    done.
+    """
 
     count: int
     units: int
@@ -142,14 +147,14 @@ class ReplicaFigures(TypedDict):
 
 
 class DecodingRoom(TypedDict):
-    """`decoding`, on a GPU: bytes that its pool leaves for steps that decode, as reckoned."""
+    """`decoding`, on a GPU: estimated bytes that the pool leaves for decoding steps."""
 
     states: int
     graphs: int
 
 
 class ForecastFigures(TypedDict):
-    """What plans and a simulation come to."""
+    """Figures of the plans and the simulation of a file."""
 
     rows: ForecastRows
     tokens: ForecastTokens
@@ -173,8 +178,8 @@ class PeakMemory(TypedDict):
 
 
 class RunTime(TypedDict):
-    """`run_time`, in seconds: of reading and encoding the file, of loading the model, of
-    compiling its kernels, if they are not compiled, and of all at least and at most."""
+    """`run_time`, in seconds: reading and encoding the file, loading the model, compiling its
+    kernels if they are not compiled, and lower and upper bounds of the total."""
 
     read_s: float
     load_s: float
@@ -184,11 +189,11 @@ class RunTime(TypedDict):
 
 
 class PlanReport(ForecastFigures):
-    """The whole forecast of a file; `advice` is None where the rows can be read only once.
+    """Forecast of a file; `advice` is None where the rows can be read only once.
 
-    `clamped` counts the rows whose `max_tokens` was cut to the room that the prompt leaves,
-    `voting` those whose samples vote: all of their samples are in the figures. `run_time` is what
-    a run will take, None where no run of the model was timed on this machine.
+    `clamped` counts the rows with `max_tokens` cut to the room that the prompt leaves, `voting`
+    those with voting samples: the figures contain all samples. `run_time` is None where no run of
+    the model was timed on this machine.
     """
 
     advice: TemplateAdvice | None

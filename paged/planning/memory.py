@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
 
-# What the pool leaves of the free memory: activations, the page cache, and whoever else is there.
+# The rest of the free memory is for activations, the page cache and other processes.
 POOL_SHARE_OF_FREE = 0.8
 
 
 class _Files(NamedTuple):
-    """Where a control group says what: two files, and a line of memory.stat."""
+    """Files of a control group, and the line of memory.stat with the reclaimable bytes."""
 
     limit: str
     usage: str
@@ -26,14 +26,14 @@ _FILES_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inac
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes that this process may count on: the host's or the container's, whichever is less."""
+    """Memory available to this process, in bytes: of the host or the container, whichever is less."""
 
     total: int
     available: int
 
     @classmethod
     def read(cls, meminfo: Path = Path("/proc/meminfo")) -> "HostMemory":
-        """Read the host's figures and the limits of the control groups around this process."""
+        """Read the memory of the host and the limits of the control groups of this process."""
         fields = {}
         for line in meminfo.read_text().splitlines():
             name, _, value = line.partition(":")
@@ -47,12 +47,11 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes of the memory that the pool lies in, the device's or the host's.
+    """Bytes of the memory that holds the pool, of the device or the host.
 
-    `available` is the most that a pool can take, `pool` what it takes without being told. What a
-    step needs for a moment is kept out of both where it was measured (`activations`). A pool that
-    `is_filled` takes its share whatever the requests need. `decode_states`, `graphs`: what it
-    leaves for steps that decode, see `DecodeMemory`.
+    `available` is the most that a pool can take, `pool` its size by default. Measured `activations`
+    of a step are excluded from both. A pool that `is_filled` takes its share whatever the requests
+    need. `decode_states`, `graphs`: left for decoding steps, see `DecodeMemory`.
     """
 
     total: int
@@ -64,13 +63,13 @@ class MemoryBudget:
     graphs: int = 0
 
     def leaving(self, decode_states: int, graphs: int) -> "MemoryBudget":
-        """Return a budget whose pool leaves so much, unless somebody says how large it is."""
+        """Return a budget with a smaller default pool; an explicit pool size is not affected."""
         pool = self.pool - decode_states - graphs
         return replace(self, pool=pool, decode_states=decode_states, graphs=graphs)
 
     @classmethod
     def of_host(cls, taken: int = 0) -> "MemoryBudget":
-        """Return what the host's memory allows now, or will when `taken` bytes more are in use."""
+        """Return the budget of the host's memory, less `taken` bytes that are about to be used."""
         memory = HostMemory.read()
         available = max(memory.available - taken, 0)
         return cls(memory.total, available, int(available * POOL_SHARE_OF_FREE))
@@ -79,11 +78,11 @@ class MemoryBudget:
     def of_device(
         cls, *, total: int, free: int, activations: int, utilization: float
     ) -> "MemoryBudget":
-        """Return what a device's own memory allows when the weights are in it.
+        """Return the budget of a device's own memory after the weights are loaded.
 
-        free: bytes of its `total` that nothing takes; what others hold counts as in use.
-        activations: bytes of the largest step. utilization: the share of `total`, 0 to 1, that may
-        be filled. It is filled, so that the next run can have the same memory, and its graphs.
+        free: unused bytes of its `total`; memory of other processes counts as used. activations:
+        bytes of the largest step. utilization: the share of `total`, 0 to 1, that may be filled. It
+        is filled, so that the next run can have the same memory, and its graphs.
         """
         available = max(free - activations, 0)
         limit = max(int(total * utilization) - (total - free) - activations, 0)
@@ -101,7 +100,7 @@ def _group_limits() -> Iterator[tuple[int, int]]:
 
 
 def _droppable(group: ControlGroup, name: str) -> int:
-    """Return the bytes of file cache that the kernel drops when asked; 0 if it does not say."""
+    """Return the bytes of file cache that the kernel drops on demand; 0 if it does not say."""
     for line in (group.read("memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdecimal():
@@ -110,5 +109,5 @@ def _droppable(group: ControlGroup, name: str) -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that this process has had in use so far."""
+    """Return the peak resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

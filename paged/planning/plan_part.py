@@ -1,9 +1,9 @@
 """Parts of a plan: rows that run one after another in one pool.
 
-`PlanPart` holds the rows with every decision of the whole plan that affects their bytes. It can
-be pickled and sent to a replica; shared prompt tokens are sent once. `PlannedPart` adds what
-depends on the neighbors in this pool: cache hits, blocks kept for the next row, block keys, and
-positions of recurrent states. A row of the plan that runs elsewhere finds nothing here, and
+`PlanPart` holds the rows with every decision of the whole plan that affects their bytes. It can be
+pickled and sent to a replica; shared prompt tokens are sent once. `PlannedPart` adds everything
+that depends on the neighbors in this pool: cache hits, blocks kept for the next row, block keys,
+and positions of recurrent states. A row of the plan that runs elsewhere finds nothing here, and
 nothing is kept for it. Cache hits change no bytes.
 """
 
@@ -31,15 +31,16 @@ Int64s = NDArray[np.int64]
 class PlanPart:
     """Some rows of a window's plan, in any order; can be pickled, with each shared token once.
 
-    Nothing in it is decided from the part: every number that a row's bytes depend on is that of the
-    whole plan. What depends on who runs before and after, `PlannedPart` works out where it runs.
+    Every number that the bytes of a row depend on is that of the whole plan. `PlannedPart` adds the
+    numbers that depend on the rows before and after.
 
-    window: the window's number. places: [num_rows] int64, in the window's run order. requests:
-    fitted, each with its index in the input. num_common_tokens: [num_rows] int32, those that each
-    has in common with the row before it in this part; 0 for the first, unless the whole plan begins
-    with it. num_shared_tokens, num_read_once_tokens, num_stored_tokens: [num_rows] int64, and
-    groups: [num_rows] int32, see `PlannedRequest`. begun: by index, how an earlier run has begun an
-    answer. min_state_tokens: what a state has to spare, None without recurrent layers.
+    window: the window's number. places: [num_rows] int64, positions in the window's run order.
+    requests: clamped to the limits, each with its index in the input. num_common_tokens: [num_rows]
+    int32, tokens in common with the previous row of this part; 0 for the first, unless the whole
+    plan begins with it. num_shared_tokens, num_read_once_tokens, num_stored_tokens: [num_rows]
+    int64, and groups: [num_rows] int32, see `PlannedRequest`. begun: by index, the first tokens of
+    an answer, from an earlier run. min_state_tokens: tokens that a state must save, None without
+    recurrent layers.
     """
 
     window: int
@@ -70,9 +71,9 @@ class PlanPart:
         return np.fromiter(lengths, np.int64, len(self))
 
     def at(self, rows: Int64s) -> "PlanPart":
-        """Return some of the rows in another order, none twice.
+        """Return some of the rows in another order, each at most once.
 
-        rows: [num_rows] int64, by their numbers in this part. None runs before the first.
+        rows: [num_rows] int64, row numbers in this part. The first one has no previous row.
         """
         requests = [self.requests[row] for row in rows.tolist()]
         common = self.num_common_tokens[rows]
@@ -111,12 +112,11 @@ def num_common(one: Seq[int], two: Seq[int]) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRequests:
-    """Requests without their prompts, in columns, and these.
+    """Requests as columns, with each shared prompt token once.
 
-    indices: [num_requests] int64. params: of each. others: its fields behind these, () where they
-    are the usual ones. common: [num_requests] int32, how many tokens of the prompt before it each
-    begins with. own: [num_tokens] int32, the other tokens of all, one after the other. num_own:
-    [num_requests] int64.
+    indices: [num_requests] int64. params: of each. others: the fields behind these, () for the
+    default ones. common: [num_requests] int32, leading tokens in common with the previous prompt.
+    own: [num_tokens] int32, the other tokens, concatenated. num_own: [num_requests] int64.
     """
 
     indices: NDArray[np.int64]
@@ -128,7 +128,8 @@ class PackedRequests:
 
     @classmethod
     def of(cls, requests: Seq[Request], common: NDArray[np.int32]) -> "PackedRequests":
-        """Pack them; `common` may say too little, but for the first nothing of it is taken."""
+        """Pack requests. common: [num_requests] int32, a lower bound of the tokens in common with
+        the previous prompt; that of the first is ignored."""
         taken = common.copy()
         taken[:1] = 0
         own = [
@@ -146,7 +147,7 @@ class PackedRequests:
         )
 
     def requests(self) -> tuple[Request, ...]:
-        """Return the requests as they were."""
+        """Return the unpacked requests."""
         tokens, found = self.own.tolist(), []
         prompt: tuple[int, ...] = ()
         end = 0
@@ -179,8 +180,11 @@ def _of(
 
 @dataclass(frozen=True, slots=True)
 class PlanTail:
-    """What the next plan needs to know of the one before: its window's number, the request
-    that runs last, whose prefix may still be there, and where on that states are kept."""
+    """State passed from one plan to the next.
+
+    window: the window's number. last_request: the last request in run order, whose prefix may still
+    be cached. state_points: positions on its path with kept states.
+    """
 
     window: int
     last_request: Request | None
@@ -223,8 +227,8 @@ class PlannedPart:
     ) -> None:
         """Plan the rows of a part.
 
-        after: the end of what ran before in the same pool. has_next: whether something follows,
-        for which the last row's prefix is kept.
+        after: the tail of the previous part in the same pool. has_next: another part follows, for
+        which the last row's prefix is kept.
         """
         self.rows = part
         self.duplicates = Duplicates(())
@@ -240,7 +244,7 @@ class PlannedPart:
         self.states = self._states(None if after is None else after.state_points, has_next)
         self.num_keep_blocks = self._keep_blocks(has_next=has_next)
         self.branch_points = _branches(self.num_keep_blocks)
-        # Nothing that takes time for many rows is left to whoever iterates.
+        # All slow work is done here, and none while the plan is iterated.
         self._block_keys = self._keys()
 
     def __len__(self) -> int:
@@ -253,19 +257,20 @@ class PlannedPart:
 
     @property
     def end(self) -> PlanTail:
-        """Where this ends, for what follows in the same pool."""
+        """Tail of this part, for the next one in the same pool."""
         last = self.rows.requests[-1] if len(self) else None
         return PlanTail(self.rows.window, last, None if self.states is None else self.states.open)
 
     @property
     def num_blocks_found(self) -> NDArray[np.int64]:
-        """[num_rows] int64, blocks of each that the one before has left."""
+        """[num_rows] int64, blocks of each row left in the pool by the previous one."""
         found = (self.num_common_tokens // self.rows.block_size).astype(np.int64)
         return found if self.rows.prefix_caching else np.zeros_like(found)
 
     @cached_property
     def sharing(self) -> PlannedSharing:
-        """What the rows of the part have in common, and the first one with the part before."""
+        """Tokens and blocks that the rows of the part have in common, with each other and with the
+        part before."""
         size, caching = self.rows.block_size, self.rows.prefix_caching
         common = int(np.minimum(self.num_common_tokens, self.num_tokens - 1).sum())
         found = self.num_common_tokens.astype(np.int64) // size
@@ -280,8 +285,8 @@ class PlannedPart:
 
     @property
     def num_hit_tokens(self) -> NDArray[np.int64]:
-        """[num_rows] int64, prompt tokens of each that whole cached blocks spare, where states are
-        needed with these."""
+        """[num_rows] int64, prompt tokens of each row that whole cached blocks save; with recurrent
+        layers those before its first state."""
         size = self.rows.block_size
         if self.states is not None:
             return np.array(self.states.begins, np.int64) * size
@@ -290,7 +295,7 @@ class PlannedPart:
 
     @property
     def num_block_hit_tokens(self) -> int:
-        """Prompt tokens that whole cached blocks spare."""
+        """Prompt tokens that whole cached blocks save."""
         return int(self.num_hit_tokens.sum())
 
     def __iter__(self) -> Iterator[PlannedRequest]:
@@ -314,7 +319,7 @@ class PlannedPart:
             )
 
     def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
-        """Return how many leading blocks of each row the one after it needs again, [num_rows]."""
+        """Return the leading blocks of each row that the next one needs, [num_rows] int64."""
         size = self.rows.block_size
         keep = np.append(self.num_common_tokens[1:] // size, 0)[: len(self)].astype(np.int64)
         if has_next:
@@ -322,7 +327,7 @@ class PlannedPart:
         return keep * self.rows.prefix_caching
 
     def _keys(self) -> BlockKeys:
-        """Return the keys of each row's blocks; only what somebody else has needs a name."""
+        """Return the keys of each row's blocks; only blocks shared with other rows get one."""
         part, found = self.rows, self.num_blocks_found
         shared = part.num_shared_tokens // part.block_size * part.prefix_caching
         num_keys = np.maximum(np.maximum(shared, found), self.num_keep_blocks)
@@ -344,8 +349,8 @@ class PlannedPart:
         )
 
     def _state_limits(self) -> NDArray[np.int64]:
-        """Return behind how many tokens each row can begin: there is one to compute, and all that
-        are to be scored."""
+        """Return the tokens behind which each row can start at the latest, [num_rows] int64: at
+        least one token is computed, and all whose log-probabilities are requested."""
         asked = (request.params.prompt_logprobs is not None for request in self.rows.requests)
         scored = np.fromiter(asked, dtype=np.bool_, count=len(self))
         return (self.num_tokens - 1) * ~scored
@@ -359,10 +364,10 @@ class PlannedPart:
 
 
 def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
-    """Return where later rows leave each row's path, in run order.
+    """Return the points at which later rows leave each row's path, in run order.
 
-    num_keep_blocks: [num_rows] int64, what the row after each has in common with it. A row behind
-    that one has the least of all between them.
+    num_keep_blocks: [num_rows] int64, blocks that the next row has in common. A later row has the
+    minimum over all rows in between.
     """
     found: list[BranchPoint] = []
     following: BranchPoint | None = None

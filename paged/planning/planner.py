@@ -24,8 +24,8 @@ from pagedrun.paged.values.request import Completion, Request
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What every request must keep to: tokens of prompt and answer, the number of ids and, where
-    each beam takes memory of its own that cannot be shared, the number of beams."""
+    """Limits of every request: tokens of prompt and answer, vocabulary size and, where each beam
+    takes memory that cannot be shared, the number of beams."""
 
     max_model_len: int
     vocab_size: int
@@ -66,9 +66,9 @@ class Planner:
         self._after: PlanTail | None = None
 
     def window(self, requests: Seq[Request | Completion], *, has_next: bool) -> PlannedWindow[Plan]:
-        """Plan the next window; `has_next` says whether another one follows.
+        """Plan the next window; `has_next`: another one follows.
 
-        A completion in place of a request says why it cannot be asked, and is refused.
+        A completion in place of a request holds the reason of its refusal.
         """
         began = time.perf_counter()
         accepted, refused = self._accept(requests)
@@ -86,15 +86,15 @@ class Planner:
         return PlannedWindow(plan, refused, prefixes, time.perf_counter() - began)
 
     def windows(self, more: Iterable[Seq[Request | Completion]]) -> Iterator[PlannedWindow[Plan]]:
-        """Plan the windows after the first, each when it is asked for."""
+        """Plan the windows after the first, each on demand."""
 
         def plan_next(requests: Seq[Request | Completion]) -> PlannedWindow[Plan]:
             return self.window(requests, has_next=True)
 
-        return map(plan_next, more)  # unlike a loop it lets go of a window before it asks for more
+        return map(plan_next, more)  # unlike a loop, holds no window while the next one is read
 
     def reserved_len(self, requests: Seq[Request | Completion]) -> int:
-        """Return the tokens that an engine with one length for all rows would have to reserve."""
+        """Return the tokens per row that an engine with one length for all rows would reserve."""
         limit = self._limits.max_model_len
         lengths = (
             (len(request.prompt_token_ids), request.params.max_tokens)
@@ -126,16 +126,16 @@ class Planner:
 class PartPlanner:
     """Plans one part after the other, in the order in which they run in one pool.
 
-    Any part may follow any other one: of another window, of rows that come earlier in the plan, of
-    single rows. What the first row of a part finds is what it has in common with the last row of
-    the part before, whose prompt is kept for it.
+    Any part may follow any other one: of another window, of rows earlier in the plan, of single
+    rows. The cache hits of its first row are the tokens in common with the last row of the part
+    before, whose prompt is kept for it.
     """
 
     def __init__(self) -> None:
         self._after: PlanTail | None = None
 
     def window(self, part: PlanPart, *, has_next: bool = True) -> PlannedWindow[PlannedPart]:
-        """Plan the next part; `has_next` says whether another one may follow."""
+        """Plan the next part; `has_next`: another one may follow."""
         began = time.perf_counter()
         plan = PlannedPart(part, self._after, has_next=has_next)
         if len(plan):
@@ -145,14 +145,14 @@ class PartPlanner:
 
 
 def prefix_nodes(plan: Plan) -> PrefixNodes:
-    """Return the `MAX_PREFIXES` nodes that save most; `row` is an index of the input."""
+    """Return the `MAX_PREFIXES` nodes with the largest savings; `row` is an index of the input."""
     shared = _best(plan.tree.nodes)
     shared.row[:] = [plan.request(row).index for row in shared.row.tolist()]
     return shared
 
 
 def part_nodes(part: PlanPart) -> PrefixNodes:
-    """Return those of the rows of a part alone."""
+    """Return the nodes of the rows of a part."""
     common = part.num_common_tokens.copy()
     common[:1] = 0
     # Rows of equal weight are walked in the order that they have.

@@ -1,9 +1,9 @@
 """Reuse of prefixes by later rows: block keys, recurrent states and tokens for the prefix store.
 
-Only blocks that another row may ask for get a key. A recurrent state is large, and saves only
-the tokens between it and the previous one: a row gets a state of its own where that saves
-enough tokens, and otherwise starts from the state of the level above. The prefix store keeps
-tokens that several rows share, as far as it has room.
+Only blocks that another row may look up get a key. A recurrent state is large, and saves only the
+tokens between it and the previous one: a row gets a state of its own where that saves enough
+tokens, and otherwise starts from the state of the level above. The prefix store keeps tokens that
+several rows share, up to its capacity.
 """
 
 from collections.abc import Iterator
@@ -28,11 +28,10 @@ Int64s = NDArray[np.int64]
 
 
 class BlockKeys:
-    """Iterate it for each row's keys, in run order; rows next to each other share the objects.
+    """Keys of the blocks of each row; iterate it in run order. Adjacent rows share the objects.
 
-    What takes time, the hashing, is done when it is built: by whoever plans, not by whoever runs.
-    A window may have millions of keys. Their digests are kept in one piece, each once, and objects
-    are made of them one row at a time.
+    Hashing, the slow part, is done in the constructor. A window may have millions of keys: their
+    digests are kept in one bytes object, each once, and converted to objects one row at a time.
     """
 
     def __init__(
@@ -42,10 +41,10 @@ class BlockKeys:
         num_known: Int64s,
         block_size: int,
     ) -> None:
-        """Name the first `num_keys` blocks of each prompt.
+        """Hash the first `num_keys` blocks of each prompt.
 
-        prompts: in run order. num_keys: [num_rows] int64. num_known: [num_rows] int64, those of
-        them that the row before has a key of as well; 0 for the first.
+        prompts: in run order. num_keys: [num_rows] int64. num_known: [num_rows] int64, keys in
+        common with the previous row; 0 for the first.
         """
         self._prompts = prompts
         self._num_keys = num_keys
@@ -68,7 +67,7 @@ class BlockKeys:
     def _made(
         self, known: tuple[BlockKey, ...], prompt: tuple[int, ...], digests: bytes
     ) -> tuple[BlockKey, ...]:
-        """Return the keys with these digests, which follow the `known` ones of a prompt."""
+        """Return the keys with these digests, behind the `known` ones of a prompt."""
         size, made = self._block_size, []
         parent = known[-1].digest if known else ROOT_DIGEST
         start = len(known) * size
@@ -80,13 +79,13 @@ class BlockKeys:
         return tuple(made)
 
     def _hashed(self) -> bytes:
-        """Return the digests of what each row names and the row before does not, row by row."""
+        """Return the digests that each row has and the previous one has not, row by row."""
         size, digests = self._block_size, bytearray()
-        path: list[bytes] = []  # of the row that named something last
+        path: list[bytes] = []  # digests of the last row with new keys
         (naming,) = np.nonzero(self._num_keys > self._num_known)
         for row in naming.tolist():
             prompt, num_known = self._prompts[row], int(self._num_known[row])
-            # The rows between named nothing of their own: this one has its known keys from there.
+            # The rows in between have no new keys: the known keys are those of that row.
             del path[num_known:]
             parent = path[-1] if path else ROOT_DIGEST
             for start in range(num_known * size, int(self._num_keys[row]) * size, size):
@@ -102,11 +101,11 @@ MIN_STATE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class StatePoints:
-    """Blocks behind which there is a state that rows begin with, in run order.
+    """Blocks behind which a state is kept for other rows, in run order.
 
-    `begins` has for each row its own, 0 for none. `left` has for each those on its path with which
-    later rows begin, the last one first. `open` are those of the path at the end, which the rows of
-    the next window may begin with.
+    `begins`: the block behind which each row starts, 0 for none. `left`: the points on each row's
+    path from which later rows start, the last one first. `open`: points of the path at the end,
+    from which rows of the next window may start.
     """
 
     begins: list[int]
@@ -126,11 +125,12 @@ class StatePoints:
         has_next: bool = False,
         min_tokens: int = MIN_STATE_TOKENS,
     ) -> "StatePoints":
-        """Choose them.
+        """Choose the points.
 
-        common: [num_rows] int32, tokens in common with the row before. limits: [num_rows] int64,
-        tokens behind which each can begin at the most. before: what is open behind the row before
-        the first. has_next: whether another window follows. min_tokens: what a state spares.
+        common: [num_rows] int32, tokens in common with the previous row. limits: [num_rows] int64,
+        tokens behind which each row can start at the latest. before: open points behind the row
+        before the first. has_next: another window follows. min_tokens: tokens that a state must
+        save.
         """
         shared = common.tolist()
         begins, path = [], before
@@ -140,7 +140,7 @@ class StatePoints:
             found = _cut(path, count)
             begin = found.num_blocks if found is not None else 0
             is_worth_it = num_common - begin * block_size >= min_tokens
-            # Of the row before the first it is too late to want anything.
+            # The row before the first has been planned already.
             if place and count > begin and is_worth_it:
                 begin = count
                 path = with_point(path, count)
@@ -154,27 +154,27 @@ class StatePoints:
         return cls(begins, left[::-1], open_at_end, block_size, min_tokens)
 
     def left_by_samples(self, place: int, num_tokens: int) -> BranchPoint | None:
-        """Return those on the path of a row whose samples begin with the last block of its prompt,
-        of so many tokens, if they find no seat when it is computed."""
+        """Return the points on the path of a row with several samples, the last block of its prompt
+        included: samples without a free batch slot start from there. num_tokens: of the prompt."""
         count = num_tokens // self._block_size
         spared = (count - self.begins[place]) * self._block_size
         return with_point(self.left[place], count if spared >= self._min_tokens else 0)
 
     @property
     def depth(self) -> int:
-        """The most that are wanted of the path of one row."""
+        """Largest number of points on the path of one row."""
         return max(map(_length, self.left), default=0)
 
 
 def _cut(points: BranchPoint | None, num_blocks: int) -> BranchPoint | None:
-    """Return those behind at most so many blocks."""
+    """Return the points behind at most `num_blocks` blocks."""
     while points is not None and points.num_blocks > num_blocks:
         points = points.next
     return points
 
 
 def with_point(points: BranchPoint | None, num_blocks: int) -> BranchPoint | None:
-    """Return the points with one more, unless it is there or has no block."""
+    """Return the points and a new one, unless it exists or has no block."""
     above = []
     while num_blocks and points is not None and points.num_blocks > num_blocks:
         above.append(points.num_blocks)
@@ -194,7 +194,7 @@ def _length(points: BranchPoint | None) -> int:
 
 
 class StoreRoom(NamedTuple):
-    """How many tokens a prefix store has room for, and how many a state takes the room of."""
+    """Capacity of a prefix store in tokens, and the tokens that a state takes the room of."""
 
     num_tokens: int = 0
     tokens_per_state: int = 0
@@ -204,14 +204,14 @@ NO_ROOM = StoreRoom()
 
 
 def tokens_to_store(common: NDArray[np.int32], room: StoreRoom) -> NDArray[np.int64]:
-    """Return how many leading tokens of each row are to be stored, [num_rows] int64 in run order.
+    """Return the leading tokens of each row to store, [num_rows] int64 in run order.
 
-    common: [num_rows] int32, tokens in common with the row before. Only what other rows that run
-    begin with as well is chosen: what belongs to one row alone is no other row's prefix, and may be
-    private. If there is no room for all of that, what more rows share.
+    common: [num_rows] int32, tokens in common with the previous row. Only prefixes of several rows
+    of the run are chosen: the rest of a row is no other row's prefix, and may be private. If the
+    store has no room for all, prefixes of more rows are preferred.
     """
     before = common.astype(np.int64)
-    before[:1] = 0  # the row before the first is of another window, or not there
+    before[:1] = 0  # the row before the first, if any, is of another window
     num_rows = 2
     while num_rows <= len(before) and room.num_tokens:
         shared = common_to(num_rows, before.astype(np.int32)).astype(np.int64)

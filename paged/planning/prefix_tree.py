@@ -26,16 +26,16 @@ from pagedrun.paged.values.request import Request
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
-# Fewer rows than these teach too little of how long their like become.
+# With fewer rows the lengths of finished answers predict too little.
 MIN_GROUP_ROWS = 16
 
 
 class TreeNodes(NamedTuple):
-    """Every prefix at which rows part, [num_nodes] each, in no order.
+    """Every prefix at which rows diverge, [num_nodes] each, in no order.
 
-    parent: int32, the node of the longest prefix around this one, -1 if there is none. It adds the
-    tokens [`start`, `end`), int32, to that. row: int64, one of its num_rows: int64.
-    num_tokens_saved: int64, what whole blocks of it spare, beyond what the nodes above do.
+    parent: int32, node of the next shorter prefix, -1 for none; the node adds the tokens [`start`,
+    `end`), int32. row: int64, one of its `num_rows`, int64. num_tokens_saved: int64, tokens that
+    its whole blocks save, beyond those of the nodes above.
     """
 
     parent: Int32s
@@ -47,7 +47,7 @@ class TreeNodes(NamedTuple):
 
     @classmethod
     def of(cls, walk: TreeWalk, rows: Int64s, block_size: int) -> "TreeNodes":
-        """Return the nodes of a walk; `rows` are what its last len(rows) rows are called."""
+        """Return the nodes of a walk; `rows` are the numbers of its last len(rows) rows."""
         parent = walk.node_parent[1:] - 1
         end = walk.node_depth[1:]
         start = walk.node_depth[walk.node_parent[1:]]
@@ -67,10 +67,10 @@ class TreeNodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """A prefix that several rows begin with.
+    """Prefix in common to several rows.
 
-    `row` is one of them; `num_tokens_saved` counts what whole blocks of it spare, beyond what the
-    prefix around it spares already.
+    `row` is one of them; `num_tokens_saved` counts tokens that its whole blocks save, beyond those
+    of the shorter prefixes.
     """
 
     row: int
@@ -80,7 +80,7 @@ class SharedPrefix:
 
     @classmethod
     def of(cls, nodes: TreeNodes, node: int) -> "SharedPrefix":
-        """Return one of a tree's nodes."""
+        """Return a node of a tree."""
         return cls(
             row=int(nodes.row[node]),
             num_tokens=int(nodes.end[node]),
@@ -93,15 +93,15 @@ class SharedPrefix:
 class PrefixTree:
     """Prompts in run order: depth first, in each group the longest expected answer first.
 
-    Every subtree is walked in one piece, so a row has most in common with its neighbours; `at`
-    gives another order.
+    Every subtree is walked in one piece, so a row has most in common with its neighbors; `at` gives
+    another order.
 
     order: [num_rows] int64, row numbers. num_tokens: [num_rows] int64, length of each prompt.
-    common: [num_rows] int32, tokens in common with the prompt before; for the first one that is
+    common: [num_rows] int32, tokens in common with the previous prompt; for the first one that is
     the prompt `after` which the tree was built, if any. num_shared_tokens: [num_rows] int32,
-    leading tokens that any other row has as well. num_read_once_tokens: [num_rows] int32, those
-    that so many rows have that reading them together pays, see `ReadOnce`. group: [num_rows] int32,
-    number of the smallest subtree with at least MIN_GROUP_ROWS rows. All in run order.
+    leading tokens of any other row as well. num_read_once_tokens: [num_rows] int32, leading tokens
+    of enough rows that reading them together pays, see `ReadOnce`. group: [num_rows] int32, number
+    of the smallest subtree with at least MIN_GROUP_ROWS rows. All in run order.
     """
 
     block_size: int
@@ -112,7 +112,7 @@ class PrefixTree:
     num_read_once_tokens: Int32s
     group: Int32s
     _walk: TreeWalk
-    _walked: Int64s  # row numbers as they were walked, before any was left out
+    _walked: Int64s  # row numbers in the order of the walk, before rows were removed
 
     @classmethod
     def build(
@@ -126,10 +126,10 @@ class PrefixTree:
     ) -> "PrefixTree":
         """Build the tree of rows `tokens[offsets[i]:offsets[i + 1]]`.
 
-        tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. weights: [num_rows] int64,
-        the heavier subtree runs first, and it weighs what its heaviest row does. after: the prompt
+        tokens: [num_tokens] int32. offsets: [num_rows + 1] int64. weights: [num_rows] int64, the
+        heavier subtree runs first; a subtree has the weight of its heaviest row. after: the prompt
         that ran last; the walk begins with the rows that have most in common with it. read_once:
-        when a prefix is read for all its rows together.
+        rule for reading a prefix for all its rows together.
         """
         num_rows = len(offsets) - 1
         if after is not None:
@@ -138,11 +138,11 @@ class PrefixTree:
             weights = np.append(weights, np.iinfo(np.int64).max)
         order, common = sort_rows(tokens, offsets)
         walk = walk_tree(common, weights[order].astype(np.int64), block_size, MIN_GROUP_ROWS)
-        begin = int(after is not None)  # that prompt weighs most, so the walk begins with it
+        begin = int(after is not None)  # that prompt is the heaviest, so the walk begins with it
         common = walk.common[begin:]
         following = np.append(common[1:], 0).astype(np.int32)
         before = common.copy()
-        before[:1] = 0  # what is shared is a matter of these rows alone
+        before[:1] = 0  # sharing is counted among these rows only
         row_order = order[walk.order[begin:]]
         assert len(row_order) == num_rows
         return cls(
@@ -158,10 +158,10 @@ class PrefixTree:
         )
 
     def at(self, places: Int64s) -> "PrefixTree":
-        """Return some of the rows in another order; what each shares with all others stays.
+        """Return some of the rows in another order; the numbers of shared tokens stay.
 
-        places: [num_places] int64, where they are in the run order, none twice. Call it of a whole
-        walk, where two rows have in common what all between them have.
+        places: [num_places] int64, distinct positions in the run order. The tree must be a whole
+        walk, where two rows have in common the minimum over all rows in between.
         """
         if np.array_equal(places, np.arange(len(self.order))):
             return self
@@ -183,23 +183,23 @@ class PrefixTree:
 
     @cached_property
     def num_hit_blocks(self) -> Int32s:
-        """[num_rows] int32, whole blocks that each row finds in a cache that loses nothing."""
+        """[num_rows] int32, whole blocks that each row finds in a cache without evictions."""
         return self.common // np.int32(self.block_size)
 
     @cached_property
     def num_keep_blocks(self) -> Int32s:
-        """[num_rows] int32, leading blocks of each row that a later one needs again."""
+        """[num_rows] int32, leading blocks of each row that a later one needs."""
         return np.append(self.num_hit_blocks, 0)[1:].astype(np.int32)
 
     @property
     def num_block_hit_tokens(self) -> int:
-        """Prompt tokens that whole cached blocks spare; the last token is always computed."""
+        """Prompt tokens that whole cached blocks save; the last token is always computed."""
         hits = self.num_hit_blocks.astype(np.int64) * self.block_size
         return int(np.minimum(hits, self.num_tokens - 1).sum())
 
     @property
     def num_common_tokens(self) -> int:
-        """Prompt tokens that sharing to the very token would spare: the same without blocks."""
+        """Prompt tokens that sharing by single tokens, without blocks, would save."""
         return int(np.minimum(self.common, self.num_tokens - 1).sum())
 
     @property
@@ -214,7 +214,7 @@ class PrefixTree:
 
     @property
     def depth(self) -> int:
-        """Most shared prefixes inside one another that a row begins with, a block apart."""
+        """Most nested shared prefixes of a row, at least a block apart."""
         return int(self._walk.level.max(initial=0))
 
     @property
@@ -224,7 +224,7 @@ class PrefixTree:
         return int(np.count_nonzero(alone & (self.num_keep_blocks > 0)))
 
     def top_prefixes(self, count: int) -> list[SharedPrefix]:
-        """Return the prefixes whose sharing saves most, best first."""
+        """Return the prefixes with the largest savings, best first."""
         nodes = self.nodes
         best = np.argsort(-nodes.num_tokens_saved, kind="stable")[:count]
         return [SharedPrefix.of(nodes, node) for node in best if nodes.num_tokens_saved[node] > 0]
@@ -232,7 +232,7 @@ class PrefixTree:
     def prefixes_of(self, row: int) -> list[SharedPrefix]:
         """Return the prefixes that a row has in common with others, the shortest first.
 
-        Of a tree that was built `after` no other prompt, and of which no row was left out.
+        The tree must be whole: built `after` no other prompt, and without removed rows.
         """
         (place,) = np.flatnonzero(self.order == row)
         nodes, first = self.nodes, self._walk.node_first[1:]
@@ -241,15 +241,15 @@ class PrefixTree:
 
     @property
     def nodes(self) -> TreeNodes:
-        """The prefixes that rows have in common, as a tree."""
+        """Common prefixes of the rows, as a tree."""
         return TreeNodes.of(self._walk, self._walked, self.block_size)
 
 
 def _least_between(common: Int32s, places: Int64s) -> Int32s:
-    """Return the tokens in common with the row before for rows at other places of a walk.
+    """Return the tokens in common with the previous row for rows at other positions of a walk.
 
-    common: [num_rows] int32, those of the walk. places: [num_places] int64, in the new order; the
-    row before the first one is that before the walk. Returns [num_places] int32.
+    common: [num_rows] int32, those of the walk. places: [num_places] int64, positions in the new
+    order; the row before the first one is that before the walk. Returns [num_places] int32.
     """
     least = np.zeros(len(places), dtype=np.int32)
     before = np.concatenate([[-1], places[:-1]])[: len(places)]
@@ -265,7 +265,7 @@ def _least_between(common: Int32s, places: Int64s) -> Int32s:
 
 
 def _read_once(common: Int32s, rule: ReadOnce) -> Int32s:
-    """Return how many leading tokens of each row are read together with others, [n] int32."""
+    """Return the leading tokens of each row that are read together with others, [n] int32."""
     most = np.zeros(len(common), dtype=np.int32)
     for num_rows in rule.row_counts:
         shared = common_to(num_rows, common)
@@ -274,12 +274,11 @@ def _read_once(common: Int32s, rule: ReadOnce) -> Int32s:
 
 
 def common_to(num_rows: int, common: Int32s) -> Int32s:
-    """Return how many leading tokens each row has in common with `num_rows - 1` others.
+    """Return the leading tokens that each row has in common with `num_rows - 1` others.
 
-    common: [n] int32, tokens in common with the row before, 0 for the first. Rows that share a
-    prefix are together, so the others are among the rows next to it: what a run of `num_rows`
-    rows has in common is the least of its members' `common`, and a row is in `num_rows` such runs.
-    Returns [n] int32.
+    common: [n] int32, tokens in common with the previous row, 0 for the first. Rows that share a
+    prefix are adjacent, so the others are next to the row: a run of `num_rows` rows has in common
+    the minimum of its members' `common`, and a row is in `num_rows` such runs. Returns [n] int32.
     """
     assert num_rows >= 2
     count = len(common)
@@ -299,10 +298,10 @@ def request_tree(
     read_once: ReadOnce = ON_GPU,
     weights: NDArray[np.int64] | None = None,
 ) -> PrefixTree:
-    """Return the tree of their prompts; its row numbers are their places in `requests`.
+    """Return the tree of the prompts of requests; its row numbers are indices of `requests`.
 
-    last: the one that ran before them. read_once: when a prefix is read for all its rows together.
-    weights: [num_requests] int64, the heavier run first; None for the longest answers.
+    last: the request that ran before them. read_once: rule for reading a prefix for all its rows
+    together. weights: [num_requests] int64, the heavier run first; None for the longest answers.
     """
     lengths = [len(request.prompt_token_ids) for request in requests]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
@@ -314,8 +313,8 @@ def request_tree(
     return PrefixTree.build(tokens, offsets, weights, block_size, after, read_once)
 
 
-# What rounds may cost, as a share of what all rows take: a new token takes about as long as so many
-# of a prompt, and most answers are no longer than the usual one, however long they may be.
+# Cost limit of rounds, as a share of the cost of all rows: a new token takes about as long as 8
+# of a prompt, and most answers are no longer than the usual one, whatever their limit.
 MAX_EXTRA_SHARE = 0.25
 PROMPT_TOKENS_A_NEW_ONE = 8
 USUAL_ANSWER = 64
@@ -324,7 +323,7 @@ _RANGE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """A random number for each row of a window: `values`, [num_rows] int64; the highest run first.
+    """Random number of each row of a window: `values`, [num_rows] int64; the highest run first.
 
     Rows keep theirs when the run is resumed, whatever is left of the file by then.
     """
@@ -333,7 +332,7 @@ class RandomOrder:
 
     @classmethod
     def of(cls, requests: Seq[Request], seed: int) -> "RandomOrder":
-        """Draw for requests in the order of their index."""
+        """Draw the numbers of requests in the order of their index."""
         indices = np.fromiter((each.index for each in requests), np.int64, len(requests))
         if not len(indices):
             return cls(indices)
@@ -342,7 +341,7 @@ class RandomOrder:
         return cls(drawn[indices - first])
 
     def rounds(self, num_rounds: int) -> Int64s:
-        """Return the round of each row, [num_rows] int64, from 0 on."""
+        """Return the round of each row, [num_rows] int64, from 0."""
         return (_RANGE - 1 - self.values) // max(_RANGE // num_rounds, 1)
 
 
@@ -353,11 +352,11 @@ def run_order(
     draws: RandomOrder | None,
     max_new_tokens: Int64s,
 ) -> PrefixTree:
-    """Return the tree with the rows that run in the order in which they do.
+    """Return the tree with the rows to run, in run order.
 
-    kept: [num_rows] bool, which of them run, in walking order. priorities: [num_rows] int64, by
-    number of the row. draws: by number of the row; None for rows that are not to be drawn.
-    max_new_tokens: [num_rows] int64, those that its answer has at most, by number of the row.
+    kept: [num_rows] bool, rows to run, in walking order. priorities: [num_rows] int64, by row
+    number. draws: by row number; None for an order that is not random. max_new_tokens: [num_rows]
+    int64, limit of each answer, by row number.
     """
     (places,) = np.nonzero(kept)
     by_row = tree.order[places]
