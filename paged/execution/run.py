@@ -332,7 +332,7 @@ class Run:
         output = scores.scored(output, request.index)
         answers, more = self._answers.collect(request, output, sequence.num_cached_tokens)
         if more is not None:
-            self.scheduler.resumed.append(more)
+            self.scheduler.again.append(more)
         completed = [scores.completed(each, request.index) for each in answers]
         return map(self._completed, completed)
 
@@ -366,7 +366,7 @@ class Run:
             t=statistics.run_s,
             step=self._num_steps,
             running=len(scheduler.running),
-            waiting=scheduler.num_planned + len(scheduler.resumed) + len(scheduler.waiting),
+            waiting=scheduler.num_planned + len(scheduler.again) + len(scheduler.waiting),
             finished=self._num_finished,
             total=self._num_total,
             generated_tokens=statistics.generated_tokens,

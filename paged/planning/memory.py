@@ -26,7 +26,7 @@ _FILES_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inac
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory available to this process, in bytes: of the host or the container, whichever is less."""
+    """Memory available to this process, in bytes: the lesser of the host's and the container's."""
 
     total: int
     available: int
