@@ -36,13 +36,13 @@ from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.request import Request
 
 TOP_PREFIXES = 12
-TOO_LARGE = "kv_cache_too_small"  # the code with which the run refuses such a row
+TOO_LARGE = "kv_cache_too_small"  # error code of a row larger than the pool
 
 
 class Forecast:
-    """Gathers plans with `add`; `to_dict` tells what they and the simulation come to.
+    """Gathers plans with `add`; `to_dict` combines them with a simulation.
 
-    `show` turns the first tokens of a prompt into text for the tree, None to leave texts out.
+    `show` converts the first tokens of a prompt to text for the tree, None to leave texts out.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Forecast:
             known[1] += shared.num_tokens_saved
 
     def to_dict(self, simulation: Simulation, refused: Counter[str], total: int) -> ForecastFigures:
-        """Return the forecast of a file of `total` rows, with those refused before by code."""
+        """Return the forecast of a file of `total` rows; refused: counts of refused rows by code."""
         totals, preemptions = self._totals, simulation.counts.preemptions
         refused = refused + Counter({TOO_LARGE: totals["too_large"]})
         figures: ForecastFigures = {
@@ -142,7 +142,7 @@ class Forecast:
     def _cached(self, simulation: Simulation) -> int:
         """Return the prompt tokens that need not be computed.
 
-        As simulated if all rows were; else what a pool gives that is large enough.
+        As simulated if all rows were; else for a pool without evictions.
         """
         if self._is_whole(simulation):
             return simulation.counts.cached_tokens + self._totals["copied"]
@@ -187,7 +187,7 @@ class Forecast:
         }
 
     def _dtype_name(self) -> str:
-        """Return what keys and values are stored in, as the flags call it."""
+        """Return the storage format of keys and values, by its flag value."""
         asked = self._config.kv_cache_dtype
         first = self._specs[0]
         return asked if first.is_quantized else first.dtype
@@ -204,8 +204,8 @@ class Forecast:
         }
 
     def _top_prefixes(self) -> list[SharedPrefix]:
-        """Return the prefixes that save most; `parent` is the place in this list of the longest
-        one that it continues, None if there is none."""
+        """Return the prefixes with the largest savings; `parent` is the index in this list of the
+        longest one that each continues, None if there is none."""
         best = sorted(self._prefixes.items(), key=lambda item: -item[1][1])[:TOP_PREFIXES]
         told: list[SharedPrefix] = []
         for place, (tokens, (num_rows, num_saved)) in enumerate(best):
@@ -228,15 +228,17 @@ class Forecast:
 
 
 def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> NDArray[np.int64]:
-    """Return, from each row on, how many in run order fit into the pools at full length.
+    """Return, from each row on, the number of rows in run order that fit into the pools at full
+    length.
 
-    Those near the end that would all fit are left out, unless all rows do: [num_places] int64.
+    Starts near the end from which all rows would fit are left out, unless all rows do: [num_places]
+    int64.
     """
     num_rows, size = len(plan), plan.tree.block_size
     private = plan.num_private_blocks
     ends = _ends(private, plan.num_blocks_found, sizes[0])
     for spec, num_blocks in zip(specs[1:], sizes[1:], strict=True):
-        if spec.window is not None:  # shared or not: the windows of few rows overlap at their ends
+        if spec.window is not None:  # shared or not: windows of few rows overlap at their ends
             whole = plan.num_blocks_at_full_length
             reached = np.minimum(whole, -(-(spec.window - 1) // size) + 1) * plan.num_samples
             ends = np.minimum(ends, _ends(reached, np.zeros_like(reached), num_blocks))
@@ -248,17 +250,17 @@ def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> NDArr
 
 
 def _ends(taken: NDArray[np.int64], found: NDArray[np.int64], num_blocks: int) -> NDArray[np.int64]:
-    """Return, from each row on, behind which row a pool is full: [num_rows] int64.
+    """Return, from each row on, the row behind which a pool is full: [num_rows] int64.
 
-    taken: blocks of each row beside the one before. found: [num_rows] int64, what it has from that
-    one, which the first row of a batch holds too.
+    taken: blocks of each row beside the one before. found: [num_rows] int64, blocks shared with
+    that one, which the first row of a batch holds too.
     """
     sums = np.concatenate([[0], np.cumsum(taken)])
     return np.asarray(np.searchsorted(sums, num_blocks - found + sums[:-1], side="right") - 1)
 
 
 def _num_copied_answers(asked: dict[int, list[Request]]) -> int:
-    """Return the tokens of answers that duplicates, and samples of greedy rows, get copied."""
+    """Return the tokens of answers that are copied to duplicates, and samples of greedy rows."""
     return sum(
         sum(request.max_num_generated for request in each)
         - each[0].max_num_generated // each[0].params.n
@@ -279,7 +281,7 @@ def _point(record: StepRecord) -> SimulatedPoint:
 
 
 CANDIDATES = (8, 16, 32, 64, 128, 256)
-# A larger block is taken where it costs no more than this share of tokens to compute, prompts and
+# A larger block is chosen where it costs no more than this share of tokens to compute, prompts and
 # answers, and of memory.
 TOLERANCE = 0.05
 
@@ -287,10 +289,10 @@ Int64s = NDArray[np.int64]
 
 
 class BlockSizes:
-    """Gathers the figures over a file's windows."""
+    """Figures of other block sizes over a file's windows."""
 
     def __init__(self, block_size: int, *, prefix_caching: bool) -> None:
-        """Compare `block_size`, the one in force, with the usual ones."""
+        """Compare `block_size`, the current one, with the usual ones."""
         self._sizes = sorted({*CANDIDATES, block_size})
         self._prefix_caching = prefix_caching
         self._hit_tokens = dict.fromkeys(self._sizes, 0)
@@ -335,7 +337,8 @@ class BlockSizes:
         return found
 
     def _common_at_peak(self, at_peak: Int64s) -> Int64s:
-        """Return what each row at the peak has in common with the one before, [num_running]."""
+        """Return the tokens that each row at the peak has in common with the one before,
+        [num_running]."""
         places, tokens, prompts = at_peak.T
         common = prompts.copy()  # samples of one row are side by side and share its prompt
         unique, first = np.unique(places, return_index=True)
@@ -345,9 +348,9 @@ class BlockSizes:
 
 
 def _num_blocks(tokens: Int64s, common: Int64s, size: int, window: int | None) -> int:
-    """Return how many blocks sequences of so many tokens hold of which the next one sees a window.
+    """Return the blocks of sequences of `tokens` tokens, as far as the next token sees a window.
 
-    common: what each has in common with the one before. A block of it counts once as far as it
+    common: tokens in common with the previous sequence. A shared block counts once as far as it
     lies in both windows.
     """
     first = np.zeros_like(tokens)
@@ -359,7 +362,7 @@ def _num_blocks(tokens: Int64s, common: Int64s, size: int, window: int | None) -
 
 
 def best_block_size(figures: list[BlockSizeFigures], generated_tokens: int) -> BlockSizeFigures:
-    """Return the largest block that computes and holds hardly more than the best one does.
+    """Return the largest block with hardly more computed tokens and memory than the best one.
 
     Answers of `generated_tokens` are computed whatever the block size.
     """
@@ -375,7 +378,7 @@ def best_block_size(figures: list[BlockSizeFigures], generated_tokens: int) -> B
     return max(good, key=lambda each: each["block_size"], default=fallback)
 
 
-# Another batch, other lengths of context, another load of the machine.
+# For other batches, context lengths and loads of the machine.
 MARGIN = 1.5
 
 
@@ -389,13 +392,13 @@ def run_time(
     max_num_batched_tokens: int,
     ignore_eos: bool,
 ) -> RunTime:
-    """Return at least and at most how long a run takes, `read_s` for reading the file and `load_s`
-    for loading the model included, and at most `compile_s` for its kernels.
+    """Return lower and upper bounds of the time of a run: with `read_s` for reading the file and
+    `load_s` for loading the model, and at most `compile_s` for its kernels.
 
-    How long answers become is not known before: at least they have a token each, and at most they
-    are as long as they may be, as they are in any case with `ignore_eos`. What a run of another
-    kind has cost is taken both as it was fitted and in the usual proportions, whichever is less or
-    more: of prompts, a run that had hardly any knows little.
+    The lengths of answers are unknown before: they have at least one token each, and at most their
+    limit, which they reach with `ignore_eos`. Costs of an earlier run are used both as fitted and
+    in the usual proportions, whichever is less or more: a run with hardly any prompt tokens says
+    little about prompts.
     """
     rows, tokens = forecast["rows"], forecast["tokens"]
     num_computed = tokens["computed"] + tokens["preempted_recomputed"]

@@ -136,35 +136,35 @@ class Plan(PlannedPart):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens of those that run, and of those that ask the same."""
+        """Prompt tokens of the rows that run, and of their duplicates."""
         copied = self.duplicates.num_copied_tokens(without=self.too_large)
         return int(self.tree.num_tokens.sum()) + copied
 
     def part(self, begin: int, end: int) -> PlanPart:
-        """Return the rows at the places [`begin`, `end`) of the run order."""
+        """Return the rows at the positions [`begin`, `end`) of the run order."""
         return self.part_at(np.arange(begin, end))
 
     def part_at(self, places: NDArray[np.int64]) -> PlanPart:
-        """Return the rows at some places of the run order, [num_rows] int64, none twice."""
+        """Return the rows at distinct positions of the run order, [num_rows] int64."""
         return self.rows.at(places)
 
     def request(self, row: int) -> Request:
-        """Return the request with this number in the tree."""
+        """Return the request with this row number of the tree."""
         return self._requests[row]
 
     @property
     def max_tokens(self) -> NDArray[np.int64]:
-        """[num_rows] int64, the longest answer that each may have, in run order."""
+        """[num_rows] int64, the answer limit of each, in run order."""
         return self._column("max_num_drawn", self.tree.order)
 
     @property
     def max_num_generated(self) -> int:
-        """Tokens that all answers together have at most."""
+        """Upper bound of the tokens of all answers together."""
         return sum(self._requests[row].max_num_generated for row in self.tree.order.tolist())
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """[num_rows] int64, sequences that each may come to, in run order."""
+        """[num_rows] int64, sequences that each may need, in run order."""
         return self._column("num_sequences", self.tree.order)
 
     @property
@@ -184,14 +184,14 @@ class Plan(PlannedPart):
 
     @property
     def num_private_blocks(self) -> NDArray[np.int64]:
-        """[num_rows] int64, blocks that each needs for itself at full length, in run order."""
+        """[num_rows] int64, blocks that only this row needs at full length, in run order."""
         full, prompt = self.num_blocks_at_full_length, self.tree.num_tokens // self.tree.block_size
         samples = self.num_samples
         return (full - prompt) * samples + prompt - self.num_blocks_found
 
     def num_blocks_needed(self, max_num_seqs: int) -> int:
-        """Return how many blocks let `max_num_seqs` of the largest requests run at once while
-        every prefix that is needed again stays cached. An upper bound: fewer may do."""
+        """Return the blocks with which `max_num_seqs` of the largest requests run at once while
+        every prefix that is needed again stays cached. An upper bound: fewer may suffice."""
         private = np.sort(self.num_private_blocks)[::-1][:max_num_seqs]
         hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
         shared = min(self.sharing.num_shared_blocks, int(hits.sum()))
@@ -215,7 +215,7 @@ class Plan(PlannedPart):
         return copied, begun
 
     def _num_read_once(self, tree: PrefixTree, place: int) -> int:
-        """Return how many tokens the row at a place reads together with others, or its samples."""
+        """Return the tokens that a row reads together with others, or its samples."""
         request = self._requests[tree.order[place]]
         if self._reads_samples_once(request):
             return len(request.prompt_token_ids)
@@ -241,13 +241,13 @@ class Plan(PlannedPart):
         return self._values(name)[order]
 
     def _values(self, name: str) -> NDArray[np.int64]:
-        """Return a parameter of each row, [num_rows] int64, by its number."""
+        """Return a parameter of each row, [num_rows] int64, by row number."""
         values = (getattr(request.params, name) for request in self._requests)
         return np.fromiter(values, dtype=np.int64, count=len(self._requests))
 
     def _priorities(self) -> NDArray[np.int64]:
-        """Return the priority of each row, [num_rows] int64, by its number: of those that ask the
-        same, the first to run."""
+        """Return the priority of each row, [num_rows] int64, by row number: of duplicates, the
+        first to run."""
         own = (request.priority for request in self._requests)
         least = np.fromiter(own, dtype=np.int64, count=len(self._requests))
         if asked := self.duplicates.asked:

@@ -29,13 +29,13 @@ from pagedrun.paged.values.request import Completion, Request
 
 @dataclass(frozen=True, slots=True)
 class PoolDemand:
-    """Blocks of the group that keeps whole sequences, but for `pinned`.
+    """Blocks that the rows of a plan need in the group that keeps whole sequences.
 
-    `longest` is what a sequence takes at full length, at most, and `mean` on average, without what
-    it finds in the pool; `num_shared` are those that rows find there. `largest` is what a row takes
-    whose sequences must run together, `num_together` of them at most: its beams. There are
-    `num_sequences` in all. `pinned` says for each window how many blocks of a group that has it
-    wait behind branch points, at most.
+    `longest` is the maximum of a sequence at full length, and `mean` the average without shared
+    blocks; `num_shared` are the shared ones. `largest` is the need of the largest row whose
+    sequences must run together, `num_together` at most: its beams. There are `num_sequences` in
+    all, None if unknown. `pinned` maps a window to the most blocks pinned behind branch points in a
+    group with it.
     """
 
     longest: int
@@ -48,8 +48,8 @@ class PoolDemand:
 
     @classmethod
     def of(cls, plan: Plan, windows: Iterable[int], *, is_whole: bool) -> "PoolDemand":
-        """Return what the rows of a plan take. windows: of the groups that have one. is_whole:
-        whether no other rows follow."""
+        """Return the demand of the rows of a plan. windows: of the groups that have one. is_whole:
+        no other rows follow."""
         num_sequences = int(plan.num_samples.sum())
         return cls(
             longest=max(int(plan.num_blocks_at_full_length.max(initial=1)), 1),
@@ -69,7 +69,7 @@ Sizes = tuple[int, ...]  # blocks of each group, in the groups' order
 
 
 class PoolSizer:
-    """Sizes the pools of a run, and says beforehand what they will be.
+    """Sizes the pools of a run.
 
     Blocks are those of the first group, which keeps whole sequences; the pools of groups with a
     window follow from it, see `PoolSplit`.
@@ -93,7 +93,7 @@ class PoolSizer:
 
     @cached_property
     def most(self) -> int:
-        """The most blocks that the pool can have, whatever the requests need.
+        """Capacity limit of the pool in blocks, whatever the requests need.
 
         Raises `UsageError` where `choose_sizes` does.
         """
@@ -102,7 +102,7 @@ class PoolSizer:
         return first
 
     def check_max_model_len(self) -> None:
-        """Raise `UsageError` if the pool cannot hold one row of the length that was asked for."""
+        """Raise `UsageError` if the pool cannot hold one row of the requested length."""
         size, asked = self._config.block_size, self._config.max_model_len
         fits = self.most * size + 1  # the last token is never stored
         if asked is not None and min(asked, self._max_model_len) > fits:
@@ -113,11 +113,11 @@ class PoolSizer:
             )
 
     def sizes(self, first: Plan, *, is_whole: bool) -> Sizes:
-        """Return the pools' sizes for a file that begins with the window `first`.
+        """Return the sizes of the pools for a file that begins with the window `first`.
 
-        What later windows need is not known yet: unless the first is the whole file, they may
-        need everything. Raises `UsageError` where rows of the plan need more together than the
-        memory holds: one that is long, and another one with many beams in windows.
+        Later windows are unknown: unless the first is the whole file, they may need everything.
+        Raises `UsageError` where rows of the plan together need more than the memory holds: a long
+        one, and another with many beams in windows.
         """
         demand = PoolDemand.of(first, self.windows, is_whole=is_whole)
         needed = self.most
@@ -127,7 +127,7 @@ class PoolSizer:
         return self.sizes_for(demand, needed)
 
     def sizes_for(self, demand: PoolDemand, num_needed: int = sys.maxsize) -> Sizes:
-        """Return the pools' sizes for rows that take so much, and at most so many blocks in all.
+        """Return the sizes of the pools for a demand, of at most `num_needed` blocks in all.
 
         Raises `UsageError` where `sizes` does.
         """
@@ -142,7 +142,7 @@ class PoolSizer:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Those of the groups of layers that have one."""
+        """Windows of the groups that have one."""
         return tuple(spec.window for spec in self._specs[1:] if spec.window is not None)
 
     @property
@@ -152,8 +152,8 @@ class PoolSizer:
 
     @property
     def _most_in_use(self) -> int:
-        """How many blocks a run can ever use: every sequence that runs at full length, and as
-        much for the prefix that is kept for the next one."""
+        """Largest number of blocks that a run can use: every running sequence at full length, and
+        as much for the prefix kept for the next one."""
         return (self._config.max_num_seqs + 1) * self._longest
 
     def _choose(self, demand: PoolDemand, num_needed: int) -> Sizes:
@@ -175,7 +175,7 @@ class PoolSizer:
 
 
 class PoolSplit:
-    """Cuts memory by a step's limits and by what the rows take."""
+    """Divides memory by the limits of a step and the demand of the rows."""
 
     def __init__(
         self,
@@ -208,14 +208,14 @@ class PoolSplit:
 
     @property
     def first_is_free(self) -> bool:
-        """Whether the blocks of the first group take no memory, since it has no layers."""
+        """True if the first group has no layers, so that its blocks take no memory."""
         return not self._block_bytes[0]
 
     def beside(self, num_blocks: int, num_bytes: int) -> Sizes:
-        """Return the sizes where groups that keep whole sequences have so many blocks: the others
-        have as many as the sequences in these can use, as far as `num_bytes` go.
+        """Return the sizes for a number of blocks of the groups that keep whole sequences; the
+        others have as many as the sequences in these can use, within `num_bytes`.
 
-        That is more bytes where not even level 0 fits.
+        The sizes exceed `num_bytes` where not even level 0 fits.
         """
         level = min(
             self._highest(num_blocks, self._whole),
@@ -224,9 +224,8 @@ class PoolSplit:
         return self._sizes(num_blocks, level)
 
     def within(self, num_bytes: int, most_blocks: int) -> Sizes:
-        """Return the sizes that so many bytes have room for; groups that keep whole sequences have
-        at most `most_blocks` blocks, and none where not even one block of each group fits.
-        """
+        """Return the sizes within a number of bytes; groups that keep whole sequences have at most
+        `most_blocks` blocks, and none where not even one block of each group fits."""
         most_blocks = min(most_blocks, sys.maxsize - 1)
 
         def least_bytes(level: int) -> int:
@@ -241,11 +240,11 @@ class PoolSplit:
         return self._sizes(num_blocks, level)
 
     def _highest(self, limit: int, cost: Callable[[int], int]) -> int:
-        """Return the highest level whose cost, which rises, is within a limit; else level 0."""
+        """Return the highest level with a cost, which increases, within a limit; else level 0."""
         return max(bisect_right(self._levels, limit, key=cost) - 1, 0)
 
     def _running(self, level: int) -> int:
-        """Return how many sequences run at once at a level."""
+        """Return the number of running sequences at a level."""
         return self._demand.num_together + max(level - 1, 0)
 
     def _whole(self, level: int) -> int:
@@ -261,10 +260,10 @@ class PoolSplit:
     def _windowed(self, window: int, level: int) -> int:
         """Return the most blocks that the sequences of a level take where there is a window.
 
-        Tokens of a window, wherever they begin, touch one block more than they fill. A chunk adds
-        what its tokens fill and one more; all chunks of a step have the step's tokens together, and
-        those of the last step are given back in the course of this one. No sequence takes more
-        than it has.
+        The tokens of a window, at any offset, touch one block more than they fill. A chunk adds the
+        blocks that its tokens fill and one more; all chunks of a step have the step's tokens
+        together, and those of the previous step are freed in the course of this one. No sequence
+        takes more than its length.
         """
         running, demand = self._running(level), self._demand
         each = -(-(window - 1) // self._block_size) + 2
@@ -284,9 +283,9 @@ def choose_sizes(
 ) -> Sizes:
     """Return the sizes of the pools in blocks.
 
-    `num_blocks` decides on the first if given, then `kv_cache_memory_bytes` on all; otherwise they
-    take what the requests need (`num_needed`), up to what the `budget` has for them. Raises
-    `UsageError` when not even one block comes out, or more is asked for than is available.
+    `num_blocks` sets the first if given, then `kv_cache_memory_bytes` all; otherwise the pools have
+    the size that the requests need (`num_needed`), up to the `budget`. Raises `UsageError` if not
+    even one block fits, or more than the available memory is requested.
     """
     available, block_bytes = budget.available, split.block_bytes
     if num_blocks is not None:
@@ -324,12 +323,12 @@ def choose_sizes(
 
 
 def num_pinned_blocks(branches: Iterable[BranchPoint], window: int, block_size: int) -> int:
-    """Return the most blocks that a group with a window keeps at once for later rows: of each point
-    at which they leave a row's path those that the window reaches back to.
+    """Return the most blocks that a group with a window keeps at once for later rows: for each
+    point at which they leave a row's path, those within the window before it.
 
     branches: of each row, the point at which the next row leaves its path and those before it.
     """
-    counts: dict[int, int] = {}  # by the branch points, which rows have in common
+    counts: dict[int, int] = {}  # by id of the branch points, which rows share
 
     def count(branch: BranchPoint) -> int:
         """Return the blocks pinned for a point and those before it."""
@@ -349,19 +348,19 @@ def num_pinned_blocks(branches: Iterable[BranchPoint], window: int, block_size: 
     return max(map(count, branches), default=0)
 
 
-# Of the memory for states and blocks together, and of the space to swap out to.
+# Share of states in the memory for states and blocks, and in the swap space.
 MAX_SHARE = 0.5
-# Kept states for which there is memory before it is known how deep the tree of prefixes is.
+# Kept states reserved before the depth of the prefix tree is known.
 MAX_LEVELS = 16
-# One that a chunk reads, and one that it writes.
+# A chunk reads one and writes another.
 LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSizes:
-    """Slots in the device's memory, and those on the host to swap out to.
+    """Slots for recurrent states in device memory, and on the host for swapping.
 
-    Where they `are_opaque`, objects of a library, a prompt must not be cut: see `StatePool`.
+    If they `are_opaque`, caches of Transformers, a prompt must not be split: see `StatePool`.
     """
 
     num_slots: int
@@ -371,12 +370,12 @@ class SlotSizes:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of those on the host."""
+        """Bytes of the slots on the host."""
         return self.num_host_slots * self.bytes_per_slot
 
 
 def longest_row(requests: Iterable[Request | Completion], max_model_len: int) -> int:
-    """Return the most tokens that one of the rows may have, prompt and answer together."""
+    """Return the most tokens of a row, prompt and answer together."""
     lengths = (
         min(each.max_num_tokens + 1, max_model_len)
         for each in requests
@@ -386,13 +385,13 @@ def longest_row(requests: Iterable[Request | Completion], max_model_len: int) ->
 
 
 class SlotSizer:
-    """Sizes them for a model that keeps `bytes_per_slot` of each sequence, 0 if it keeps nothing.
+    """Sizes the slots of a model with `bytes_per_slot` of state per sequence, 0 for none.
 
-    Where they `are_opaque`, a library's caches, nothing else is kept of a sequence: they may have
-    all of the memory that there is for keys and values.
+    If they `are_opaque`, caches of Transformers, nothing else is kept of a sequence: they may use
+    all of the memory for keys and values.
 
-    A sequence that runs has a slot. While samples or beams fork, each of them reads the slot of
-    their parent and writes one of its own; and for each level of the tree of prefixes one is kept.
+    A running sequence has a slot. While samples or beams fork, each reads the slot of its parent
+    and writes one of its own; and one is kept for each level of the tree of prefixes.
     """
 
     def __init__(
@@ -435,13 +434,13 @@ class SlotSizer:
 
     @property
     def max_beam_width(self) -> int | None:
-        """The most beams that a row can have, None if nothing forbids any: all of them take a step
-        together, and each may need a slot to read and one to write."""
+        """Largest number of beams of a row, None without a limit: all of them take a step together,
+        and each may need a slot to read and one to write."""
         return self._most // 2 if self._bytes_per_slot else None
 
     @property
     def rest(self) -> MemoryBudget:
-        """What is left for blocks."""
+        """Budget for blocks, without the slots."""
         taken = self._most * self._bytes_per_slot
         return replace(
             self._budget,
@@ -450,9 +449,9 @@ class SlotSizer:
         )
 
     def sizes(self, first: Plan, *, is_whole: bool) -> SlotSizes | None:
-        """Return them for a file that begins with the window `first`, None if there are no states.
+        """Return the sizes for a file that begins with the window `first`, None without states.
 
-        What later windows need is not known: unless the first is the whole file, they may need all.
+        Later windows are unknown: unless the first is the whole file, they may need everything.
         """
         if not self._bytes_per_slot:
             return None
@@ -467,7 +466,7 @@ class SlotSizer:
         return self._sized(num_slots)
 
     def most(self) -> SlotSizes | None:
-        """Return the most that there can be, None if there are no states."""
+        """Return the largest sizes, None without states."""
         return self._sized(self._most) if self._bytes_per_slot else None
 
     def _sized(self, num_slots: int) -> SlotSizes:

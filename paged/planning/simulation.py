@@ -40,15 +40,7 @@ TIMELINE_RECORDS = 500
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a run of the first `num_rows` rows, in run order, comes to.
-
-    `counts` are the scheduler's at the end, without duplicates, which never reach it. `kv` is the
-    report's object of that name, `groups` its part of each group of layers. `reads_without_sharing`
-    and `reads_with_sharing`: bytes of keys and values that attention reads. `at_peak`:
-    [num_running, 3] int64, one line for each sequence that ran when most blocks were held: its
-    row's place in the run order, ascending, its stored tokens and its prompt's tokens.
-    `states` is the report's object of that name, for a model with recurrent layers.
-    """
+    """Results of a simulated run of the first `num_rows` rows, in run order."""
 
     num_rows: int
     num_steps: int
@@ -65,7 +57,7 @@ class Simulation:
 
 
 class Simulator:
-    """Runs plans on paper, one window after the other. Call `run` once."""
+    """Simulates plans without a model, one window after the other. Call `run` once."""
 
     def __init__(
         self,
@@ -94,7 +86,7 @@ class Simulator:
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
         self._async_scheduling = async_scheduling
-        self._unseen: deque[list[Sequence]] = deque()  # ended in steps not looked at yet
+        self._unseen: deque[list[Sequence]] = deque()  # ended in steps not yet read by the host
         self._num_total = 0  # rows of the plans asked for so far
         self._num_begun = 0
         self._is_last = False
@@ -161,7 +153,7 @@ class Simulator:
         return self._scheduler.states.figures(self._slots.bytes_per_slot)
 
     def _has_work(self) -> bool:
-        """Return whether there is a step to do, having taken the next plan if one is out."""
+        """Return whether there is a step to do; takes the next plan when one is used up."""
         while self._scheduler.is_out and not self._is_last:
             num_left = None if self._max_rows is None else self._max_rows - self._num_begun
             plan = next(self._plans, None) if num_left != 0 else None
@@ -188,7 +180,7 @@ class Simulator:
             yield replace(planned, request=planned.request.without_beams())
 
     def _step(self) -> None:
-        """Do what the run does in a step, but for the arithmetic."""
+        """Do one step of the run, without the arithmetic."""
         self._num_steps += 1
         launched = self._scheduler.has_work and self._launch()
         while len(self._unseen) > int(self._async_scheduling and launched):
@@ -215,17 +207,18 @@ class Simulator:
         return True
 
     def _num_uneventful_steps(self) -> int:
-        """Return in how many next steps all that run decode a token, and nothing else happens.
+        """Return the number of next steps in which all running sequences decode a token and nothing
+        else happens.
 
-        Nobody ends, forks or can be let in, nobody has to give way, no block is copied. Fewer
-        where a pool would not hold what they take, if none of it were given back.
+        No sequence ends, forks, is admitted or preempted, and no block is copied. Fewer steps where
+        the pool would not hold their blocks if none were freed.
         """
         running, limits = self._scheduler.running, self._limits
         if len(running) > limits.max_num_batched_tokens or not running or any(self._unseen):
             return 0
-        nobody_waits = self._scheduler.is_out
-        has_seats = len(running) < limits.max_num_seqs and self._scheduler.may_refill
-        if has_seats and not nobody_waits:
+        none_waits = self._scheduler.is_out
+        has_slots = len(running) < limits.max_num_seqs and self._scheduler.may_refill
+        if has_slots and not none_waits:
             return 0
         table, places = self._scheduler.table, self._running_places()
         if (table.num_pending[places] > 1).any():
@@ -248,7 +241,7 @@ class Simulator:
         return num_steps
 
     def _decode(self, num_steps: int) -> None:
-        """Do uneventful steps in one go; books and peaks are what they would be one by one."""
+        """Do uneventful steps at once; counters and peaks are the same as one by one."""
         table, places = self._scheduler.table, self._running_places()
         stored = table.num_stored_tokens[places]
         rows = [self._place(each) for each in self._scheduler.running]
@@ -260,7 +253,7 @@ class Simulator:
             if group.window is None:
                 group.grow(places, stored, ends)
                 continue
-            for step in range(num_steps):  # what is given back is taken again by the next ones
+            for step in range(num_steps):  # blocks freed by one step are allocated by the next ones
                 group.free_all_behind(places, stored + step)
                 group.grow(places, stored + step, stored + step + 1)
         table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
@@ -333,10 +326,11 @@ def _state_pool(sizes: SlotSizes) -> StatePool:
 
 
 def common_with_previous(common: NDArray[np.int32], places: Int64s) -> Int64s:
-    """Return what each of some rows has in common with the one before it among them, in tokens.
+    """Return the tokens that each of some rows has in common with the previous one among them.
 
     common: [num_rows] int32, tokens that each row of the run order has in common with the row
-    before. places: [num_places] int64, ascending, no place twice. Returns [num_places - 1] int64.
+    before. places: [num_places] int64, positions, strictly ascending. Returns [num_places - 1]
+    int64.
     """
     if len(places) < 2:
         return np.zeros(0, dtype=np.int64)
@@ -347,9 +341,9 @@ def common_with_previous(common: NDArray[np.int32], places: Int64s) -> Int64s:
 class PrefixReads:
     """Bytes of keys and values that attention reads, step by step.
 
-    `without_sharing` is as if every row read its whole context alone; `saved` of these bytes
-    are in partitions that other rows of the same step read too, all but the first of them. Only
-    layers without a window read together.
+    `without_sharing` counts every row's whole context; `saved` of these bytes are in partitions
+    that other rows of the same step read too, all but the first of them. Only layers without a
+    window read together.
     """
 
     def __init__(
@@ -367,9 +361,9 @@ class PrefixReads:
         self.saved = 0
 
     def append(self, common: NDArray[np.int32], num_read_once_tokens: NDArray[np.int32]) -> None:
-        """Add a window to the run order: what each row has in common with the one before, and what
-        of it is read together with others.
-        """
+        """Add a window to the run order. common: [num_rows] int32, tokens in common with the
+        previous row. num_read_once_tokens: [num_rows] int32, those that are read together with
+        other rows."""
         common = np.minimum(common, num_read_once_tokens)
         common[:1] = np.minimum(common[:1], self._last_read_once)
         self._common = np.concatenate([self._common, common])
@@ -397,8 +391,8 @@ class PrefixReads:
     ) -> None:
         """Count steps in which the same rows each decode one token.
 
-        Of each row, stored: its tokens before. places: where it is in run order. prefixes: its
-        leading tokens that it reads together with others.
+        stored: tokens of each row before. places: their positions in run order. prefixes: leading
+        tokens that each row reads together with others.
         """
         starts = stored
         for window, num_bytes in self._bytes_read.items():
@@ -408,9 +402,9 @@ class PrefixReads:
             self._save(places, prefixes, num_steps)
 
     def _save(self, rows: Int64s, prefixes: Int64s, num_steps: int) -> None:
-        """Count the bytes of partitions that are read for a row before, in steps that are alike.
+        """Count the bytes of partitions that another row of the step has read, in equal steps.
 
-        rows: [num_tokens] int64, the place of each token's row. prefixes: [num_tokens] int64.
+        rows: [num_tokens] int64, position of each token's row. prefixes: [num_tokens] int64.
         """
         if len(rows) < 2:
             return
@@ -437,10 +431,10 @@ def read_by_chunks(starts: Int64s, ends: Int64s, window: int | None) -> int:
 def read_by_tokens(starts: Int64s, ends: Int64s, window: int | None) -> int:
     """Return the tokens that tokens at positions `[start, end)`, one by one, read in a layer.
 
-    The one at position p reads p + 1, or the window where that is less.
+    The token at position p reads p + 1 tokens, or the window if that is less.
     """
     num_tokens = ends - starts
-    # Those whose context fits into the window are the first ones.
+    # The contexts of the first tokens fit into the window.
     num_whole = num_tokens if window is None else np.clip(window - starts, 0, num_tokens)
     read = num_whole * (2 * starts + num_whole + 1) // 2
     if window is not None:

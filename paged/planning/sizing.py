@@ -156,18 +156,18 @@ class RunSizing:
 
 GPU_BLOCK_SIZE = 64  # tokens
 GPU_REFILL_SHARE = 1 / 16
-# Tokens of a step by what the memory is sold as: with less, what a step needs for a moment takes
-# too large a part of it.
+# Tokens of a step by nominal memory size: on smaller devices the activations of a large step take
+# too large a share.
 _BATCHED_TOKENS = ((70 * 10**9, 16_384), (23 * 10**9, 8_192), (0, 4_096))
 MIN_NUM_SEQS, MAX_NUM_SEQS = 64, 1_024
 _NUM_SEQS_STEP = 64  # steps are captured for multiples of so many rows
 
 
 def fitted_to_device(config: EngineConfig, memory_bytes: int | None) -> EngineConfig:
-    """Return the configuration with what of it is to be fitted as it suits a device.
+    """Return the configuration with its default settings fitted to a device.
 
-    memory_bytes: of the device's own memory, None for a processor. Seats are the most there can be
-    until the plan is known: see `fitted_to_plan`.
+    memory_bytes: of the device's own memory, None for a CPU. `max_num_seqs` is the maximum until
+    the plan is known: see `fitted_to_plan`.
     """
     if memory_bytes is None:
         return config
@@ -184,10 +184,10 @@ def fitted_to_device(config: EngineConfig, memory_bytes: int | None) -> EngineCo
 def fitted_to_plan(
     config: EngineConfig, memory_bytes: int | None, first: Plan, num_blocks: int
 ) -> EngineConfig:
-    """Return the configuration with as many seats as a pool holds rows of a file, if they are to be
-    fitted.
+    """Return the configuration with `max_num_seqs` fitted to the rows of a file that a pool holds,
+    unless it was given.
 
-    first: the plan of the file's first window. num_blocks: of the pool.
+    first: plan of the file's first window. num_blocks: of the pool.
     """
     if memory_bytes is None or not len(first):
         return config
@@ -198,10 +198,10 @@ def fitted_to_plan(
 def fitted_to_demand(
     config: EngineConfig, memory_bytes: int | None, demand: PoolDemand, num_blocks: int
 ) -> EngineConfig:
-    """Return what `fitted_to_plan` does for a plan that is elsewhere, of which this is known.
+    """Return `fitted_to_plan` for a plan that is known by its demand only.
 
-    Rows are reckoned with at the length that their answers may have, on average: which of them run
-    together is for the predictor of output lengths to say.
+    Rows are counted at the average length limit of their answers: the predictor of output lengths
+    decides which of them run together.
     """
     if memory_bytes is None or "max_num_seqs" not in config.fitted:
         return config
@@ -211,22 +211,22 @@ def fitted_to_demand(
     return replace(config, max_num_seqs=min(max(seats, MIN_NUM_SEQS), MAX_NUM_SEQS))
 
 
-# As the kernels of `pagedrun.kernels.gpu.attention` have them: a test compares.
+# Constants of `pagedrun.kernels.gpu.attention`: a test compares them.
 _UNIT_TOKENS = 1024  # keys of a prefix that give one state
 _OWN_TOKENS = 512  # keys of a row's own that do
 SINGLE_PASS_DIM = 256  # heads up to this size need no states of a row's own, given many rows
 FEW_PROGRAMS = 2 * 304  # what are not many rows times kv heads, on the largest GPU there is
 _LEAST_TOKENS = 2048  # of the block tables that captured steps have
-# For what a driver and torch's allocator keep besides. Nobody has measured it yet.
+# Reserve for memory of the driver and of torch's allocator; an estimate, not measured.
 _GRAPH_BYTES = 128 * 2**20
 _MOST_KEPT = 64  # of a small memory one part in so many
-_MOST_OF_POOL = 0.5  # of what the pool would have: what is captured beyond is computed as well
+_MOST_OF_POOL = 0.5  # of the pool's memory; steps that are not captured run without a graph
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeMemory:
-    """Bytes. states: of one layer's attention at its most. graphs: of all captured steps, which
-    share what they compute with."""
+    """Bytes of decoding steps. states: peak of one layer's attention. graphs: of all captured
+    steps, which share their workspace."""
 
     states: int = 0
     graphs: int = 0
@@ -241,7 +241,7 @@ class DecodeMemory:
         specs: Seq[KVCacheSpec],
         longest: int,
     ) -> "DecodeMemory":
-        """Return what a run may need whose pool has the `budget` and holds rows up to `longest`.
+        """Return the memory of a run with a pool of the `budget` and rows up to `longest` tokens.
 
         dtype: of the model, torch's name. specs: of the pools. No graphs where none are captured.
         """
@@ -264,8 +264,8 @@ def leave_for_decoding(
     specs: Seq[KVCacheSpec],
     longest: int,
 ) -> MemoryBudget:
-    """Return a budget whose pool leaves what steps that decode need; arguments as `DecodeMemory`
-    has them. A pool in the host's memory leaves a fifth of it already, and has no graphs."""
+    """Return a budget with a pool that leaves the memory of decoding steps; arguments as in
+    `DecodeMemory`. A pool in host memory leaves a fifth of it already, and has no graphs."""
     if not budget.is_filled:
         return budget
     needed = DecodeMemory.of(network, dtype, config, budget, specs, longest)
@@ -277,10 +277,10 @@ def leave_for_decoding(
 def most_state_bytes(
     attentions: Iterable[AttentionHeads], config: EngineConfig, pool_tokens: int, longest: int
 ) -> int:
-    """Return the most bytes of states that rows in a pool of so many tokens can leave.
+    """Return the peak bytes of partial softmax states of rows in a pool of `pool_tokens` tokens.
 
-    The longer their contexts are, the more states each has, and the fewer rows there are beside
-    what they share. Contexts are reckoned with at powers of two, as captured steps have room.
+    The longer the contexts, the more states each row has, and the fewer rows fit beside the shared
+    prefix. Context lengths are powers of two, as in captured steps.
     """
     heads, most = list(attentions), 0
     num_tokens = _LEAST_TOKENS
@@ -294,8 +294,8 @@ def most_state_bytes(
 
 
 def state_bytes(heads: AttentionHeads, num_rows: int, num_tokens: int) -> int:
-    """Return the bytes of the states that a layer's attention leaves: of rows of so many tokens
-    that all read them together, and of what each reads for itself."""
+    """Return the bytes of the states of a layer's attention: of rows of `num_tokens` tokens that
+    read all of them together, and of the tokens that each reads alone."""
     per_state = 4 * heads.num_heads * (heads.head_dim + 2)
     num_units = -(-num_tokens // _UNIT_TOKENS)
     together = num_rows * (num_units + 1) if heads.window is None else 0

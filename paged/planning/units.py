@@ -21,20 +21,20 @@ from pagedrun.paged.planning.prefix_tree import PROMPT_TOKENS_A_NEW_ONE, USUAL_A
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
-# Units have between so many rows, and the last ones of a window what is left.
+# Limits of the rows of a unit; the last ones of a window may have fewer.
 LEAST_ROWS, MOST_ROWS = 64, 4096
-# A unit is what is left, divided by so many for each replica.
+# A unit is the number of remaining rows divided by this number for each replica.
 SHARES_A_REPLICA = 4
-# How far from its size a unit may end, as a share of that.
+# Largest deviation of a unit from its size, as a share of it.
 NEAR = 0.25
 
 
 def unit_cuts(common: Int32s, num_replicas: int, *, has_next: bool = False) -> Int64s:
-    """Return where units begin and end, [num_units + 1] int64: 0 first, the number of rows last.
+    """Return the borders of the units, [num_units + 1] int64: 0 first, the number of rows last.
 
     common: [num_rows] int32, tokens that each row has in common with the one before. has_next:
-    whether another window follows, so that no replica will be idle at the end of this one: units
-    then do not get smaller. A function of the plan alone: whoever has it cuts in the same places.
+    another window follows, so that no replica will be idle at the end of this one: units then do
+    not get smaller. A function of the plan alone, hence equal in every process.
     """
     num_rows = len(common)
     cuts = [0]
@@ -46,7 +46,7 @@ def unit_cuts(common: Int32s, num_replicas: int, *, has_next: bool = False) -> I
 
 
 def _end_near(common: Int32s, begin: int, size: int) -> int:
-    """Return where a unit of about `size` rows ends best: of equal places the nearest."""
+    """Return the best end of a unit of about `size` rows: of equal ones the nearest."""
     reach = int(size * NEAR)
     first = begin + size - reach
     near = common[first : begin + size + reach + 1]
@@ -66,12 +66,12 @@ class SplitPrefixes:
     """
 
     def __init__(self, num_replicas: int, block_size: int = 1) -> None:
-        """Count whole blocks of so many tokens."""
+        """Count whole blocks of `block_size` tokens."""
         self._most = num_replicas - 1
         self._block_size = block_size
         self._num_closed = 0
         self._least: int | None = None  # in common since the last cut; None before the first unit
-        # From the outside in: from which token, up to which, how many cuts it spans.
+        # Nested prefixes, outermost first: first token, end, number of cuts spanned.
         self._path: list[tuple[int, int, int]] = []
 
     def add(self, common: NDArray[np.int32], cuts: NDArray[np.int64]) -> None:
@@ -87,14 +87,14 @@ class SplitPrefixes:
 
     @property
     def num_tokens(self) -> int:
-        """The tokens that are computed again, at most."""
+        """Upper bound of the tokens that are computed again."""
         return self._num_closed + sum(
             (end - start) * min(num_cuts, self._most) for start, end, num_cuts in self._path
         )
 
     def _cut(self, least: int, shared: int) -> None:
-        """Count a cut between rows with `shared` tokens in common; `least` are those that all rows
-        since the cut before have."""
+        """Count a cut between rows with `shared` tokens in common; `least` tokens are common to all
+        rows since the cut before."""
         size = self._block_size
         least, shared = least // size * size, shared // size * size
         kept: list[tuple[int, int, int]] = []
@@ -110,12 +110,12 @@ _ALL = np.iinfo(np.int32).max
 
 
 class ReplicaForecast:
-    """Cuts the windows of a file as a run does, and hands the units to replicas on paper.
+    """Cuts the windows of a file as a run does, and simulates their replicas.
 
-    All replicas are equally fast there, each row takes what it computes, answers are no longer than
-    the usual one, and whoever has worked least takes the next unit. What is left out: that a model
-    is loaded, that the last rows of a replica run in a small batch, and idle replicas that take
-    rows of others.
+    All replicas are equally fast, a row costs the tokens it computes, answers have at most the
+    usual length, and the replica with the least work takes the next unit. Not simulated: loading of
+    the model, small batches of the last rows of a replica, and idle replicas that take rows of
+    others.
     """
 
     def __init__(self, num_replicas: int, block_size: int, *, prefix_caching: bool) -> None:
@@ -126,11 +126,11 @@ class ReplicaForecast:
         self._computed = 0  # prompt tokens by one replica, if parts of blocks are never copied
         self._work = 0  # of one replica that runs all
         self._busy = np.zeros(num_replicas, dtype=np.int64)
-        # What each has in common with the next row; none has run anything.
+        # Tokens that each has in common with the next row; none has run anything.
         self._has = np.zeros(num_replicas, dtype=np.int64)
 
     def add(self, plan: Plan, *, has_next: bool) -> None:
-        """Count a window; has_next: whether the file has, or may have, windows after the first."""
+        """Count a window; has_next: the file has, or may have, windows after the first."""
         tree = plan.tree
         common = tree.common if self._prefix_caching else np.zeros_like(tree.common)
         cuts = unit_cuts(common, self._num_replicas, has_next=has_next)
@@ -158,7 +158,7 @@ class ReplicaForecast:
         }
 
     def _take(self, common: NDArray[np.int32], work: int) -> None:
-        """Let the replica that has worked least take the next unit."""
+        """Assign the next unit to the replica with the least work."""
         has = np.minimum(self._has, common[0])
         replica = int(self._busy.argmin())
         self._busy[replica] += work + int(common[0] - has[replica])

@@ -24,8 +24,7 @@ P_co = TypeVar("P_co", bound=PlannedPart, covariant=True)
 class PlannedWindow(Generic[P_co]):
     """Requests that were planned together, and those that cannot be run.
 
-    `prefixes` is the tree of what they share; `plan_s` is how long it took to plan them, in
-    seconds.
+    `prefixes` is the tree of their common prefixes; `plan_s` the time of planning, in seconds.
     """
 
     plan: P_co
@@ -34,9 +33,8 @@ class PlannedWindow(Generic[P_co]):
     plan_s: float
 
     def unrun(self) -> Iterator[Completion]:
-        """Yield the completions of those that do not run: refused, or answered by an earlier run,
-        whose answers are read one by one.
-        """
+        """Yield the completions of requests that do not run: refused, or answered by an earlier
+        run, whose answers are read one by one."""
         yield from self.refused
         yield from (answer.completion(request) for request, answer in self.plan.copied)
 
@@ -54,10 +52,10 @@ T = TypeVar("T")
 
 
 class Windows(Generic[T]):
-    """Reads one window after the other from `items`; `is_last` says whether there is another one.
+    """Reads windows of `items`; `is_last`: no other window follows.
 
-    `num_bytes_read` tells how many bytes the items take that were read so far. One item is read
-    ahead of each window, which tells whether there is another. What `items` raises is raised.
+    `num_bytes_read` returns the bytes of the items read so far. One item is read ahead of each
+    window, to detect the last one. Errors of `items` are passed on.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Windows(Generic[T]):
         self.is_last = False
 
     def read(self) -> list[T]:
-        """Return the items of the next window; none if there never were any."""
+        """Return the items of the next window; none for an empty input."""
         begin, size = self._num_bytes_read(), self._size
         window, self._ahead = self._ahead, []
         for item in self._items:
@@ -85,7 +83,7 @@ class Windows(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What comes after the last item: the error that ended them, if any."""
+    """End of the items, with the error that ended them, if any."""
 
     error: BaseException | None
 
@@ -96,11 +94,12 @@ class _Item(Generic[T]):
 
 
 class BackgroundPlanner(Iterator[T]):
-    """The item `first`, then those of `rest`, each made in a thread while the one before is used.
+    """Iterator over `first` and the items of `rest`, each made in a thread while the one before is
+    used.
 
-    The thread begins when `first` is taken, and is never more than one item ahead: what it may
-    hold is the item that it makes, or that waits to be taken. Whoever takes an item that is not
-    made yet waits for it, so nothing depends on when it was. What `rest` raises is raised there.
+    The thread starts when `first` is taken, and is at most one item ahead: the item being made, or
+    waiting to be taken. Taking an item that is not ready waits for it, so timing affects no result.
+    Errors of `rest` are raised there.
     """
 
     def __init__(self, first: T, rest: Iterable[T]) -> None:
@@ -129,16 +128,16 @@ class BackgroundPlanner(Iterator[T]):
             try:
                 raise made.error
             finally:
-                del made  # its frames hold this one
+                del made  # its traceback holds this frame
         raise StopIteration
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next item is there, or it is known that there is none."""
+        """True if the next item, or the end, can be taken without waiting."""
         return self._first is not None or self._is_over or not self._made.empty()
 
     def close(self) -> None:
-        """Make nothing more, and wait for the end of the thread. `rest` has to come to an end.
+        """Stop making items, and wait for the end of the thread. `rest` has to end.
 
         The thread itself, which may be the one that collects garbage, does not wait.
         """
@@ -146,7 +145,7 @@ class BackgroundPlanner(Iterator[T]):
         self._wanted.release()
         if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join()
-        self._made = SimpleQueue()  # an error in it would hold its frames, and these the thread
+        self._made = SimpleQueue()  # an error in it would keep frames alive that hold the thread
 
     def _make(self) -> None:
         try:
@@ -159,11 +158,11 @@ class BackgroundPlanner(Iterator[T]):
 
 
 class WindowQueue(Iterator[PlannedWindow[PlannedPart]]):
-    """A queue of windows: one thread puts them in, the one that runs them takes them out."""
+    """Queue of windows planned in another thread."""
 
     def __init__(self, before_wait: Callable[[], None], on_taken: Callable[[], None]) -> None:
-        """Both are called in the thread that takes windows: before it waits for one, and when it
-        has taken one."""
+        """before_wait, on_taken: called in the consumer's thread, before it waits for a window and
+        after it has taken one."""
         self._before_wait = before_wait
         self._on_taken = on_taken
         self._queue: SimpleQueue[PlannedWindow[PlannedPart] | None] = SimpleQueue()
@@ -171,18 +170,15 @@ class WindowQueue(Iterator[PlannedWindow[PlannedPart]]):
         self._is_over = False
 
     def put(self, window: PlannedWindow[PlannedPart]) -> None:
-        """Add a window behind those that were put."""
+        """Add a window at the end."""
         self._queue.put(window)
 
     def end(self) -> None:
-        """Say that none follows those that were put."""
+        """Mark the end of the windows."""
         self._queue.put(None)
 
     def is_ready(self, *, wait: bool) -> bool:
-        """Return whether there is a window, or it is known that there will be none.
-
-        wait: until it is so.
-        """
+        """Return whether a window, or the end, can be taken without waiting. wait: until it can."""
         if self._next is None and not self._is_over and (wait or not self._queue.empty()):
             if self._queue.empty():
                 self._before_wait()
@@ -200,5 +196,5 @@ class WindowQueue(Iterator[PlannedWindow[PlannedPart]]):
 
 
 def is_ready(windows: Iterator[PlannedWindow[PlannedPart]], *, wait: bool) -> bool:
-    """Return whether to take the next window now; of others than a feed, always."""
+    """Return whether the next window can be taken now; always true but for a queue."""
     return not isinstance(windows, WindowQueue) or windows.is_ready(wait=wait)
