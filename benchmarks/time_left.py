@@ -32,7 +32,7 @@ from pagedrun.cli.terminal.units import show_span
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.planned.timed_run import note_run
+from pagedrun.paged.job.planned.timed_run import save_timings
 from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -174,7 +174,7 @@ def watched(workload: Workload, scale: int) -> Watched:
         looks = looking(watch, lambda: run_job(job, watch))
         total_s = time.monotonic() - began
         report = json.loads(Path(f"{job.output}.report.json").read_text())
-    note_run(job.engine, report)
+    save_timings(job.engine, report)
     low, high = (planned["low_s"], planned["high_s"]) if planned is not None else (0.0, 0.0)
     return Watched(looks, report["time"]["run_s"], (low, high), total_s)
 

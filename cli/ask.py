@@ -79,7 +79,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     )
     writer = AnswerWriter(sys.stdout, None if quiet else console)
     if guard is not None:
-        guard.look_after(writer)
+        guard.protect(writer)
     try:
         with show_loading(console, quiet=quiet) as listener:
 

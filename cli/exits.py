@@ -63,7 +63,9 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
         sentence = describe(error)
-        is_told = isinstance(error, JobInterrupted) and guard is not None and not guard.take_word()
+        is_told = (
+            isinstance(error, JobInterrupted) and guard is not None and not guard.claim_message()
+        )
         if sentence is not None and not is_told:
             _say(sentence)
         raise typer.Exit(status_of(error)) from error

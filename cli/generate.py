@@ -84,7 +84,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.terminal.json_lines import use_json_lines
     from pagedrun.paged.job.job import run_job
     from pagedrun.paged.job.output.output_layout import OutputLayout
-    from pagedrun.paged.job.planned.timed_run import note_run
+    from pagedrun.paged.job.planned.timed_run import save_timings
 
     display, page = settings.read(Display), settings.read(RunOptions).html
     if display.progress is ProgressMode.JSON:  # also set by the configuration file
@@ -100,7 +100,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
         if config.replicas.replicas is None:  # replicas may have other processors
             warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
-        note_run(config.engine, result.report)
+        save_timings(config.engine, result.report)
     output = OutputLayout.of(config).shown
     try:
         is_json = display.progress is ProgressMode.JSON

@@ -5,14 +5,14 @@ from rich.console import Console
 from rich.text import Text
 
 from pagedrun.cli.terminal.console import safe
-from pagedrun.paged.job.progress import ShownAnswer
+from pagedrun.paged.job.progress import AnswerPreview
 
 MAX_ID_WIDTH = 20
 MAX_LINES = 3
 MIN_WIDTH = 16  # of an answer; a narrower screen cuts it
 
 
-def draw_answers(answers: tuple[ShownAnswer, ...], console: Console, width: int) -> None:
+def draw_answers(answers: tuple[AnswerPreview, ...], console: Console, width: int) -> None:
     """Print each answer beside its id, on MAX_LINES lines of `width` characters at most."""
     widest = min(MAX_ID_WIDTH, width // 4)
     id_width = max((min(cell_len(_id(each)), widest) for each in answers), default=0)
@@ -25,7 +25,7 @@ def draw_answers(answers: tuple[ShownAnswer, ...], console: Console, width: int)
             console.print(Text(" " * (id_width + 4)) + line, soft_wrap=True)
 
 
-def answer_line(answer: ShownAnswer) -> Text:
+def answer_line(answer: AnswerPreview) -> Text:
     """Return the answer as one line, cut where it is drawn."""
     name = _id(answer)
     line = Text.assemble((_cut(name, min(cell_len(name), MAX_ID_WIDTH)), "bold"), "  ")
@@ -34,11 +34,11 @@ def answer_line(answer: ShownAnswer) -> Text:
     return line
 
 
-def _id(answer: ShownAnswer) -> str:
+def _id(answer: AnswerPreview) -> str:
     return safe(str(answer.id), MAX_ID_WIDTH + 1)
 
 
-def _text(answer: ShownAnswer) -> Text:
+def _text(answer: AnswerPreview) -> Text:
     """Return an answer, or why there is none, as one line; runs of blanks and newlines are one."""
     if answer.text is None:
         return Text(safe(f"failed: {' '.join((answer.error or '').split())}"), "red")

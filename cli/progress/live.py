@@ -16,7 +16,7 @@ from pagedrun.cli.progress.answer_lines import answer_line
 from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
 from pagedrun.cli.terminal.console import safe, tell
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
-from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer
+from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase
 from pagedrun.paged.metrics.timeline import ReplicaState
 from pagedrun.paged.text.prompt_reader import PromptModes
 
@@ -68,7 +68,7 @@ MOST_SHOWN = 12
 def draw_figures(
     figures: RunFigures,
     spinner: RenderableType = "",
-    latest: ShownAnswer | None = None,
+    latest: AnswerPreview | None = None,
     most_replicas: int = MOST_SHOWN,
 ) -> RenderableType:
     """Return the block: the phase, and once rows are run also rows, pool, speed and batch, the

@@ -12,7 +12,7 @@ from math import exp, log
 
 import numpy as np
 
-from pagedrun.paged.job.progress import AnswerLengths, Phase, ShownAnswer, Tally
+from pagedrun.paged.job.progress import AnswerLengths, AnswerPreview, Phase, Tally
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP
 from pagedrun.paged.metrics.timeline import Decimated, ReplicaState, ReplicatedStep, StepRecord
 from pagedrun.paged.text.prompt_reader import PromptModes
@@ -189,7 +189,7 @@ class RunFiguresListener:
         self._samples: deque[StepRecord] = deque()
         self._replicas: tuple[ReplicaState, ...] = ()
         self._speed = SpeedLog()
-        self._latest: ShownAnswer | None = None
+        self._latest: AnswerPreview | None = None
 
     def on_phase(self, phase: Phase) -> None:
         """Note the phase."""
@@ -213,7 +213,7 @@ class RunFiguresListener:
         self._record = record
         self._speed.note(record)
 
-    def on_answer(self, answer: ShownAnswer) -> None:
+    def on_answer(self, answer: AnswerPreview) -> None:
         """Keep it as the latest."""
         self._latest = answer
 
@@ -226,7 +226,7 @@ class RunFiguresListener:
         self._warn(spelled(message, as_flag))
 
     @property
-    def latest(self) -> ShownAnswer | None:
+    def latest(self) -> AnswerPreview | None:
         """The answer that was written last; None before the first."""
         return self._latest
 

@@ -22,7 +22,7 @@ from pagedrun.paged.values.errors import option
 from pagedrun.paged.values.report_parts import LibraryFigures, LibraryPath, StoreFigures
 
 if TYPE_CHECKING:
-    from pagedrun.paged.job.planned.planned_weights import Unpacking
+    from pagedrun.paged.job.planned.planned_weights import WeightExpansion
     from pagedrun.paged.job.progress import JobListener
     from pagedrun.paged.values.engine_config import EngineConfig
 
@@ -358,7 +358,7 @@ def describe_weights(weights: WeightFigures) -> str:
     return f"{told}; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
 
 
-def unpacking_warning(model: Path, found: "Unpacking") -> str:
+def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
     """Return the sentence about weights that take more memory than their file."""
     times = found.held_bytes / found.stored_bytes
     told = (
@@ -374,8 +374,8 @@ def unpacking_warning(model: Path, found: "Unpacking") -> str:
 
 def warn_of_weights(engine: "EngineConfig", listener: "JobListener") -> None:
     """Tell of a quantised model that is unpacked to a multiple of its size, before it is loaded."""
-    from pagedrun.paged.job.planned.planned_weights import Unpacking
+    from pagedrun.paged.job.planned.planned_weights import WeightExpansion
 
-    found = Unpacking.of(engine)
+    found = WeightExpansion.of(engine)
     if found is not None:
         listener.on_warning(unpacking_warning(engine.model, found))

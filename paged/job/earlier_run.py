@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.files.atomic import PRIVATE_MODE
 from pagedrun.paged.job.config import DIGESTS_SUFFIX, MANIFEST_SUFFIX, JobConfig
-from pagedrun.paged.job.output.manifest import Manifest, at_time_of, read_manifest
+from pagedrun.paged.job.output.manifest import Manifest, read_manifest, with_prompt_time
 from pagedrun.paged.job.output.saved_rows import SavedAnswer, SavedRow
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.resume import differing_parameters
@@ -65,7 +65,7 @@ class EarlierRow:
         )
 
 
-class Questions:
+class RequestDigests:
     """Digests of a run's requests.
 
     Of the chat template only its reasoning markers are included: its other effects are in the
@@ -107,7 +107,7 @@ class EarlierRows:
     thread-safe.
     """
 
-    def __init__(self, path: Path, questions: Questions, vocab_size: int) -> None:
+    def __init__(self, path: Path, questions: RequestDigests, vocab_size: int) -> None:
         """Index the output; raises `UsageError` if output or digests cannot be read."""
         self.path = path
         self.num_rows = 0
@@ -145,7 +145,7 @@ class EarlierRows:
             return None
         if is_whole(saved, request):
             return EarlierRow(self, question, num_read_once_tokens, True, ())
-        if not _can_go_on(saved, request.params):
+        if not _can_continue(saved, request.params):
             return None
         begun = saved.outputs[0].token_ids
         return EarlierRow(self, question, num_read_once_tokens, False, begun)
@@ -206,7 +206,7 @@ def _ends_at(reason: FinishReason, num_tokens: int, params: SamplingParams) -> b
     return reason is FinishReason.STOP and num_tokens <= params.max_tokens
 
 
-def _can_go_on(saved: SavedAnswer, params: SamplingParams) -> bool:
+def _can_continue(saved: SavedAnswer, params: SamplingParams) -> bool:
     """Return true if an answer was cut by a lower limit and can be continued from its tokens alone.
 
     That needs one sample without scores; the samples of a greedy request are equal.
@@ -235,16 +235,18 @@ def _digests(path: Path) -> dict[bytes, bytes]:
         ) from error
 
 
-def at_its_time(config: JobConfig) -> JobConfig:
+def with_earlier_prompt_time(config: JobConfig) -> JobConfig:
     """Return the job with the prompt time of the run of `from_output`, if any."""
     old = config.from_output
-    return at_time_of(config, None if old is None else old.with_name(old.name + MANIFEST_SUFFIX))
+    return with_prompt_time(
+        config, None if old is None else old.with_name(old.name + MANIFEST_SUFFIX)
+    )
 
 
 def open_earlier(
     config: JobConfig,
     manifest: Manifest,
-    questions: Questions,
+    questions: RequestDigests,
     vocab_size: int,
     listener: JobListener,
 ) -> EarlierRows | None:
@@ -319,7 +321,7 @@ class RowDigests:
     answer.
     """
 
-    def __init__(self, path: Path | None, questions: Questions, listener: JobListener) -> None:
+    def __init__(self, path: Path | None, questions: RequestDigests, listener: JobListener) -> None:
         """path: None to write nothing."""
         self._path = path
         self._questions = questions

@@ -10,7 +10,7 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Row, id_column
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.prompts.prompt_builder import TemplateColumns
-from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.job.prompts.requests import JobRow, OpenAIRequest
 from pagedrun.paged.text.prompt_reader import PROMPT_FORMS
 from pagedrun.paged.values.errors import RowError, UsageError, option
 
@@ -23,7 +23,7 @@ _MAX_NAMED = 8  # columns
 _USUAL = ("question", "instruction", "query", "text", "input", "content", "problem", "user")
 
 
-def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
+def check_prompt_columns(rows: Sequence[Row], config: JobConfig) -> None:
     """Raise `UsageError` if no row of the first window has a prompt column.
 
     Needs no model, so the error comes at once.
@@ -35,7 +35,7 @@ def refuse_without_prompts(rows: Sequence[Row], config: JobConfig) -> None:
         return
     if any(row.columns.get(name) is not None for row in readable for name in names):
         return
-    if field is None and any(BatchCall.of(row.columns) is not None for row in readable):
+    if field is None and any(OpenAIRequest.of(row.columns) is not None for row in readable):
         return
     sought = f"column {shown_key(field)}" if field is not None else "prompt, messages or token ids"
     raise UsageError(
@@ -71,7 +71,7 @@ def check_template(rows: Sequence[Row], config: JobConfig, listener: JobListener
     )
 
 
-def refuse_if_all_fail(rows: Sequence[Row], asked: Sequence[JobRow], config: JobConfig) -> None:
+def check_all_failed(rows: Sequence[Row], asked: Sequence[JobRow], config: JobConfig) -> None:
     """Raise `UsageError` if all first rows fail for one reason caused by the command."""
     errors = [row.error for row in asked if row.error is not None]
     if config.resume or len(errors) < max(len(asked), MIN_ROWS):

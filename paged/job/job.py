@@ -10,12 +10,12 @@ from pathlib import Path
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.earlier_run import (
     EarlierRows,
-    Questions,
+    RequestDigests,
     RowDigests,
-    at_its_time,
     open_earlier,
+    with_earlier_prompt_time,
 )
-from pagedrun.paged.job.inputs.byte_streams import ReadingStop
+from pagedrun.paged.job.inputs.byte_streams import ReadCancellation
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
@@ -35,10 +35,10 @@ from pagedrun.paged.job.output.writer import RowWriter, missing_space, space_war
 from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.progress import (
+    AnswerPreview,
     FirstAnswers,
     JobListener,
     Phase,
-    ShownAnswer,
     SilentListener,
     Tally,
 )
@@ -75,7 +75,7 @@ class JobResult:
     report_path: Path | None
     manifest_path: Path | None
     snapshot: Snapshot | None = None
-    first_answers: tuple[ShownAnswer, ...] = ()
+    first_answers: tuple[AnswerPreview, ...] = ()
     journal_path: Path | None = None
 
 
@@ -111,19 +111,19 @@ def run_job(
                 input_name=config.input,
             )
             stack.enter_context(output)
-            ward = JobWard(output, config.stall_timeout)
-            guard.look_after(ward)
+            ward = JobMonitor(output, config.stall_timeout)
+            guard.protect(ward)
         if config.ordered and not output.is_regular:
             raise UsageError(
                 f"{option('ordered')} sorts the output at the end; name a file with -o"
             )
         if config.resume and not output.is_regular:
             raise UsageError(f"{option('resume')} continues a file; name it with -o")
-        config = at_its_time(config)
+        config = with_earlier_prompt_time(config)
         resumed = ResumedRun(config, layout, output) if config.resume else None
-        config = config if resumed is None else resumed.with_its_prompts()
+        config = config if resumed is None else resumed.with_prompt_settings()
         stamps = [file_stamp(name) for name in config.inputs]
-        stop = ReadingStop()
+        stop = ReadCancellation()
         with open_inputs(config.inputs, config.reading, stop) as source:
             prepared = prepare(
                 config,
@@ -144,8 +144,8 @@ def run_job(
         return result
 
 
-class JobWard:
-    """Job with a claimed output; implements `signals.Ward`.
+class JobMonitor:
+    """Job with a claimed output; implements `signals.Monitored`.
 
     `stall_timeout_s` is the longest time between two engine steps, in seconds; 0 for no limit.
     """
@@ -223,9 +223,9 @@ class _Job:
         layout: OutputLayout,
         listener: JobListener,
         guard: SignalGuard,
-        ward: JobWard,
+        ward: JobMonitor,
         prepared: Prepared,
-        stop: ReadingStop,
+        stop: ReadCancellation,
     ) -> None:
         self._config = config
         self._layout = layout
@@ -237,12 +237,12 @@ class _Job:
         self._files = SideFiles(config, listener)
         self._tally = Tally(total=0)
         self._first = FirstAnswers()
-        self._waiting = AwaitedRows()
+        self._waiting = PendingRows()
         self._read: deque[Sequence[JobRow]] = deque()  # windows not yet taken by the run
         self._finished = FinishedRows()  # by an earlier run
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
-        self._questions = Questions(prepared.model.tokenizer.chat_template)
+        self._questions = RequestDigests(prepared.model.tokenizer.chat_template)
         path = None if layout.files else config.digests_path
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
@@ -285,7 +285,7 @@ class _Job:
             engine_report = self._answer(writer, run)
             self._guard.end_when_done()
             self._tally.check()
-            manifest = manifest.having_read(prepared.source())
+            manifest = manifest.with_input(prepared.source())
             self._listener.on_phase(Phase.FINISH)
             writer.finish(self._tally.num_rows)
             num_failed = self._tally.failed + self._finished.num_failed
@@ -392,7 +392,7 @@ class _Job:
                 self._files.write_manifest(manifest, status, self._tally)
 
     def _count(self, rows: Sequence[JobRow]) -> None:
-        if self._layout.columns.begins_with_input:
+        if self._layout.columns.includes_input:
             for row in rows:
                 self._given.update(dict.fromkeys(row.input))
         self._tally.total += len(rows)
@@ -483,7 +483,7 @@ class _Job:
                 line = writer.write(answered_row(row, completion))
                 self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
-            self._tell(ShownAnswer.of(row, completion))
+            self._tell(AnswerPreview.of(row, completion))
         self._ward.rest()
         if run.is_cut and (self._waiting or self._prepared.more is not None):
             raise JobInterrupted(DEADLINE)
@@ -496,9 +496,9 @@ class _Job:
                 with self._guard.hold():
                     writer.write(failed_row(row, row.error))
                     self._tally.note_failed(row, row.error)
-                self._tell(ShownAnswer.failed(row, row.error))
+                self._tell(AnswerPreview.failed(row, row.error))
 
-    def _tell(self, answer: ShownAnswer) -> None:
+    def _tell(self, answer: AnswerPreview) -> None:
         """Report a written row to the listener."""
         self._first.add(answer)
         self._listener.on_answer(answer)
@@ -527,7 +527,7 @@ def _requests(rows: Iterable[JobRow]) -> list[Request]:
     return [row.request for row in rows if row.request is not None]
 
 
-class AwaitedRows:
+class PendingRows:
     """Pending rows by index; each gets one completion with as many answers as requested."""
 
     def __init__(self) -> None:

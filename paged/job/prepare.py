@@ -12,11 +12,11 @@ from itertools import islice
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.input_checks import (
     UniqueIds,
+    check_all_failed,
+    check_prompt_columns,
     check_template,
-    refuse_if_all_fail,
-    refuse_without_prompts,
 )
-from pagedrun.paged.job.inputs.byte_streams import ReadingStop
+from pagedrun.paged.job.inputs.byte_streams import ReadCancellation
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.row import InputDigest, InputFacts, Row, RowSource
@@ -54,7 +54,7 @@ def prepare(
     source: RowSource,
     listener: JobListener,
     open_model: ModelOpener,
-    stop: ReadingStop | None = None,
+    stop: ReadCancellation | None = None,
     *,
     keeps_columns: bool = False,
 ) -> Prepared:
@@ -72,7 +72,7 @@ def prepare(
     for note in source.facts.notes.values():
         listener.on_warning(note)
     ids.refuse_repeated(rows)
-    refuse_without_prompts(rows, config)
+    check_prompt_columns(rows, config)
     check_template(rows, config, listener)
     listener.on_phase(Phase.ENCODE)
     folder = config.tokenizer or config.engine.model
@@ -95,7 +95,7 @@ def prepare(
             yield encode(windows.unless_stopped(ids.fail_repeated(windows.read())))
 
     first = encode(rows)
-    refuse_if_all_fail(rows, first, config)
+    check_all_failed(rows, first, config)
     modes = _prompt_modes(first, config, model)
     listener.on_prompts(modes)
     warn_of_rows(first, max_model_len, listener)
@@ -184,7 +184,7 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
     for row in rows:
         if row.error is not None:
             raise refused_row(config.input, row.row, row.error)
-        for name, key in row.misspelt:
+        for name, key in row.near_misses:
             place = row.row.place_in(config.input)
             raise UsageError(
                 f"{place}: {shown_key(name)} sets nothing: did you mean {key}? {option('strict')} "
@@ -228,9 +228,9 @@ def warn_of_rows(rows: Sequence[JobRow], max_model_len: int, listener: JobListen
 
 def _warn_of_keys(rows: Sequence[JobRow], listener: JobListener) -> None:
     """Warn once of each column close to the name of a parameter."""
-    counts = Counter(pair for row in rows for pair in row.misspelt)
+    counts = Counter(pair for row in rows for pair in row.near_misses)
     for (name, key), count in counts.items():
-        first = next(row for row in rows if (name, key) in row.misspelt)
+        first = next(row for row in rows if (name, key) in row.near_misses)
         noun = "row has" if count == 1 else "rows have"
         listener.on_warning(
             f"{count:,} {noun} a column {shown_key(name)}, the first is {first.place}: did you "
@@ -263,11 +263,11 @@ class RowWindows:
     """
 
     def __init__(
-        self, source: RowSource, config: JobConfig, stop: ReadingStop | None = None
+        self, source: RowSource, config: JobConfig, stop: ReadCancellation | None = None
     ) -> None:
         self._config = config
         self._source = source
-        self._stop = stop or ReadingStop()
+        self._stop = stop or ReadCancellation()
         rows = self.unless_stopped(islice(iter(source), config.limit))
         wanted = self._refuse_bad(rows) if config.strict else rows
         self._windows = Windows(self._counted(wanted), config.window, lambda: source.num_bytes_read)

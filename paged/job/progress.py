@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownAnswer:
+class AnswerPreview:
     """Text of a row's answer, cut to MAX_CHARS; None for a failed row, with the reason in `error`.
 
     `index` is the row's position in the input, from 0.
@@ -49,14 +49,14 @@ class ShownAnswer:
     error: str | None = None
 
     @classmethod
-    def of(cls, row: JobRow, completion: Completion) -> "ShownAnswer":
+    def of(cls, row: JobRow, completion: Completion) -> "AnswerPreview":
         """Return the answer or error of a completion."""
         if completion.error is not None:
             return cls.failed(row, completion.error)
         return cls(row.index, row.id, (completion.text or "")[:MAX_CHARS])
 
     @classmethod
-    def failed(cls, row: JobRow, error: RowError) -> "ShownAnswer":
+    def failed(cls, row: JobRow, error: RowError) -> "AnswerPreview":
         """Return the error of an invalid row."""
         return cls(row.index, row.id, None, error.shown(as_flag)[:MAX_CHARS])
 
@@ -257,7 +257,7 @@ class JobListener(Protocol):
     def on_step(self, record: StepRecord) -> None:
         """Handle the engine's state after a step."""
 
-    def on_answer(self, answer: ShownAnswer) -> None:
+    def on_answer(self, answer: AnswerPreview) -> None:
         """Handle a written row."""
 
     def on_tally(self, tally: Tally) -> None:
@@ -279,7 +279,7 @@ class SilentListener:
     def on_step(self, record: StepRecord) -> None:
         """Do nothing."""
 
-    def on_answer(self, answer: ShownAnswer) -> None:
+    def on_answer(self, answer: AnswerPreview) -> None:
         """Do nothing."""
 
     def on_tally(self, tally: Tally) -> None:
@@ -298,14 +298,14 @@ class FirstAnswers:
     """Answers to the first NUM_KEPT rows, by index, of all that are added."""
 
     def __init__(self) -> None:
-        self._kept: list[ShownAnswer] = []
+        self._kept: list[AnswerPreview] = []
 
-    def add(self, answer: ShownAnswer) -> None:
+    def add(self, answer: AnswerPreview) -> None:
         """Keep `answer` if its row precedes a kept one."""
         if len(self._kept) < NUM_KEPT or answer.index < self._kept[-1].index:
             insort(self._kept, answer, key=lambda each: each.index)
             del self._kept[NUM_KEPT:]
 
-    def kept(self) -> tuple[ShownAnswer, ...]:
+    def kept(self) -> tuple[AnswerPreview, ...]:
         """Return the answers in input order."""
         return tuple(self._kept)

@@ -9,10 +9,10 @@ from pagedrun.paged.job.output.manifest import (
     JobStatus,
     Manifest,
     NotAManifest,
-    at_time_of,
     parse_manifest,
-    raw_as_in,
     read_manifest,
+    with_prompt_time,
+    with_raw_setting,
 )
 from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout
@@ -35,11 +35,11 @@ class ResumedRun:
         has_bytes = bool(Path(output.path).stat().st_size)
         self._manifest = config.manifest_path if has_bytes else None
 
-    def with_its_prompts(self) -> JobConfig:
+    def with_prompt_settings(self) -> JobConfig:
         """Return the job with the prompt time and the `raw` setting of that run."""
-        config = at_time_of(self._config, self._manifest)
+        config = with_prompt_time(self._config, self._manifest)
         made_by = config.manifest_path if self._layout.is_made else None
-        return raw_as_in(config, self._manifest or made_by)
+        return with_raw_setting(config, self._manifest or made_by)
 
     def finished_rows(
         self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]
@@ -52,7 +52,7 @@ class ResumedRun:
         finished = FinishedRows.read(self._output.path)
         made_by = self._config.manifest_path
         if self._manifest is None and self._layout.is_made and made_by is not None:
-            return all_rows_of(self._layout, manifest, made_by)
+            return finished_rows_of_files(self._layout, manifest, made_by)
         if self._manifest is None:
             return finished
         check_same_job(manifest, self._manifest)
@@ -79,7 +79,7 @@ class ResumedRun:
 _SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
 
 
-def all_rows_of(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:
+def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:
     """Return the rows of complete output files, whose journal is removed when all rows are
     answered.
 

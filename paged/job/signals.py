@@ -25,7 +25,7 @@ class JobInterrupted(BaseException):
         self.signum = signum
 
 
-class Ward(Protocol):
+class Monitored(Protocol):
     """Work protected by the watchdog. Called in its thread; the main thread may be anywhere."""
 
     @property
@@ -58,7 +58,7 @@ class Watchdog:
         self._say = say
         self._grace_s = grace_s
         self._exit = exit_process
-        self._ward: Ward | None = None
+        self._ward: Monitored | None = None
         self._pipe: tuple[int, int] | None = None
         self._previous_fd = -1
         self._word = threading.Lock()  # held by the first thread to report the end of the process
@@ -82,16 +82,16 @@ class Watchdog:
         os.close(read_end)
         self._pipe = self._thread = None
 
-    def look_after(self, ward: Ward) -> None:
+    def protect(self, ward: Monitored) -> None:
         """Protect `ward` from now on."""
         self._ward = ward
 
     @property
-    def has_something_to_lose(self) -> bool:
+    def has_unsaved_rows(self) -> bool:
         """True if the process should be given time to stop by itself."""
         return self._ward is not None and self._ward.has_begun
 
-    def take_word(self) -> bool:
+    def claim_message(self) -> bool:
         """Claim the final message; return whether the caller is the first to do so."""
         return self._word.acquire(blocking=False)
 
@@ -136,7 +136,7 @@ class Watchdog:
             leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
             leaving.start()
             leaving.join(LEAVE_SECONDS)
-        if self.take_word():
+        if self.claim_message():
             self._say("; ".join(part for part in [sentence, *(told or [otherwise])] if part))
         else:
             time.sleep(LEAVE_SECONDS)  # the main thread is printing its message, and ends by itself
@@ -199,14 +199,14 @@ class SignalGuard:
                 pending, self._pending = self._pending, None
                 self._stop(pending)
 
-    def take_word(self) -> bool:
+    def claim_message(self) -> bool:
         """Claim the final message of the process; see `Watchdog`."""
-        return self._watchdog is None or self._watchdog.take_word()
+        return self._watchdog is None or self._watchdog.claim_message()
 
-    def look_after(self, ward: Ward) -> None:
+    def protect(self, ward: Monitored) -> None:
         """Protect `ward` by the watchdog, if there is one."""
         if self._watchdog is not None:
-            self._watchdog.look_after(ward)
+            self._watchdog.protect(ward)
 
     def end_at(self, deadline: float) -> None:
         """End the job at a deadline, on the clock of `time.monotonic`, as a signal does."""
@@ -235,7 +235,7 @@ class SignalGuard:
             self._stop(self.interruption)
 
     def _stop(self, interruption: JobInterrupted) -> None:
-        if self._watchdog is not None and not self._watchdog.has_something_to_lose:
+        if self._watchdog is not None and not self._watchdog.has_unsaved_rows:
             self._watchdog.end_stopped(interruption.signum)
         raise interruption
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pagedrun.paged.text.channels import (
     ChannelReader,
+    ChannelReasoning,
     Channels,
-    ChannelThought,
     Message,
     split_messages,
 )
 from pagedrun.paged.text.incremental_text import IncrementalText
-from pagedrun.paged.text.reasoning import AUTO, ReasoningTags, Thinking, Thought
+from pagedrun.paged.text.reasoning import AUTO, ReasoningState, ReasoningTags, TaggedReasoning
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -67,19 +67,19 @@ class AnswerText:
         must_open = params.structure is not None
         return tags.split(text, self._prompt_end(request, tags), must_open=must_open)
 
-    def thought(self, request: Request) -> Thinking | None:
+    def thought(self, request: Request) -> ReasoningState | None:
         """Return the reasoning state of an answer to a request; None without reasoning."""
         channels, decode = self._channels_of(request.params), self.decoder(request.params)
         if channels is not None:
             reader = ChannelReader(channels, decode, request.prompt_token_ids)
-            return None if reader.is_answer else ChannelThought(reader)
+            return None if reader.is_answer else ChannelReasoning(reader)
         tags = self._tags_of(request.params)
         if tags is None:
             return None
         prompt = self._prompt_end(request, tags)
         if tags.closed_by(prompt):
             return None
-        return Thought(tags, decode, is_open=tags.opened_by(prompt))
+        return TaggedReasoning(tags, decode, is_open=tags.opened_by(prompt))
 
     def closing(self, params: SamplingParams) -> tuple[int, ...]:
         """Return the tokens that close reasoning in answers with these parameters."""
@@ -166,9 +166,9 @@ class StreamedAnswer:
         if thinking is None:
             return True
         was_over = thinking.is_over
-        if not was_over or isinstance(thinking, ChannelThought):
+        if not was_over or isinstance(thinking, ChannelReasoning):
             thinking.take(token)
-        return not isinstance(thinking, ChannelThought) or (was_over and thinking.is_over)
+        return not isinstance(thinking, ChannelReasoning) or (was_over and thinking.is_over)
 
     def _settle(self) -> None:
         thinking = self._thinking

@@ -148,8 +148,8 @@ def _last(tokens: Sequence[int], wanted: int) -> int:
     return next((place for place in places if tokens[place] == wanted), len(tokens))
 
 
-class ChannelThought:
-    """Reasoning in channels, followed until the tokens of the answer begin; see `Thinking`."""
+class ChannelReasoning:
+    """Reasoning in channels, up to the tokens of the answer; see `ReasoningState`."""
 
     tags = None
     end = ""  # without tags

@@ -155,7 +155,7 @@ def checked_messages(messages: object) -> list[dict[str, object]]:
     return chat
 
 
-def with_open_end(message: dict[str, object]) -> dict[str, object]:
+def mark_end(message: dict[str, object]) -> dict[str, object]:
     """Return a message with a mark at its end, to find that in the text of its chat."""
     content = message.get("content")
     if not isinstance(content, str):
@@ -163,7 +163,7 @@ def with_open_end(message: dict[str, object]) -> dict[str, object]:
     return {**message, "content": content + _OPEN_END}
 
 
-def up_to_open_end(text: str) -> str:
+def cut_at_mark(text: str) -> str:
     """Return the text of a chat up to the mark of its last message.
 
     A template that trims messages would have trimmed this one too.

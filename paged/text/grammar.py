@@ -192,7 +192,7 @@ MAX_SECONDS = 10  # of processor time, for one structure
 class Grammars:
     """Compiles in threads, and caches the `max_kept` most recently used grammars.
 
-    A compilation of more than `max_seconds` of processor time is refused, see `TrialProcess`.
+    A compilation of more than `max_seconds` of processor time is refused, see `CompileTrial`.
     Thread-safe.
     """
 
@@ -234,7 +234,7 @@ class Grammars:
         """Compile a structure after a trial in the process of this thread."""
         self.compiler.begin(structure.field)
         if not hasattr(self._of_thread, "trial"):
-            self._of_thread.trial = TrialProcess(self.compiler, self._max_seconds)
+            self._of_thread.trial = CompileTrial(self.compiler, self._max_seconds)
         self._of_thread.trial.check(structure)
         return self.compiler.compile(structure)
 
@@ -255,7 +255,7 @@ MAX_BYTES = 8 << 30  # of address space
 READY = "ready"
 
 
-class TrialProcess:
+class CompileTrial:
     """Child process that compiles structures, started on demand; for one thread."""
 
     def __init__(self, compiler: GrammarCompiler, max_seconds: int = MAX_SECONDS) -> None:
@@ -309,7 +309,7 @@ def _ask(process: "subprocess.Popen[str]", question: Seq[object]) -> list[str] |
 
 
 @dataclass(frozen=True, slots=True)
-class SentWords:
+class TokenizerJson:
     """Tokenizer received as JSON."""
 
     text: str
@@ -324,7 +324,7 @@ def main() -> None:
     """Answer every line with a list: empty, or code and message of an error."""
     about = json.loads(sys.stdin.readline())
     text, eos_token_id, vocab_size, eos_token_ids, max_seconds = about
-    compiler = GrammarCompiler(SentWords(text, eos_token_id), vocab_size, eos_token_ids)
+    compiler = GrammarCompiler(TokenizerJson(text, eos_token_id), vocab_size, eos_token_ids)
     compiler.begin("")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))

@@ -191,7 +191,7 @@ class Prompt:
         """True if the chat template was applied."""
         return not self.add_special_tokens
 
-    def followed_by(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":
+    def with_continuations(self, continuations: tuple[GivenContinuation, ...]) -> "Prompt":
         """Return the prompt with continuations to score."""
         if not continuations:
             return self
@@ -302,7 +302,7 @@ _RESERVED = frozenset(
 )
 
 
-def checked_kwargs(value: JSONValue) -> dict[str, JSONValue]:
+def parse_template_kwargs(value: JSONValue) -> dict[str, JSONValue]:
     """Return variables of the chat template: plain JSON values by names.
 
     Raises `RowError`: `forbidden_field` for a reserved name, `invalid_param` for anything but a

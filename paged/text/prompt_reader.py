@@ -21,11 +21,11 @@ from pagedrun.paged.text.prompt import (
     TOKEN_IDS,
     Prompt,
     TokenizerLike,
-    checked_kwargs,
     checked_token_ids,
     parse_continuations,
     parse_priority,
     parse_raw,
+    parse_template_kwargs,
     present,
     require_unicode,
 )
@@ -78,7 +78,7 @@ class PromptReader:
         continuations = parse_continuations(fields.get(CONTINUATIONS), params)
         priority = parse_priority(fields.get(PRIORITY))
         prompt = self._prompt(form, fields, params, is_scored=bool(continuations))
-        return replace(prompt, priority=priority).followed_by(continuations)
+        return replace(prompt, priority=priority).with_continuations(continuations)
 
     def _prompt(
         self, form: str, fields: Mapping[str, Any], params: SamplingParams, *, is_scored: bool
@@ -164,7 +164,7 @@ def template_variables(given: object) -> dict[str, JSONValue]:
     if given is None:
         return {}
     try:
-        return checked_kwargs(plain(given))
+        return parse_template_kwargs(plain(given))
     except (TypeError, RecursionError) as error:
         message = f"{TEMPLATE_KWARGS} must be representable in JSON ({error})"
         raise RowError("invalid_param", message, param=TEMPLATE_KWARGS) from error

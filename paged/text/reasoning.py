@@ -98,7 +98,7 @@ def check_budget(params: SamplingParams, chat_template: str | None) -> None:
         )
 
 
-class Thinking(Protocol):
+class ReasoningState(Protocol):
     """State of reasoning before an answer, token by token.
 
     `is_open` and `is_over` are both false while it may begin.
@@ -134,13 +134,13 @@ class Thinking(Protocol):
         ...
 
 
-class Thought:
-    """Reasoning between tags at the beginning of an answer, or none; see `Thinking`."""
+class TaggedReasoning:
+    """Reasoning between tags at the beginning of an answer, or none; see `ReasoningState`."""
 
     def __init__(
         self, tags: ReasoningTags, decode: Callable[[list[int]], str], *, is_open: bool
     ) -> None:
-        """is_open: whether the prompt has the opening tag."""
+        """is_open: true if the prompt has the opening tag."""
         self.tags = tags
         self.is_open = is_open
         self.is_over = False
@@ -163,14 +163,14 @@ class Thought:
             self.is_open, self.is_over = False, True
 
 
-class ThoughtBudget:
+class ReasoningBudget:
     """Limit of reasoning tokens.
 
     `forced` is the required next token, None for any: after `budget` tokens of reasoning, its
     opening tag not counted, these are the `closing` ones.
     """
 
-    def __init__(self, thought: Thinking, closing: Sequence[int], budget: int) -> None:
+    def __init__(self, thought: ReasoningState, closing: Sequence[int], budget: int) -> None:
         self._thought = thought
         self._closing = closing
         self._num_left = budget

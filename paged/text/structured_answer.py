@@ -10,7 +10,7 @@ import numpy as np
 
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.text.grammar import CompiledGrammar, TokenMask, compute_mask
-from pagedrun.paged.text.reasoning import ReasoningTags, Thinking, Thought
+from pagedrun.paged.text.reasoning import ReasoningState, ReasoningTags, TaggedReasoning
 from pagedrun.paged.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GrammarMatcher:
     """Position of an answer in its grammar; `mask` has the allowed next tokens.
 
-    The mask is that of the tokens at the last filling by `MaskFiller`. `error` is the reason why no
+    The mask is that of the tokens at the last filling by `MaskWorker`. `error` is the reason why no
     token is allowed, empty without one.
 
     The cache of the grammar is shared with other answers at first. When that reaches a limit, the
@@ -113,7 +113,7 @@ class GrammarMatcher:
         self._note_end()
 
 
-class ThoughtTokens:
+class ReasoningTokens:
     """Tokens of reasoning tags in one tokenizer.
 
     `opening` are the tokens of the opening tag, empty unless they hold it alone.
@@ -153,8 +153,8 @@ class StructuredAnswer:
     def __init__(
         self,
         grammar: CompiledGrammar,
-        thought: Thinking | None = None,
-        tags: ThoughtTokens | None = None,
+        thought: ReasoningState | None = None,
+        tags: ReasoningTokens | None = None,
     ) -> None:
         """thought: reasoning that may come first, marked by `tags`; None without reasoning."""
         self._grammar = grammar
@@ -240,7 +240,7 @@ def _with(mask: TokenMask, tokens: Iterable[int]) -> TokenMask:
 _ENDS = ("NoExtension", "EndOfSentence")
 
 
-class MaskFiller:
+class MaskWorker:
     """Computes the masks of many answers at once, in another thread."""
 
     def __init__(self) -> None:
@@ -275,7 +275,7 @@ class MaskFiller:
 
 def _opening(tokenizer: Tokenizer, tags: ReasoningTags) -> tuple[int, ...]:
     [tokens] = tokenizer.encode_batch([tags.opening], add_special_tokens=False)
-    thought = Thought(
+    thought = TaggedReasoning(
         tags, lambda ids: tokenizer.decode(ids, skip_special_tokens=False), is_open=False
     )
     for token in tokens:

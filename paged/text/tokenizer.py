@@ -15,7 +15,7 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
-from pagedrun.paged.text.chat_messages import checked_messages, up_to_open_end, with_open_end
+from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
@@ -145,7 +145,7 @@ class Tokenizer:
             )
         chat = checked_messages(messages)
         if continues_last:
-            chat[-1] = with_open_end(chat[-1])
+            chat[-1] = mark_end(chat[-1])
         variables = {
             **(template_kwargs or {}),
             "messages": chat,
@@ -171,7 +171,7 @@ class Tokenizer:
                 param="messages",
             )
         require_unicode(text, "messages")
-        return up_to_open_end(text) if continues_last else text
+        return cut_at_mark(text) if continues_last else text
 
     def _render(self, variables: Mapping[str, object]) -> str:
         """Render the template, compiled on first use."""

@@ -12,7 +12,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.output.output_row import BROKEN, BatchRow, ErrorBody, answered_row
-from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.job.prompts.requests import JobRow, OpenAIRequest
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
@@ -30,16 +30,16 @@ def line(custom_id: Any, url: Any, body: Any, method: Any = "POST") -> dict[str,
 
 
 def asked(url: Any, body: Any, method: Any = "POST") -> Columns:
-    call = BatchCall.of(line("a", url, body, method))
+    call = OpenAIRequest.of(line("a", url, body, method))
     assert call is not None
     return call.columns()
 
 
 def test_only_rows_with_all_four_columns_are_calls() -> None:
     row = line("a", CHAT, {})
-    assert BatchCall.of({**row, "more": 1}) is not None
+    assert OpenAIRequest.of({**row, "more": 1}) is not None
     for name in row:
-        assert BatchCall.of({key: value for key, value in row.items() if key != name}) is None
+        assert OpenAIRequest.of({key: value for key, value in row.items() if key != name}) is None
 
 
 def test_a_body_becomes_columns() -> None:
@@ -216,7 +216,7 @@ def test_refused_calls_have_a_status_and_an_error(answer: Run) -> None:
 
 
 def test_a_chat_is_answered_with_a_message() -> None:
-    call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES, "model": "m"}))
+    call = OpenAIRequest.of(line("a", CHAT, {"messages": MESSAGES, "model": "m"}))
     request = Request(4, (1,), SamplingParams())
     row = JobRow(Row(4, 5, 0, b"", "a"), EncodedPrompt(request, 1), {}, call=call)
     output = SampleOutput(0, "hello", (7, 8), FinishReason.LENGTH, None)
@@ -256,7 +256,7 @@ def test_a_chat_is_answered_with_a_message() -> None:
 
 
 def test_what_the_engine_cannot_do_is_not_the_callers_fault() -> None:
-    call = BatchCall.of(line("a", CHAT, {"messages": MESSAGES}))
+    call = OpenAIRequest.of(line("a", CHAT, {"messages": MESSAGES}))
     request = Request(0, (1,), SamplingParams())
     row = JobRow(Row(0, 1, 0, b"", "a"), EncodedPrompt(request, 1), {}, call=call)
     failed = answered_row(row, Completion(request, (), error=RowError("nan_logits", "no number")))

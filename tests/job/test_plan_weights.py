@@ -14,7 +14,7 @@ from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.planned.planned_weights import Unpacking
+from pagedrun.paged.job.planned.planned_weights import WeightExpansion
 from pagedrun.paged.job.progress import SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
@@ -103,7 +103,7 @@ def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
     path = tmp_path / "model.gguf"
     write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
     device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
-    found = Unpacking.of(EngineConfig(model=path, dtype=dtype), device, KernelSet.AMX)
+    found = WeightExpansion.of(EngineConfig(model=path, dtype=dtype), device, KernelSet.AMX)
     if settings is None:
         assert found is None
         return
@@ -122,7 +122,7 @@ def test_where_nothing_holds_codes_no_flag_is_advised(
     path = tmp_path / "model.gguf"
     write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
     device, portable = DeviceFacts(KernelSet.PORTABLE.read_once), KernelSet.PORTABLE
-    found = Unpacking.of(EngineConfig(model=path, dtype="bfloat16"), device, portable)
+    found = WeightExpansion.of(EngineConfig(model=path, dtype="bfloat16"), device, portable)
     assert found is not None
     assert (found.settings, found.least_bytes) == ((), 0)
     assert "no setting holds them in less" in unpacking_warning(path, found)
@@ -133,7 +133,7 @@ def test_plain_weights_and_missing_ones_are_not_told_of(
 ) -> None:
     device = DeviceFacts(KernelSet.PORTABLE.read_once)
     for folder in (make_model("qwen3", "gguf-source"), tmp_path):
-        assert Unpacking.of(EngineConfig(model=folder, dtype="float32"), device) is None
+        assert WeightExpansion.of(EngineConfig(model=folder, dtype="float32"), device) is None
 
 
 def test_plan_and_generate_say_it_before_loading(

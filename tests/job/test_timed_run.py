@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pagedrun.paged.job.output.side_files import empty_engine_report
-from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, note_run
+from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, save_timings
 from pagedrun.paged.metrics.report_sections import JobReport
 from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.planning.forecast import MARGIN, run_time
@@ -42,7 +42,7 @@ def test_the_next_plan_finds_it_and_that_of_another_model_does_not(
     cache: Path, tmp_path: Path
 ) -> None:
     assert TimedRun.read(CONFIG, "cpu") is None
-    note_run(CONFIG, report())
+    save_timings(CONFIG, report())
     assert TimedRun.read(CONFIG, "cpu") == TimedRun(2.0, 1.0, **COSTS)
     assert TimedRun.read(replace(CONFIG, max_num_seqs=3), "cpu") is not None
     for other in (replace(CONFIG, dtype="float32"), replace(CONFIG, quantization="int8")):
@@ -53,13 +53,13 @@ def test_the_next_plan_finds_it_and_that_of_another_model_does_not(
 
 
 def test_what_was_over_at_once_says_nothing(cache: Path) -> None:
-    note_run(CONFIG, report(MIN_RUN_SECONDS / 2))
+    save_timings(CONFIG, report(MIN_RUN_SECONDS / 2))
     assert TimedRun.read(CONFIG, "cpu") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"load_s": -1}', b'{"load_s": "x"}', b"\xff"])
 def test_a_damaged_file_is_as_if_it_were_not_there(cache: Path, data: bytes) -> None:
-    note_run(CONFIG, report())
+    save_timings(CONFIG, report())
     (path,) = cache.rglob("*.json")
     assert set(json.loads(path.read_bytes())) == {"load_s", "compile_s", *COSTS}  # no name, no text
     path.write_bytes(data)
@@ -71,7 +71,7 @@ def test_a_cache_that_cannot_be_written_ends_no_run(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    note_run(CONFIG, report())
+    save_timings(CONFIG, report())
     assert TimedRun.read(CONFIG, "cpu") is None
 
 

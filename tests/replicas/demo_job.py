@@ -7,7 +7,7 @@ from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.progress import ShownAnswer, SilentListener
+from pagedrun.paged.job.progress import AnswerPreview, SilentListener
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
@@ -22,7 +22,7 @@ class Watcher(SilentListener):
         self._left = nth
         self._on_nth = on_nth
 
-    def on_answer(self, answer: ShownAnswer) -> None:
+    def on_answer(self, answer: AnswerPreview) -> None:
         self._left -= 1
         if self._left == 0:
             self._on_nth()

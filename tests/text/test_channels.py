@@ -10,7 +10,7 @@ import pytest
 from pagedrun.paged.scheduling.stopping import StopRule
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.grammar import CompiledGrammar
-from pagedrun.paged.text.reasoning import ThoughtBudget, check_budget
+from pagedrun.paged.text.reasoning import ReasoningBudget, check_budget
 from pagedrun.paged.text.structured_answer import StructuredAnswer
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
@@ -176,7 +176,7 @@ def kept(tokenizer: Tokenizer, answer: str, budget: int) -> str:
     texts, given = AnswerText(tokenizer), request(tokenizer)
     thought = texts.thought(given)
     assert thought is not None
-    followed = ThoughtBudget(thought, texts.closing(given.params), budget)
+    followed = ReasoningBudget(thought, texts.closing(given.params), budget)
     made: list[int] = []
     for wanted in ids(tokenizer, answer):
         made.append(wanted if followed.forced is None else followed.forced)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.text.reasoning import ReasoningTags, Thought, ThoughtBudget
+from pagedrun.paged.text.reasoning import ReasoningBudget, ReasoningTags, TaggedReasoning
 
 TAGS = ReasoningTags("<a>", "</a>")
 
@@ -14,7 +14,7 @@ def decode(token_ids: list[int]) -> str:
 def lived(text: str, budget: int, *, is_open: bool = False) -> str:
     """Return what is generated where a model would write `text`, followed until the end."""
     closing = [ord(each) for each in "</a>"]
-    thought = ThoughtBudget(Thought(TAGS, decode, is_open=is_open), closing, budget)
+    thought = ReasoningBudget(TaggedReasoning(TAGS, decode, is_open=is_open), closing, budget)
     made, own = "", list(text)
     while own:
         wanted = own.pop(0)
@@ -56,7 +56,7 @@ def test_a_thought_that_the_prompt_opens(text: str, budget: int, made: str) -> N
 
 
 def test_a_tag_whose_characters_take_several_tokens() -> None:
-    thought = Thought(
+    thought = TaggedReasoning(
         ReasoningTags("◁a▷", "◁/a▷"),
         lambda ids: bytes(ids).decode(errors="replace"),
         is_open=False,

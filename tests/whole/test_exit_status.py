@@ -73,11 +73,11 @@ RunWatch.on_phase = held
 """
 # A run's patience begins when it is held.
 PATIENT = """
-from pagedrun.paged.job.job import JobWard
-waited, is_held = JobWard.waited, False
+from pagedrun.paged.job.job import JobMonitor
+waited, is_held = JobMonitor.waited, False
 def waited_while_held(ward, seconds):
     return waited(ward, seconds) if is_held else None
-JobWard.waited = waited_while_held
+JobMonitor.waited = waited_while_held
 hold_here = hold
 def hold():
     global is_held

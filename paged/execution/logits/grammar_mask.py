@@ -18,9 +18,9 @@ from pagedrun.paged.text.grammar import CompiledGrammar, Grammars, TokenMask
 from pagedrun.paged.text.reasoning import ReasoningTags
 from pagedrun.paged.text.structured_answer import (
     GrammarMatcher,
-    MaskFiller,
+    MaskWorker,
+    ReasoningTokens,
     StructuredAnswer,
-    ThoughtTokens,
 )
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
@@ -59,12 +59,12 @@ class GrammarMask(LogitsProcessor):
         self.grammars = grammars
         self._tokenizer = tokenizer
         self._texts = AnswerText(tokenizer)
-        self._tags: dict[ReasoningTags, ThoughtTokens] = {}
+        self._tags: dict[ReasoningTags, ReasoningTokens] = {}
         self._device = device
         self.jump_ahead = jump_ahead
         self._rows: dict[int, _Row] = {}
         self._forced: dict[tuple[int, int], int] = {}
-        self._filler = MaskFiller()
+        self._filler = MaskWorker()
 
     @property
     def num_followed(self) -> int:
@@ -191,7 +191,7 @@ class GrammarMask(LogitsProcessor):
         if tags is None:
             return StructuredAnswer(row.grammar.result(), thought)
         if tags not in self._tags:
-            self._tags[tags] = ThoughtTokens(self._tokenizer, tags)
+            self._tags[tags] = ReasoningTokens(self._tokenizer, tags)
         return StructuredAnswer(row.grammar.result(), thought, self._tags[tags])
 
 

@@ -22,7 +22,7 @@ from pagedrun.paged.execution.logits.logits_processor import (
 from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.text.answer_text import AnswerText
-from pagedrun.paged.text.reasoning import ThoughtBudget
+from pagedrun.paged.text.reasoning import ReasoningBudget
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import Request
 
@@ -187,7 +187,7 @@ class ThinkingBudget(LogitsProcessor):
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._texts = AnswerText(tokenizer)
         # By row and sample, until the thought ends.
-        self._thoughts: dict[int, dict[int, ThoughtBudget]] = {}
+        self._thoughts: dict[int, dict[int, ReasoningBudget]] = {}
 
     def begin(self, request: Request) -> None:
         """Add the samples of a request with a budget."""
@@ -195,12 +195,12 @@ class ThinkingBudget(LogitsProcessor):
         budget = request.params.thinking_budget
         if budget is None:
             return
-        budgets: dict[int, ThoughtBudget] = {}
+        budgets: dict[int, ReasoningBudget] = {}
         for sample in range(request.params.n):
             thought = self._texts.thought(request)
             if thought is not None:
                 closing = self._texts.closing(request.params)
-                budgets[sample] = ThoughtBudget(thought, closing, budget)
+                budgets[sample] = ReasoningBudget(thought, closing, budget)
         if budgets:
             self._thoughts[request.index] = budgets
 

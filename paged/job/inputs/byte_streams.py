@@ -51,7 +51,7 @@ class CountedStream:
         return data
 
 
-PACKINGS = {".gz": "gzip", ".zst": "zstandard"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstandard"}
 # Input of one decoder call. Four bytes can decompress to 128 KiB of zstandard, so that this many
 # become 32 MiB at most.
 PIECE_BYTES = 1024
@@ -63,7 +63,7 @@ FREE_BYTES = 2**26  # small files may decompress to this much at any ratio
 MAX_UNPACKED_BYTES = 2**40
 
 
-class UnpackedStream(io.RawIOBase):
+class DecompressedStream(io.RawIOBase):
     """Decompressed contents of `packed`, read front to back; several members are concatenated.
 
     Raises `UsageError` if the data is damaged, truncated, or decompresses to more than `max_bytes`
@@ -75,7 +75,7 @@ class UnpackedStream(io.RawIOBase):
     ) -> None:
         self._packed = packed
         self._name = name
-        self._packing = PACKINGS[suffix]
+        self._packing = COMPRESSIONS[suffix]
         self._max_bytes = max_bytes
         self._new_decoder, self._damage = _decoder(name, suffix)
         self._decoder: Any = None
@@ -163,7 +163,7 @@ class ReadingStoppedError(Exception):
     """Reading was cancelled, because the job is over."""
 
 
-class ReadingStop:
+class ReadCancellation:
     """Cancellation of readers: they call `check` for every row; `set` makes the next call raise."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class ReadingStop:
 class _PolledStream(io.RawIOBase):
     """Reads from a file descriptor owned by the caller."""
 
-    def __init__(self, descriptor: int, stop: ReadingStop) -> None:
+    def __init__(self, descriptor: int, stop: ReadCancellation) -> None:
         self._descriptor = descriptor
         self._stop = stop
         self._poll = select.poll()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagedrun.paged.job.inputs.arrow_source import HUB_PREFIX
-from pagedrun.paged.job.inputs.byte_streams import PACKINGS, is_remote, matching
+from pagedrun.paged.job.inputs.byte_streams import COMPRESSIONS, is_remote, matching
 from pagedrun.paged.job.inputs.reader import (
     BY_NAME,
     PARQUET,
@@ -60,7 +60,7 @@ def _is_question(name: str) -> bool:
     has_words = len(name.split()) > 1
     if not has_words and (os.sep in name or not name.endswith("?")):
         return False
-    endings = (*TEXT_SUFFIXES, PARQUET, *PACKINGS)
+    endings = (*TEXT_SUFFIXES, PARQUET, *COMPRESSIONS)
     is_path = name.startswith((".", os.sep, "~", HUB_PREFIX)) or "*" in name or is_remote(name)
     return not is_path and not name.lower().endswith(endings) and not os.path.lexists(name)
 

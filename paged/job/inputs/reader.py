@@ -21,10 +21,10 @@ from pagedrun.paged.job.inputs.arrow_source import (
     ParquetSource,
 )
 from pagedrun.paged.job.inputs.byte_streams import (
-    PACKINGS,
+    COMPRESSIONS,
     CountedStream,
-    ReadingStop,
-    UnpackedStream,
+    DecompressedStream,
+    ReadCancellation,
     is_remote,
     open_remote,
 )
@@ -82,7 +82,9 @@ class Reading:
         if self.format is not InputFormat.AUTO:
             return self.format
         path = Path(name)
-        ending = (path if path.suffix.lower() not in PACKINGS else Path(path.stem)).suffix.lower()
+        ending = (
+            path if path.suffix.lower() not in COMPRESSIONS else Path(path.stem)
+        ).suffix.lower()
         known = {f".{each}": each for each in InputFormat if each is not InputFormat.AUTO}
         return known.get(ending)
 
@@ -98,7 +100,7 @@ BY_NAME = Reading()
 
 @contextmanager
 def open_rows(
-    name: str, reading: Reading = BY_NAME, stop: ReadingStop | None = None
+    name: str, reading: Reading = BY_NAME, stop: ReadCancellation | None = None
 ) -> Iterator[RowSource]:
     """Open the input `name` and yield its rows; `-` is standard input.
 
@@ -107,7 +109,7 @@ def open_rows(
 
     Raises `UsageError` if there is no such input, it cannot be read, or its format is unknown.
     """
-    stop = stop or ReadingStop()
+    stop = stop or ReadCancellation()
     if is_remote(name):
         with open_remote(name) as remote:
             yield _file_source(_peekable(remote), name, reading)
@@ -139,7 +141,7 @@ def open_rows(
 def open_inputs(
     names: Sequence[str],
     reading: Reading = BY_NAME,
-    stop: ReadingStop | None = None,
+    stop: ReadCancellation | None = None,
 ) -> Iterator[RowSource]:
     """Open one input or several, and yield the rows of all; see `open_rows` and `SeveralSource`.
 
@@ -180,7 +182,7 @@ def input_stem(name: str) -> str:
     path = Path(name)
     if path.is_dir():
         return path.resolve().name
-    return Path(path.stem).stem if path.suffix.lower() in PACKINGS else path.stem
+    return Path(path.stem).stem if path.suffix.lower() in COMPRESSIONS else path.stem
 
 
 def is_repeatable(*names: str) -> bool:
@@ -212,7 +214,7 @@ def _check(name: str, reading: Reading) -> None:
 
 def _format_of(name: str, reading: Reading) -> InputFormat:
     """Return the format of a file; `UsageError` if it is unknown, or the options contradict it."""
-    found, packing = reading.format_of(name), packing_of(name)
+    found, packing = reading.format_of(name), compression_of(name)
     if found is None or (found is InputFormat.PARQUET and packing):
         raise UsageError(
             f"{name} has an unknown ending; {_what_is()}; {option('input_format')} sets the "
@@ -238,7 +240,7 @@ def _refuse_reading(name: str, reading: Reading) -> None:
 
 
 def _file_source(file: BinaryIO, name: str, reading: Reading) -> RowSource:
-    found, packing = _format_of(name, reading), packing_of(name)
+    found, packing = _format_of(name, reading), compression_of(name)
     if found is InputFormat.PARQUET:
         return ParquetSource(file, name, reading.max_line_bytes)
     packed = CountedStream(file) if packing else None
@@ -287,7 +289,7 @@ def _peekable(stream: BinaryIO) -> BinaryIO:
 
 
 def _unpacked(packed: CountedStream, name: str, packing: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(UnpackedStream(packed, name, packing), PIECE_BYTES))
+    return cast(BinaryIO, io.BufferedReader(DecompressedStream(packed, name, packing), PIECE_BYTES))
 
 
 def _mode(name: str) -> int:
@@ -312,7 +314,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
 def _what_is() -> str:
     return (
         f"supported inputs are {', '.join(TEXT_SUFFIXES)} (each also with "
-        f"{' or '.join(PACKINGS)}), {PARQUET}, a folder of such files, a save_to_disk "
+        f"{' or '.join(COMPRESSIONS)}), {PARQUET}, a folder of such files, a save_to_disk "
         "folder, hf:NAME:SPLIT, and JSONL piped into -"
     )
 
@@ -331,10 +333,10 @@ def _is_delimiter(value: object) -> bool:
 DELIMITER = Rule(_is_delimiter, "one character, such as ';', or tab")
 
 
-def packing_of(name: str) -> str:
+def compression_of(name: str) -> str:
     """Return the ending of `name` if it is that of a compressed file, else an empty string."""
     ending = Path(name).suffix.lower()
-    return ending if ending in PACKINGS else ""
+    return ending if ending in COMPRESSIONS else ""
 
 
 # Column with the name of a row's input; the next name if the row has such a column.

@@ -20,7 +20,7 @@ _EXACT = 2**53  # largest integer that is exact as a double
 _INT64 = 2**63
 
 
-class Plain(Enum):
+class ScalarType(Enum):
     """Type without parts."""
 
     NULL = "null"  # unknown
@@ -50,18 +50,20 @@ class StructOf:
     optional: frozenset[str] = frozenset()
 
 
-ValueType = Plain | ListOf | StructOf
+ValueType = ScalarType | ListOf | StructOf
 
 
-def base_of(known: ValueType | None) -> ValueType:
+def required_part(known: ValueType | None) -> ValueType:
     """Return a known type without its optional keys."""
     match known:
         case None:
-            return Plain.NULL
+            return ScalarType.NULL
         case ListOf(element):
-            return ListOf(base_of(element))
+            return ListOf(required_part(element))
         case StructOf(fields, optional):
-            kept = {name: base_of(each) for name, each in fields.items() if name not in optional}
+            kept = {
+                name: required_part(each) for name, each in fields.items() if name not in optional
+            }
             return StructOf(kept)
     return known
 
@@ -71,21 +73,21 @@ def type_of(value: JSONValue, known: ValueType | None = None, depth: int = 0) ->
     inferred.
     """
     if value is None:
-        return Plain.NULL
+        return ScalarType.NULL
     if known is not None and not _is_open(known):
         return known
     if isinstance(value, dict) and not isinstance(known, ListOf):
         if len(value) > MAX_FIELDS or depth > MAX_DEPTH:
-            return Plain.JSON
+            return ScalarType.JSON
         of = known.fields if isinstance(known, StructOf) else {}
         return StructOf(
             {name: type_of(each, of.get(name), depth + 1) for name, each in value.items()}
         )
     if isinstance(value, list):
         if depth > MAX_DEPTH:
-            return Plain.JSON
+            return ScalarType.JSON
         of_each = known.element if isinstance(known, ListOf) else None
-        element: ValueType = Plain.NULL
+        element: ValueType = ScalarType.NULL
         for each in value:
             element = common(element, type_of(each, of_each, depth + 1))
         return ListOf(element)
@@ -93,33 +95,33 @@ def type_of(value: JSONValue, known: ValueType | None = None, depth: int = 0) ->
 
 
 def common(one: ValueType, other: ValueType) -> ValueType:
-    """Return the type that holds values of both; without one, `Plain.JSON`."""
-    if one == other or other is Plain.NULL:
+    """Return the type that holds values of both; without one, `ScalarType.JSON`."""
+    if one == other or other is ScalarType.NULL:
         return one
-    if one is Plain.NULL:
+    if one is ScalarType.NULL:
         return other
     if isinstance(one, ListOf) and isinstance(other, ListOf):
         return ListOf(common(one.element, other.element))
     if isinstance(one, StructOf) and isinstance(other, StructOf):
         fields = dict(one.fields)
         for name, each in other.fields.items():
-            fields[name] = common(fields.get(name, Plain.NULL), each)
-        return StructOf(fields) if len(fields) <= MAX_FIELDS else Plain.JSON
-    both = {one, other} if isinstance(one, Plain) and isinstance(other, Plain) else set()
+            fields[name] = common(fields.get(name, ScalarType.NULL), each)
+        return StructOf(fields) if len(fields) <= MAX_FIELDS else ScalarType.JSON
+    both = {one, other} if isinstance(one, ScalarType) and isinstance(other, ScalarType) else set()
     for pair, found in _COMMON.items():
         if both == set(pair):
             return found
-    return Plain.JSON
+    return ScalarType.JSON
 
 
-def is_as_it_is(kind: ValueType) -> bool:
+def needs_no_conversion(kind: ValueType) -> bool:
     """Return true if values of this type need no `convert`."""
     match kind:
         case ListOf(element):
-            return is_as_it_is(element)
+            return needs_no_conversion(element)
         case StructOf(fields):
-            return bool(fields) and all(map(is_as_it_is, fields.values()))
-    return kind not in (Plain.NAME, Plain.JSON)
+            return bool(fields) and all(map(needs_no_conversion, fields.values()))
+    return kind not in (ScalarType.NAME, ScalarType.JSON)
 
 
 def convert(value: JSONValue, kind: ValueType) -> JSONValue:
@@ -131,9 +133,9 @@ def convert(value: JSONValue, kind: ValueType) -> JSONValue:
             return [convert(each, element) for each in value]
         case StructOf(fields) if isinstance(value, dict) and fields:
             return {name: convert(value.get(name), each) for name, each in fields.items()}
-        case Plain.NAME if isinstance(value, str):
+        case ScalarType.NAME if isinstance(value, str):
             return value
-        case Plain.JSON | Plain.NAME | StructOf():
+        case ScalarType.JSON | ScalarType.NAME | StructOf():
             return json_text(value)
     return value
 
@@ -144,22 +146,22 @@ def json_text(value: JSONValue) -> str:
 
 
 _COMMON = {
-    (Plain.INTEGER, Plain.LONG): Plain.LONG,
-    (Plain.INTEGER, Plain.NUMBER): Plain.NUMBER,
+    (ScalarType.INTEGER, ScalarType.LONG): ScalarType.LONG,
+    (ScalarType.INTEGER, ScalarType.NUMBER): ScalarType.NUMBER,
 }
 
 
-def _plain_type(value: JSONValue) -> Plain:
+def _plain_type(value: JSONValue) -> ScalarType:
     match value:
         case bool():
-            return Plain.BOOLEAN
+            return ScalarType.BOOLEAN
         case int():
             if abs(value) <= _EXACT:
-                return Plain.INTEGER
-            return Plain.LONG if -_INT64 <= value < _INT64 else Plain.JSON
+                return ScalarType.INTEGER
+            return ScalarType.LONG if -_INT64 <= value < _INT64 else ScalarType.JSON
         case float():
-            return Plain.NUMBER
-    return Plain.TEXT
+            return ScalarType.NUMBER
+    return ScalarType.TEXT
 
 
 def _is_open(known: ValueType) -> bool:
@@ -179,47 +181,57 @@ USAGE_KEYS = tuple(each.name for each in fields(Usage))
 ROW_KEYS = tuple(dict.fromkeys((*OUTPUT_KEYS, *_BATCH_KEYS)))
 
 _CHOSEN = {
-    "token_id": Plain.INTEGER,
-    "text": Plain.TEXT,
-    "logprob": Plain.NUMBER,
-    "rank": Plain.INTEGER,
+    "token_id": ScalarType.INTEGER,
+    "text": ScalarType.TEXT,
+    "logprob": ScalarType.NUMBER,
+    "rank": ScalarType.INTEGER,
 }
 _LOGPROBS = ListOf(StructOf({**_CHOSEN, "top": ListOf(StructOf(_CHOSEN))}))
 _OUTPUT = StructOf(
     {
-        "index": Plain.INTEGER,
-        "text": Plain.TEXT,
-        "token_ids": ListOf(Plain.INTEGER),
-        "finish_reason": Plain.TEXT,
-        "stop_reason": Plain.NAME,
-        "cumulative_logprob": Plain.NUMBER,
+        "index": ScalarType.INTEGER,
+        "text": ScalarType.TEXT,
+        "token_ids": ListOf(ScalarType.INTEGER),
+        "finish_reason": ScalarType.TEXT,
+        "stop_reason": ScalarType.NAME,
+        "cumulative_logprob": ScalarType.NUMBER,
         "logprobs": _LOGPROBS,
-        "reasoning": Plain.TEXT,
-        "beam_score": Plain.NUMBER,
+        "reasoning": ScalarType.TEXT,
+        "beam_score": ScalarType.NUMBER,
     },
     optional=frozenset({"reasoning", "beam_score"}),
 )
 _USAGE = StructOf(
-    {name: Plain.BOOLEAN if name == "max_tokens_clamped" else Plain.INTEGER for name in USAGE_KEYS}
+    {
+        name: ScalarType.BOOLEAN if name == "max_tokens_clamped" else ScalarType.INTEGER
+        for name in USAGE_KEYS
+    }
 )
 _ERROR = StructOf(
-    {"code": Plain.TEXT, "message": Plain.TEXT, "param": Plain.TEXT, "line": Plain.INTEGER}
+    {
+        "code": ScalarType.TEXT,
+        "message": ScalarType.TEXT,
+        "param": ScalarType.TEXT,
+        "line": ScalarType.INTEGER,
+    }
 )
 _SCORE = StructOf(
     {
-        "text": Plain.TEXT,
-        "logprob": Plain.NUMBER,
-        "num_tokens": Plain.INTEGER,
-        "is_greedy": Plain.BOOLEAN,
-        "token_logprobs": ListOf(Plain.NUMBER),
+        "text": ScalarType.TEXT,
+        "logprob": ScalarType.NUMBER,
+        "num_tokens": ScalarType.INTEGER,
+        "is_greedy": ScalarType.BOOLEAN,
+        "token_logprobs": ListOf(ScalarType.NUMBER),
     }
 )
-_VOTE = StructOf({"winner": Plain.TEXT, "counts": Plain.JSON, "drawn": Plain.INTEGER})
+_VOTE = StructOf(
+    {"winner": ScalarType.TEXT, "counts": ScalarType.JSON, "drawn": ScalarType.INTEGER}
+)
 ROW = StructOf(
     {
-        "index": Plain.INTEGER,
-        "text": Plain.TEXT,
-        "finish_reason": Plain.TEXT,
+        "index": ScalarType.INTEGER,
+        "text": ScalarType.TEXT,
+        "finish_reason": ScalarType.TEXT,
         "outputs": ListOf(_OUTPUT),
         "usage": _USAGE,
         "error": _ERROR,
@@ -255,7 +267,7 @@ _UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second
 
 
 @dataclass(frozen=True, slots=True)
-class KeptType:
+class InputType:
     """Arrow type of a column, kept from its input."""
 
     type: Any

@@ -163,7 +163,7 @@ class Manifest:
             rows={},
         )
 
-    def having_read(self, digest: InputDigest) -> "Manifest":
+    def with_input(self, digest: InputDigest) -> "Manifest":
         """Return the manifest with a new input digest."""
         return replace(self, input=replace(self.input, **asdict(digest)))
 
@@ -354,7 +354,7 @@ def _read_bytes(path: Path) -> bytes:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
+def with_raw_setting(config: JobConfig, manifest: Path | None) -> JobConfig:
     """Return the job with the `raw` setting of the run of that manifest.
 
     Unchanged if the job sets it, without a manifest, or if that has none.
@@ -372,7 +372,7 @@ def raw_as_in(config: JobConfig, manifest: Path | None) -> JobConfig:
     return replace(config, prompts=prompts, origins=origins)
 
 
-def at_time_of(config: JobConfig, manifest: Path | None) -> JobConfig:
+def with_prompt_time(config: JobConfig, manifest: Path | None) -> JobConfig:
     """Return the job with the prompt time of the run of that manifest; unchanged without one."""
     time = None if manifest is None else read_prompt_time(manifest)
     return config if time is None else replace(config, prompts=replace(config.prompts, time=time))

@@ -231,7 +231,7 @@ def refuse_target(path: str, input_name: str, *, overwrite: bool) -> int | None:
     if mode is not None:
         _refuse_kind(path, mode, input_name, overwrite)
     if _is_shared_folder(path):
-        _refuse_strangers_link(path)
+        _refuse_foreign_link(path)
     return mode
 
 
@@ -269,7 +269,7 @@ def _is_shared_folder(path: str) -> bool:
         return False
 
 
-def _refuse_strangers_link(path: str) -> None:
+def _refuse_foreign_link(path: str) -> None:
     """Refuse a link of another user, who chose the file to overwrite."""
     if os.path.islink(path) and os.lstat(path).st_uid != os.geteuid():
         raise UsageError(

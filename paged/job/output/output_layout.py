@@ -70,7 +70,7 @@ class OutputLayout:
             answer=config.answer_column,
             explodes=config.explode_json,
         )
-        is_plain = kind is OutputFormat.JSONL and columns.takes_rows_as_they_are
+        is_plain = kind is OutputFormat.JSONL and columns.is_identity
         if is_plain and config.shards is None:
             return cls(config.output, kind, columns, config.output, ())
         path = Path(config.output)
@@ -94,7 +94,7 @@ class OutputLayout:
     @property
     def streams_columns(self) -> bool:
         """True if columns of a row are written as soon as it is answered."""
-        return not self.files and not self.columns.takes_rows_as_they_are
+        return not self.files and not self.columns.is_identity
 
     @property
     def keeps_columns(self) -> bool:
@@ -270,7 +270,7 @@ class Conversion:
     def _metadata(self) -> dict[bytes, bytes] | None:
         """Return the column metadata of pandas, such as its index columns."""
         found = getattr(self._facts.schema, "metadata", None) or {}
-        is_whole_table = self._columns.begins_with_input
+        is_whole_table = self._columns.includes_input
         return {PANDAS: found[PANDAS]} if is_whole_table and PANDAS in found else None
 
     def _all_rows(self) -> Iterator[OutputColumns]:

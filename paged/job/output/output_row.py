@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from pagedrun.paged.job.inputs.row import Columns, at_line
-from pagedrun.paged.job.prompts.requests import BatchCall, JobRow
+from pagedrun.paged.job.prompts.requests import JobRow, OpenAIRequest
 from pagedrun.paged.values.errors import RowError, WrittenError, as_flag
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
@@ -317,7 +317,7 @@ class BatchRow:
 
     @classmethod
     def answered(
-        cls, index: int, call: BatchCall, completion: Completion, usage: Usage
+        cls, index: int, call: OpenAIRequest, completion: Completion, usage: Usage
     ) -> "BatchRow":
         """Return the line of an answered request."""
         choice = _chat_choice if call.is_chat else _text_choice
@@ -334,7 +334,9 @@ class BatchRow:
         return cls._of(index, call, ANSWERED, body)
 
     @classmethod
-    def failed(cls, index: int, call: BatchCall, error: RowError, status_code: int) -> "BatchRow":
+    def failed(
+        cls, index: int, call: OpenAIRequest, error: RowError, status_code: int
+    ) -> "BatchRow":
         """Return the line of a failed request."""
         written = CallError(
             message=error.shown(as_flag),
@@ -347,7 +349,7 @@ class BatchRow:
 
     @classmethod
     def _of(
-        cls, index: int, call: BatchCall, status_code: int, body: AnswerBody | ErrorBody
+        cls, index: int, call: OpenAIRequest, status_code: int, body: AnswerBody | ErrorBody
     ) -> "BatchRow":
         response = Response(status_code, f"req_{index}", body)
         return cls(index, f"batch_req_{index}", call.custom_id, response, None)

@@ -16,9 +16,9 @@ from pagedrun.paged.job.output.column_types import (
     ROW,
     ROW_KEYS,
     USAGE_KEYS,
-    KeptType,
+    InputType,
     ListOf,
-    Plain,
+    ScalarType,
     StructOf,
     ValueType,
     is_kept,
@@ -88,19 +88,19 @@ class RowColumns:
         return cls(() if is_whole else names, flatten, is_table, answer, explodes, is_whole)
 
     @property
-    def begins_with_input(self) -> bool:
+    def includes_input(self) -> bool:
         """True if the columns are those of the input and of the answer."""
         return self.is_table and not self.names and not self.is_whole
 
     @property
-    def takes_rows_as_they_are(self) -> bool:
+    def is_identity(self) -> bool:
         """True if the columns are the row's keys."""
-        return not (self.names or self.flatten or self.begins_with_input or self.explodes)
+        return not (self.names or self.flatten or self.includes_input or self.explodes)
 
     @property
     def has_answer(self) -> bool:
         """True if the answer's text is a column under its given name."""
-        return self.begins_with_input or self.answer in self.names
+        return self.includes_input or self.answer in self.names
 
     @property
     def has_json(self) -> bool:
@@ -120,7 +120,7 @@ class RowColumns:
         rows: the columns of the input's first rows, all of them if `is_all`. Raises `UsageError`
         for a column that no row has, and if one of the input has the name of the answer's.
         """
-        if not (self.names or self.begins_with_input):
+        if not (self.names or self.includes_input):
             return []
         given: dict[str, None] = dict.fromkeys(facts.columns or ())
         missing = {name: path_in_input(name) for name in self.names if self.is_of_input(name)}
@@ -182,7 +182,7 @@ class RowColumns:
                 )
 
     def _renamed(self, given: Mapping[str, None]) -> Iterator[str]:
-        if self.begins_with_input:
+        if self.includes_input:
             for name, ours in self.ours(given).items():
                 if ours not in (name, self.answer):
                     yield (
@@ -225,7 +225,7 @@ def _check(name: str, answer: str) -> None:
     if key == "text":
         asked = shown_key(f"{JSON_PREFIX}{'.'.join(rest)}")
         hint = f"; did you mean {asked}, a key of JSON answers?"
-    known: ValueType | None = Plain.NAME if key in NAMES else ROW.fields.get(key)
+    known: ValueType | None = ScalarType.NAME if key in NAMES else ROW.fields.get(key)
     path = key
     for part in rest:
         match known:
@@ -242,7 +242,7 @@ def _check(name: str, answer: str) -> None:
                         f"{path} is a list; use an index, such as {path}.0.{shown_key(part)}"
                     )
                 known = element
-            case Plain.JSON | None:
+            case ScalarType.JSON | None:
                 return
             case _:
                 raise _refused(f"{path} has no parts, so no row has {shown_key(name)}{hint}")
@@ -293,8 +293,8 @@ class RowShaper:
         self._columns = columns
         self._given = tuple(given)
         self._schema = schema
-        self._ours = columns.ours(given) if columns.begins_with_input else {}
-        taken = {*given, *self._ours.values()} if columns.begins_with_input else set(columns.names)
+        self._ours = columns.ours(given) if columns.includes_input else {}
+        taken = {*given, *self._ours.values()} if columns.includes_input else set(columns.names)
         names = [f"{JSON_PREFIX}{key}" for key in json_keys]
         added = zip(names, json_keys, strict=True)
         self._json_keys = {name: key for name, key in added if name not in taken}
@@ -304,7 +304,7 @@ class RowShaper:
     @property
     def names(self) -> tuple[str, ...] | None:
         """All columns in order, None if they depend on the rows."""
-        if self._columns.begins_with_input:
+        if self._columns.includes_input:
             return (*self._given, *self._ours.values(), *self._json_keys)
         return (*self._columns.names, *self._json_keys) if self._columns.names else None
 
@@ -321,7 +321,7 @@ class RowShaper:
             values = {name: self._look_up(row, name) for name in names}
             self._unseen -= {name for name, value in values.items() if value is not MISSING}
             found = {name: None if value is MISSING else value for name, value in values.items()}
-        elif self._columns.begins_with_input:
+        elif self._columns.includes_input:
             found = {name: row.given[name] for name in self._given if name in row.given}
             found |= {name: row.answer(what) for what, name in self._ours.items()}
         else:
@@ -335,16 +335,16 @@ class RowShaper:
             self._num_without_json += row.json_answer is MISSING
         return found
 
-    def type_of(self, name: str) -> ValueType | KeptType | None:
+    def type_of(self, name: str) -> ValueType | InputType | None:
         """Return the type of a column in a table, None if it is inferred from the values."""
-        if self._columns.begins_with_input and name in self._given:
+        if self._columns.includes_input and name in self._given:
             return self._kept(name)
         if name in self._ours.values() or name == self._columns.answer:
-            return Plain.TEXT
+            return ScalarType.TEXT
         if name in self._columns.names and self._columns.is_of_input(name):
             return self._kept(path_in_input(name))
         if self._is_text(name):
-            return Plain.TEXT
+            return ScalarType.TEXT
         return None if self.is_json(name) else known_type(name, flat=self._columns.flatten)
 
     def is_json(self, name: str) -> bool:
@@ -365,13 +365,13 @@ class RowShaper:
             )
         return told
 
-    def _kept(self, name: str) -> KeptType | None:
+    def _kept(self, name: str) -> InputType | None:
         """Return the type of a column of the input, if its table has one."""
         names = getattr(self._schema, "names", ())
         if name not in names:
             return None
         kind = self._schema.field(name).type
-        return KeptType(kind) if is_kept(kind) else None
+        return InputType(kind) if is_kept(kind) else None
 
     def _is_text(self, name: str) -> bool:
         """Return true if an object is written as text, since a table has one column for it."""

@@ -6,17 +6,17 @@ from typing import Any
 
 from pagedrun.paged.job.output.column_types import (
     NAMES,
-    KeptType,
+    InputType,
     ListOf,
-    Plain,
+    ScalarType,
     StructOf,
     ValueType,
     array_of,
-    base_of,
     common,
     convert,
-    is_as_it_is,
     json_text,
+    needs_no_conversion,
+    required_part,
     type_of,
 )
 from pagedrun.paged.job.output.row_columns import OutputColumns, RowShaper
@@ -27,7 +27,7 @@ from pagedrun.paged.values.json_value import JSONValue
 GROUP_ROWS = 16_384
 GROUP_BYTES = 2**24  # of the rows as JSON
 
-ColumnTypes = Mapping[str, ValueType | KeptType]
+ColumnTypes = Mapping[str, ValueType | InputType]
 
 
 def require_pyarrow(output: str) -> None:
@@ -44,8 +44,8 @@ def require_pyarrow(output: str) -> None:
 
 def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnTypes:
     """Return the type of each column of the rows; the first of two passes."""
-    known: dict[str, ValueType | KeptType | None] = {}
-    found: dict[str, ValueType | KeptType] = {}
+    known: dict[str, ValueType | InputType | None] = {}
+    found: dict[str, ValueType | InputType] = {}
     for name in shaper.names or ():
         known[name] = shaper.type_of(name)
         found[name] = _beginning(known[name])
@@ -55,19 +55,19 @@ def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnType
                 known[name] = shaper.type_of(name)
                 found[name] = _beginning(known[name])
             of_all, of_column = found[name], known[name]
-            if not isinstance(of_all, KeptType) and not isinstance(of_column, KeptType):
+            if not isinstance(of_all, InputType) and not isinstance(of_column, InputType):
                 kind = type_of(value, of_column)
-                if not isinstance(kind, Plain) and shaper.is_json(name):
-                    kind = Plain.JSON
+                if not isinstance(kind, ScalarType) and shaper.is_json(name):
+                    kind = ScalarType.JSON
                 found[name] = common(of_all, kind)
     return {
-        name: Plain.NAME if name in NAMES and kind is Plain.JSON else kind
+        name: ScalarType.NAME if name in NAMES and kind is ScalarType.JSON else kind
         for name, kind in found.items()
     }
 
 
-def _beginning(known: ValueType | KeptType | None) -> ValueType | KeptType:
-    return known if isinstance(known, KeptType) else base_of(known)
+def _beginning(known: ValueType | InputType | None) -> ValueType | InputType:
+    return known if isinstance(known, InputType) else required_part(known)
 
 
 def parquet_pieces(
@@ -110,31 +110,31 @@ def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> An
     columns = []
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
-        if isinstance(kind, KeptType):
+        if isinstance(kind, InputType):
             columns.append(array_of(values, kind.type))
             continue
-        if not is_as_it_is(kind):
+        if not needs_no_conversion(kind):
             values = [convert(value, kind) for value in values]
         columns.append(pyarrow.array(values, schema.field(name).type))
     return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
-def _arrow_type(kind: ValueType | KeptType) -> Any:
+def _arrow_type(kind: ValueType | InputType) -> Any:
     """Return Arrow's type. Unknown types and objects without keys are text."""
     import pyarrow
 
     match kind:
-        case KeptType(type):
+        case InputType(type):
             return type
         case ListOf(element):
             return pyarrow.list_(_arrow_type(element))
         case StructOf(fields) if fields:
             return pyarrow.struct([(name, _arrow_type(each)) for name, each in fields.items()])
-        case Plain.BOOLEAN:
+        case ScalarType.BOOLEAN:
             return pyarrow.bool_()
-        case Plain.INTEGER | Plain.LONG:
+        case ScalarType.INTEGER | ScalarType.LONG:
             return pyarrow.int64()
-        case Plain.NUMBER:
+        case ScalarType.NUMBER:
             return pyarrow.float64()
     return pyarrow.string()
 

@@ -55,7 +55,7 @@ class PlannedWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacking:
+class WeightExpansion:
     """Low-bit weights that a run in `dtype` expands to plain numbers.
 
     `settings` are those of `EngineConfig` that keep them in `least_bytes`; empty if none do.
@@ -73,7 +73,7 @@ class Unpacking:
         config: EngineConfig,
         device: DeviceFacts | None = None,
         best: KernelSet | None = None,
-    ) -> "Unpacking | None":
+    ) -> "WeightExpansion | None":
         """Return the expansion of a run; None if its weights stay low-bit or it cannot be told.
 
         device: that of the run, None for the default. best: the processor's fastest kernels, None
@@ -94,7 +94,7 @@ class Unpacking:
         if weights.held_bytes < MANY_TIMES * stored:
             return None
         found = cls(stored, weights.held_bytes, dtype)
-        for settings in _ways_out(dtype, device, best):
+        for settings in _alternatives(dtype, device, best):
             chosen = dict(settings)
             kernels = device.code_kernels
             if "kernel_set" in chosen:
@@ -106,7 +106,7 @@ class Unpacking:
         return found
 
 
-def _ways_out(
+def _alternatives(
     dtype: str, device: DeviceFacts, best: KernelSet | None
 ) -> list[tuple[tuple[str, str], ...]]:
     """Return the settings to try, the smallest change first."""

@@ -236,7 +236,7 @@ def _columns_used(source: str, rows: Sequence[Columns]) -> list[str]:
 
 def _plain(texts: Sequence[str], rows: Sequence[Columns]) -> list[Columns]:
     """Return rows with these texts as prompts, raw where the original rows are."""
-    return [{**said_of_mode(row), "prompt": text} for text, row in zip(texts, rows, strict=True)]
+    return [{**raw_column(row), "prompt": text} for text, row in zip(texts, rows, strict=True)]
 
 
 def _rendered(template: PromptTemplate, row: Columns) -> str | None:
@@ -304,7 +304,7 @@ class LineOrder:
         value = columns.get(name)
         if isinstance(value, str):
             plain = tuple((0, line) for line in value.split("\n"))
-            return cls(name, (None,), plain, said_of_mode(columns))
+            return cls(name, (None,), plain, raw_column(columns))
         try:
             messages = parse_messages(value) if field is None else []
         except RowError:
@@ -358,7 +358,7 @@ class LineOrder:
         return best_number
 
 
-def said_of_mode(columns: Columns) -> Columns:
+def raw_column(columns: Columns) -> Columns:
     """Return the `raw` column of a row's plain prompt, true with continuations; empty without a
     setting.
     """

@@ -67,7 +67,7 @@ class TimedRun:
             replace_json(path, asdict(self))
 
 
-def note_run(config: EngineConfig, report: JobReport) -> None:
+def save_timings(config: EngineConfig, report: JobReport) -> None:
     """Save the timings of a run unless it was too short; failures are ignored.
 
     No text or name of the file is saved: the key is a digest of the model's shape, the processor

@@ -101,7 +101,7 @@ class PromptBuilder:
             used.update(PROMPT_FORMS)
         return {name: value for name, value in columns.items() if name not in used}
 
-    def misspelt_keys(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
+    def near_misses_of(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
         """Return the `carried` columns close to a parameter that the row does not have, with its
         name.
 
@@ -113,7 +113,7 @@ class PromptBuilder:
             if (key := near_key(name, self._keys)) is not None
             and key not in columns
             and name not in self._read
-            and could_be(key, value)
+            and accepts_value(key, value)
         )
 
 
@@ -259,7 +259,7 @@ UNSUPPORTED_COLUMNS: dict[str, str | None] = {
     "cache_salt": None,
 }
 # In OpenAI's requests only; elsewhere they are ordinary columns.
-_OF_CALLS = {"echo": "use prompt_logprobs to score the prompt, alone with max_tokens 0"}
+_OPENAI_ONLY = {"echo": "use prompt_logprobs to score the prompt, alone with max_tokens 0"}
 # Values without effect, since clients write out defaults; any other value is refused.
 _NEUTRAL_VALUES: dict[str, tuple[JSONValue, ...]] = {
     "top_logprobs": (0,),
@@ -281,7 +281,7 @@ def is_neutral(name: str, value: object) -> bool:
 
 def not_supported(name: str) -> RowError:
     """Return the error of an unsupported parameter, with its replacement if there is one."""
-    instead = UNSUPPORTED_COLUMNS.get(name) or _OF_CALLS.get(name)
+    instead = UNSUPPORTED_COLUMNS.get(name) or _OPENAI_ONLY.get(name)
     message = f"{name} is not supported" + (f"; {instead}" if instead else "")
     return RowError("invalid_param", message, param=name)
 
@@ -307,7 +307,7 @@ def near_key(column: str, known: frozenset[str]) -> str | None:
     return next(alike, None) or next(near, None)
 
 
-def could_be(name: str, value: JSONValue) -> bool:
+def accepts_value(name: str, value: JSONValue) -> bool:
     """Return true if a value has the type of a parameter: other columns are data."""
     name = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}.get(name, name)
     if name in _NUMBERS:

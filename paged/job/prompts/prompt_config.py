@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns
-from pagedrun.paged.text.prompt import TEMPLATE_KWARGS, checked_kwargs, present
+from pagedrun.paged.text.prompt import TEMPLATE_KWARGS, parse_template_kwargs, present
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.flags import Flag, Form, Panel
 from pagedrun.paged.values.json_value import JSONValue
@@ -129,7 +129,7 @@ class PromptConfig:
 
     def __post_init__(self) -> None:
         try:
-            checked_kwargs(dict(self.template_kwargs))
+            parse_template_kwargs(dict(self.template_kwargs))
         except RowError as error:
             reason = error.marked.removeprefix(TEMPLATE_KWARGS)
             raise UsageError(option(TEMPLATE_KWARGS) + reason) from error

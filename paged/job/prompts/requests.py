@@ -23,7 +23,7 @@ from pagedrun.paged.values.rules import integers
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCall:
+class OpenAIRequest:
     """Request of OpenAI's API: its parts, not yet validated."""
 
     custom_id: JSONValue
@@ -32,7 +32,7 @@ class BatchCall:
     body: JSONValue
 
     @classmethod
-    def of(cls, columns: Columns) -> "BatchCall | None":
+    def of(cls, columns: Columns) -> "OpenAIRequest | None":
         """Return the OpenAI request of a row with these columns, None for another kind of row."""
         if not columns.keys() >= CALL_COLUMNS:
             return None
@@ -86,16 +86,16 @@ class JobRow:
 
     The request's `index` is the row's. `input` are the columns that come back in the output, or all
     where tables are made of the rows: then `used` names the other ones. `expected` is the answer
-    named by the row itself, if any. `call` is set in an OpenAI batch file. `misspelt` has columns
-    close to the name of a parameter, each with that name. `row` is held without its columns.
+    named by the row itself, if any. `call` is set in an OpenAI batch file. `near_misses` are columns
+    near a parameter's name, each with that name. `row` is held without its columns.
     """
 
     row: Row
     encoded: EncodedPrompt
     input: Columns
     expected: str | None = None
-    call: BatchCall | None = None
-    misspelt: tuple[tuple[str, str], ...] = ()
+    call: OpenAIRequest | None = None
+    near_misses: tuple[tuple[str, str], ...] = ()
     used: tuple[str, ...] | None = None
     is_chat: bool = False  # rendered by the chat template
 
@@ -139,12 +139,12 @@ class RequestBuilder:
         """Yield one `JobRow` for each row."""
         rows = iter(rows)
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
-            calls = [BatchCall.of(row.columns) for row in batch]
+            calls = [OpenAIRequest.of(row.columns) for row in batch]
             prompts = list(map(self._prompt, batch, calls))
             encoded = self._encoder.encode([row.index for row in batch], prompts)
             yield from map(self._job_row, batch, calls, prompts, encoded)
 
-    def _prompt(self, row: Row, call: BatchCall | None) -> Prompt | RowError:
+    def _prompt(self, row: Row, call: OpenAIRequest | None) -> Prompt | RowError:
         if row.error is not None:
             return row.error
         try:
@@ -153,13 +153,17 @@ class RequestBuilder:
             return error
 
     def _job_row(
-        self, row: Row, call: BatchCall | None, prompt: Prompt | RowError, encoded: EncodedPrompt
+        self,
+        row: Row,
+        call: OpenAIRequest | None,
+        prompt: Prompt | RowError,
+        encoded: EncodedPrompt,
     ) -> JobRow:
         if encoded.error is not None:
             encoded = replace(encoded, result=at_line(encoded.error, row.line))
         expected = row.columns.get("expected")
         carried: Columns = self._prompts.carried_columns(row.columns)
-        misspelt = self._prompts.misspelt_keys(carried, row.columns) if call is None else ()
+        near_misses = self._prompts.near_misses_of(carried, row.columns) if call is None else ()
         used = None
         if self._keeps_columns:
             given = row.columns if row.written is None else row.written
@@ -171,7 +175,7 @@ class RequestBuilder:
             input=carried,
             expected=expected if isinstance(expected, str) else None,
             call=call,
-            misspelt=misspelt,
+            near_misses=near_misses,
             used=used,
             is_chat=isinstance(prompt, Prompt) and prompt.is_chat,
         )

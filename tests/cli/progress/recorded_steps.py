@@ -3,7 +3,7 @@
 from typing import Any
 
 from pagedrun.cli.progress.run_figures import RunFiguresListener
-from pagedrun.paged.job.progress import JobListener, Phase, ShownAnswer, Tally
+from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase, Tally
 from pagedrun.paged.metrics.timeline import StepRecord
 
 HOSTILE = "id \x1b[2J [/red] \u202e :smile:"
@@ -40,6 +40,6 @@ def play(listener: JobListener) -> None:
     listener.on_phase(Phase.RUN)
     listener.on_tally(Tally(total=8, failed=1))
     listener.on_step(record())
-    listener.on_answer(ShownAnswer(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
+    listener.on_answer(AnswerPreview(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
     listener.on_tally(Tally(total=8, ok=1, failed=1))
     listener.on_warning(HOSTILE)

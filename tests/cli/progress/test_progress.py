@@ -12,7 +12,7 @@ from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunFiguresListener
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
-from pagedrun.paged.job.progress import Phase, ShownAnswer, Tally
+from pagedrun.paged.job.progress import AnswerPreview, Phase, Tally
 from tests.cli.progress.recorded_steps import HOSTILE, play, record, watch_at
 
 
@@ -227,7 +227,7 @@ class TestOnATerminal:
         play(watch)
         stream = io.StringIO()
         console = Console(file=stream, width=width, color_system=None)
-        for answer in (watch.latest, ShownAnswer(1, 5, None, HOSTILE)):
+        for answer in (watch.latest, AnswerPreview(1, 5, None, HOSTILE)):
             before = stream.getvalue()
             console.print(draw_figures(watch.figures(), latest=None))
             without = stream.getvalue().removeprefix(before)

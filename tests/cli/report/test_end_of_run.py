@@ -14,20 +14,20 @@ from pagedrun.cli.progress.answer_lines import MAX_LINES
 from pagedrun.cli.report.end_of_run import draw_end
 from pagedrun.cli.report.report import draw_report, summary
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.progress import FirstAnswers, ShownAnswer
+from pagedrun.paged.job.progress import AnswerPreview, FirstAnswers
 from pagedrun.paged.metrics.advice import advise
 from pagedrun.paged.metrics.report_sections import JobReport
 from tests.cli.report.full_report import REPORT
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07[/red]\u202e\u200b\r\n\n<a>"
 ANSWERS = (
-    ShownAnswer(0, "plain", "Paris."),
-    ShownAnswer(1, f"id {HOSTILE}", f"{HOSTILE} first\nsecond\t\x00third"),
-    ShownAnswer(2, "日本語のとても長い識別子でありますよね", "東京は日本の首都です。" * 40),
-    ShownAnswer(3, "❤️👩‍👩‍👧🇩🇪", "🇩🇪❤️" * 200),
-    ShownAnswer(4, "word", "x" * 2000),
-    ShownAnswer(5, 7, None, f"no prompt {HOSTILE}"),
-    ShownAnswer(6, "none", " \n "),
+    AnswerPreview(0, "plain", "Paris."),
+    AnswerPreview(1, f"id {HOSTILE}", f"{HOSTILE} first\nsecond\t\x00third"),
+    AnswerPreview(2, "日本語のとても長い識別子でありますよね", "東京は日本の首都です。" * 40),
+    AnswerPreview(3, "❤️👩‍👩‍👧🇩🇪", "🇩🇪❤️" * 200),
+    AnswerPreview(4, "word", "x" * 2000),
+    AnswerPreview(5, 7, None, f"no prompt {HOSTILE}"),
+    AnswerPreview(6, "none", " \n "),
 )
 
 
@@ -120,5 +120,5 @@ def test_a_share_is_of_the_same_whole_in_table_and_advice() -> None:
 def test_the_first_answers_are_those_of_the_first_rows() -> None:
     first = FirstAnswers()
     for index in (8, 3, 9, 1, 5, 0, 7):
-        first.add(ShownAnswer(index, str(index), ""))
+        first.add(AnswerPreview(index, str(index), ""))
     assert [each.index for each in first.kept()] == [0, 1, 3]

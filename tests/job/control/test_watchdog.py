@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.job import JobWard
+from pagedrun.paged.job.job import JobMonitor
 from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.signals import SIGNALS, JobInterrupted, SignalGuard, Watchdog, exit_status
 
@@ -76,7 +76,7 @@ def watched(grace_s: float) -> Iterator[tuple[Watchdog, Ended]]:
 def test_a_signal_that_nobody_heeds(watched: tuple[Watchdog, Ended], signum: int) -> None:
     watchdog, ended = watched
     ward = Busy()
-    watchdog.look_after(ward)
+    watchdog.protect(ward)
     os.kill(os.getpid(), signum)
     ended.happened.wait()
     assert ended.statuses == [128 + signum]
@@ -87,19 +87,19 @@ def test_a_signal_that_nobody_heeds(watched: tuple[Watchdog, Ended], signum: int
 def test_what_the_main_thread_says_is_not_said_again(watched: tuple[Watchdog, Ended]) -> None:
     """It may come to its own words when the time that it has is almost over."""
     watchdog, ended = watched
-    watchdog.look_after(Busy())
-    assert watchdog.take_word()
+    watchdog.protect(Busy())
+    assert watchdog.claim_message()
     os.kill(os.getpid(), signal.SIGINT)
     ended.happened.wait()
     assert (ended.statuses, ended.said) == ([130], [])
-    assert not watchdog.take_word()
+    assert not watchdog.claim_message()
 
 
 @pytest.mark.parametrize("grace_s", [1e9])
 def test_a_second_one_at_once(watched: tuple[Watchdog, Ended]) -> None:
     watchdog, ended = watched
     ward = Busy()
-    watchdog.look_after(ward)
+    watchdog.protect(ward)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     ended.happened.wait()
@@ -108,7 +108,7 @@ def test_a_second_one_at_once(watched: tuple[Watchdog, Ended]) -> None:
 
 def test_a_run_that_stands_still(watched: tuple[Watchdog, Ended]) -> None:
     watchdog, ended = watched
-    watchdog.look_after(Busy(patience_s=0.1))
+    watchdog.protect(Busy(patience_s=0.1))
     ended.happened.wait()
     assert (ended.statuses, ended.said) == ([1], ["Error: no step; 2 of 3 rows are written"])
 
@@ -123,7 +123,7 @@ def test_a_disk_that_does_not_answer_keeps_nobody(watched: tuple[Watchdog, Ended
         return "too late"
 
     ward.leave = hang  # type: ignore[method-assign]
-    watchdog.look_after(ward)
+    watchdog.protect(ward)
     os.kill(os.getpid(), signal.SIGHUP)
     ended.happened.wait()
     released.set()
@@ -147,7 +147,7 @@ class TestGuard:
         output = OutputFile.claim(str(tmp_path / "out"), overwrite=False, input_name="none")
         watchdog = Watchdog(ended.said.append, exit_process=ended.exit)
         with SignalGuard(watchdog) as guard:
-            guard.look_after(JobWard(output, 0))
+            guard.protect(JobMonitor(output, 0))
             with pytest.raises(JobInterrupted):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert ended.statuses == [143]
@@ -194,11 +194,11 @@ class TestGuard:
 
 class TestWard:
     @pytest.fixture
-    def ward(self, tmp_path: Path) -> JobWard:
+    def ward(self, tmp_path: Path) -> JobMonitor:
         output = OutputFile.claim(str(tmp_path / "out"), overwrite=False, input_name="none")
-        return JobWard(output, 10.0)
+        return JobMonitor(output, 10.0)
 
-    def test_only_a_run_can_stall(self, ward: JobWard) -> None:
+    def test_only_a_run_can_stall(self, ward: JobMonitor) -> None:
         assert ward.waited(1e6) is None
         ward.run(lambda: "its state is there")
         assert ward.waited(9.0) is None
@@ -211,14 +211,14 @@ class TestWard:
         ward.rest()
         assert ward.waited(1e6) is None
 
-    def test_it_has_begun_when_there_are_rows(self, ward: JobWard) -> None:
+    def test_it_has_begun_when_there_are_rows(self, ward: JobMonitor) -> None:
         assert not ward.has_begun
         ward.begin(lambda: "three rows")
         assert ward.has_begun
         assert ward.leave() == "three rows"
 
-    def test_zero_is_never(self, ward: JobWard, tmp_path: Path) -> None:
+    def test_zero_is_never(self, ward: JobMonitor, tmp_path: Path) -> None:
         output = OutputFile.claim(str(tmp_path / "other"), overwrite=False, input_name="none")
-        patient = JobWard(output, 0.0)
+        patient = JobMonitor(output, 0.0)
         patient.run(str)
         assert patient.waited(1e9) is None

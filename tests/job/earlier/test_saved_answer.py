@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.earlier_run import Questions, is_whole
+from pagedrun.paged.job.earlier_run import RequestDigests, is_whole
 from pagedrun.paged.job.output.saved_rows import SavedAnswer
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -116,7 +116,7 @@ def test_an_answer_is_copied_where_a_run_would_give_just_this_one(
 
 
 def test_a_question_is_what_decides_the_bytes() -> None:
-    digest = Questions(None).digest
+    digest = RequestDigests(None).digest
     greedy, sampled = asked(), asked(temperature=0.5)
     same = [
         (greedy, replace(greedy, index=8)),
@@ -138,6 +138,6 @@ def test_a_question_is_what_decides_the_bytes() -> None:
 
 def test_a_template_that_tells_thoughts_otherwise_asks_another_question() -> None:
     templates = [None, "{{ messages }}", "<think></think>", "<|start|><|channel|><|message|>"]
-    found = [Questions(template).digest(asked(), 0) for template in templates]
+    found = [RequestDigests(template).digest(asked(), 0) for template in templates]
     assert found[0] == found[1]
     assert len(set(found)) == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.inputs.byte_streams import CountedStream, UnpackedStream
+from pagedrun.paged.job.inputs.byte_streams import CountedStream, DecompressedStream
 from pagedrun.paged.job.inputs.reader import Reading, input_stem, open_rows
 from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.values.errors import UsageError
@@ -149,7 +149,7 @@ def test_a_zstandard_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> No
 def test_the_size_that_may_be_unpacked_has_an_end() -> None:
     packed = CountedStream(io.BytesIO(gzip.compress(ROWS)))
     with pytest.raises(UsageError, match="more than 100,000 bytes"):
-        UnpackedStream(packed, "in.jsonl.gz", ".gz", max_bytes=100_000).readall()
+        DecompressedStream(packed, "in.jsonl.gz", ".gz", max_bytes=100_000).readall()
 
 
 def test_a_long_line_inside_fails_alone(tmp_path: Path, packing: str) -> None:

@@ -34,7 +34,7 @@ def manifest(tmp_path: Path) -> Manifest:
     )
     source = InputDigest(3, "ab", whole=False)
     started = Manifest.start(config, source, 64, {"device": "script", "read_once": (2, 3)})
-    return started.having_read(InputDigest(9, "cd", whole=True))
+    return started.with_input(InputDigest(9, "cd", whole=True))
 
 
 def test_what_is_written_is_read_again(manifest: Manifest, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.output.saved_rows import SavedRow
-from pagedrun.paged.job.prompts.requests import CHAT, BatchCall, JobRow
+from pagedrun.paged.job.prompts.requests import CHAT, JobRow, OpenAIRequest
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
@@ -20,7 +20,7 @@ ANSWER = Completion(REQUEST, (SampleOutput(0, "hello", (7,), FinishReason.STOP),
 ERROR = RowError("nan_logits", "no number")
 
 
-def job_row(call: BatchCall | None) -> JobRow:
+def job_row(call: OpenAIRequest | None) -> JobRow:
     row = Row(3, 4, 0, b"", "c" if call else 12)
     return JobRow(row, EncodedPrompt(REQUEST, 1), {}, call=call)
 
@@ -30,7 +30,7 @@ def saved(row: WrittenRow) -> SavedRow | None:
 
 
 def test_rows_of_both_kinds_are_read_again() -> None:
-    plain, call = job_row(None), job_row(BatchCall.of(COLUMNS))
+    plain, call = job_row(None), job_row(OpenAIRequest.of(COLUMNS))
     assert saved(answered_row(plain, ANSWER)) == SavedRow(3, ("12",), has_failed=False)
     assert saved(failed_row(plain, ERROR)) == SavedRow(3, ("12",), has_failed=True)
     assert saved(answered_row(call, ANSWER)) == SavedRow(3, ("batch_req_3", "c"), has_failed=False)

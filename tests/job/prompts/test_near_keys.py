@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedrun.paged.job.prompts.prompt_builder import could_be, near_key, request_keys
+from pagedrun.paged.job.prompts.prompt_builder import accepts_value, near_key, request_keys
 
 KEYS = request_keys() | {"sampling_params", "continuations", "priority"}
 
@@ -86,4 +86,4 @@ def test_a_key_is_not_near_another_one(key: str) -> None:
     ],
 )
 def test_a_value_of_another_kind_is_data(key: str, value: object, could: bool) -> None:
-    assert could_be(key, value) is could  # type: ignore[arg-type]
+    assert accepts_value(key, value) is could  # type: ignore[arg-type]

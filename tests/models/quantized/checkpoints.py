@@ -69,7 +69,7 @@ def write_plain(source: Path, folder: Path, weights: dict[str, Tensor]) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-class Unpacking(CpuBackend):
+class WeightExpansion(CpuBackend):
     """Keeps the weights that it is given to pack."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     network = ModelConfig.from_folder(folder).network
     parts = [part for layer in network.layers for part in layer.parts]
     linears = [part for part in parts if isinstance(part, LinearSpec)]
-    backend = Unpacking()
+    backend = WeightExpansion()
     with open_checkpoint(folder) as checkpoint:
         tensors = ModelTensors(checkpoint, network)
         cpu = torch.device("cpu")

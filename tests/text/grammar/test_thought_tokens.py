@@ -9,8 +9,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pagedrun.paged.text.grammar import CompiledGrammar
-from pagedrun.paged.text.reasoning import ReasoningTags, Thought
-from pagedrun.paged.text.structured_answer import StructuredAnswer, ThoughtTokens
+from pagedrun.paged.text.reasoning import ReasoningTags, TaggedReasoning
+from pagedrun.paged.text.structured_answer import ReasoningTokens, StructuredAnswer
 from pagedrun.paged.text.tokenizer import Tokenizer
 
 NEVER: Any = None  # what is not asked for within a thought
@@ -41,22 +41,22 @@ def test_tokens_that_reach_behind_the_closing_tag(
 ) -> None:
     """One that has blanks behind the tag does not: the answer begins with the next token."""
     texts = tokenizer.token_texts()
-    tokens = ThoughtTokens(tokenizer, ReasoningTags("<a>", "</a>"))
+    tokens = ReasoningTokens(tokenizer, ReasoningTags("<a>", "</a>"))
     assert {texts[token] for token in tokens.beyond(end)} == beyond
 
 
 def test_the_opening_tag(tokenizer: Tokenizer) -> None:
     texts = tokenizer.token_texts()
-    tokens = ThoughtTokens(tokenizer, ReasoningTags("<b>", "</a>"))
+    tokens = ReasoningTokens(tokenizer, ReasoningTags("<b>", "</a>"))
     assert [texts[token] for token in tokens.opening] == ["<", "b", ">"]
 
 
 def test_a_thought_may_hold_anything_but_the_answer_s_beginning(tokenizer: Tokenizer) -> None:
     tags = ReasoningTags("<a>", "</a>")
-    thought = Thought(tags, tokenizer.decode, is_open=True)
+    thought = TaggedReasoning(tags, tokenizer.decode, is_open=True)
     width = -(-tokenizer.vocab_size // 32)
     grammar = CompiledGrammar(NEVER, np.zeros(width, dtype=np.int32), NEVER)
-    tokens = ThoughtTokens(tokenizer, tags)
+    tokens = ReasoningTokens(tokenizer, tags)
     answer = StructuredAnswer(grammar, thought, tokens)
     for token in tokenizer.encode_batch(["so </"], add_special_tokens=False)[0]:
         answer.take(token)
