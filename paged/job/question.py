@@ -19,7 +19,7 @@ from pagedrun.paged.values.errors import RowError, as_flag, spelled
 from pagedrun.paged.values.request import Completion, Request
 
 OnText = Callable[[str, str], None]
-"""Takes what came of an answer's thought, and of its text."""
+"""Callback with new reasoning and new text of an answer."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ CONTINUATIONS = "continuations"
 MAX_ENCODED_CHARS = 2**25  # of one row: a long prompt is encoded once with each of its texts
 
 GivenContinuation = str | tuple[int, ...]
-"""A text, or token ids."""
+"""Text or token ids."""
 
 
 class TextEncoder(Protocol):

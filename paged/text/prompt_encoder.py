@@ -22,7 +22,7 @@ ENCODE_BATCH_ROWS = 512
 MAX_CHARS_PER_TOKEN = 256
 
 RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
-"""Tells of structures which no answer can have, and why."""
+"""Returns the errors of structures that no answer can have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ MAX_ID_CHARS = 1024
 LINE, RECORD = "line", "record"  # units of a row's position
 
 Columns = Mapping[str, JSONValue]
-"""What a row says, by name."""
+"""Values of a row by column name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class _FilePlan:
         ).run()
         self._lap("simulate_s")
         for _ in rest:
-            pass  # what is not simulated is planned all the same
+            pass  # rows that are not simulated are planned too
         figures = forecast.to_dict(simulation, self._refused, self._num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()

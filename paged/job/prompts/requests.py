@@ -86,8 +86,8 @@ class JobRow:
 
     The request's `index` is the row's. `input` are the columns that come back in the output, or all
     where tables are made of the rows: then `used` names the other ones. `expected` is the answer
-    named by the row itself, if any. `call` is set in an OpenAI batch file. `near_misses` are columns
-    near a parameter's name, each with that name. `row` is held without its columns.
+    named by the row itself, if any. `call` is set in an OpenAI batch file. `near_misses` pairs
+    columns with the parameter whose name is close. `row` is held without its columns.
     """
 
     row: Row
