@@ -46,7 +46,7 @@ def _route(
     over_all: Any,
     is_sigmoid: Any,
     groups: Any,
-    normalise: Any,
+    normalize: Any,
     sum_eps: Any,
     scaling: Any,
     experts: Any,
@@ -71,7 +71,7 @@ def _route(
             weights[token, rank] = scores[experts[token, rank]]
         if not by_scores:
             _score(row, over_all, is_sigmoid, weights[token])
-        if normalise:
+        if normalize:
             _normalize(weights[token], sum_eps)
         for rank in range(experts.shape[1]):
             weights[token, rank] *= scaling

@@ -31,7 +31,7 @@ def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
             RANKS=triton.next_power_of_2(num_chosen),
             OVER_ALL=choice.score is Score.SOFTMAX,
             IS_SIGMOID=choice.score is Score.SIGMOID,
-            NORMALISE=choice.normalise,
+            NORMALIZE=choice.normalise,
             BY_SCORES=choice.by_scores(correction is not None),
             HAS_CORRECTION=correction is not None,
             NUM_GROUPS=choice.num_groups,
@@ -57,7 +57,7 @@ def _route(
     RANKS: tl.constexpr,
     OVER_ALL: tl.constexpr,
     IS_SIGMOID: tl.constexpr,
-    NORMALISE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
     BY_SCORES: tl.constexpr,
     HAS_CORRECTION: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
@@ -106,7 +106,7 @@ def _route(
             result /= tl.sum(tl.where(inside, tl.exp(row - peak), 0.0), axis=0)
         else:
             result /= tl.sum(tl.where(ranks < NUM_CHOSEN, result, 0.0), axis=0)
-    if NORMALISE:
+    if NORMALIZE:
         result /= tl.sum(tl.where(ranks < NUM_CHOSEN, result, 0.0), axis=0) + sum_eps
     result *= scaling
     tl.store(weights + token * NUM_CHOSEN + ranks, result, mask=ranks < NUM_CHOSEN)

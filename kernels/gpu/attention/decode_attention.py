@@ -55,14 +55,14 @@ def decode_tile(
     width = triton.next_power_of_2(head_dim)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return AttentionTile(16, 16, 8, 2)  # spills 0.6 KB at head size 256, rare in float32
-    is_quantised = cache_dtype.itemsize == 1
+    is_quantized = cache_dtype.itemsize == 1
     if on.backend == "hip":
-        return AttentionTile(16, 16 if is_quantised and width > MAX_SINGLE_PASS_DIM else 32, 4, 1)
+        return AttentionTile(16, 16 if is_quantized and width > MAX_SINGLE_PASS_DIM else 32, 4, 1)
     if width > MAX_SINGLE_PASS_DIM:
-        return AttentionTile(16, 16 if is_quantised else 32, 8, 3)
+        return AttentionTile(16, 16 if is_quantized else 32, 8, 3)
     # Block ids are loaded a stage ahead of keys: 3 stages hold one tile of keys ahead, 5 hold two.
     tile = 32 if width > 128 else 64
-    if is_quantised:  # registers hold the tile twice, quantized and converted
+    if is_quantized:  # registers hold the tile twice, quantized and converted
         return AttentionTile(16, min(64, 4096 // width), 4, 3)
     return AttentionTile(16, tile, 4, 3 if on.matrix_unit == "mma" else 5)
 

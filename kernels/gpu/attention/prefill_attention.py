@@ -99,7 +99,7 @@ def prefill_tile(
     head_dim: int,
     group: int,
     dtype: torch.dtype,
-    is_quantised: bool,
+    is_quantized: bool,
     rows_of_a_chunk: int,
     on: Chip,
 ) -> AttentionTile:
@@ -132,7 +132,7 @@ def prefill_tile(
     if on.matrix_unit == "mma" and width == 128:
         # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
         # heads and of rows without a query take some too, and an sm_120 runs out of them anyway.
-        needs_room = is_quantised or head_dim < width or is_uneven or on.arch == 120
+        needs_room = is_quantized or head_dim < width or is_uneven or on.arch == 120
         return AttentionTile(64, 32, 4, 2) if needs_room else AttentionTile(128, 32, 8, 3)
     return AttentionTile(64, 64, 4, 2) if is_small else AttentionTile(128, 64, 8, 3)
 

@@ -51,18 +51,18 @@ def prefix_tile(
     the same keys at a time, and all warps side by side along the rows, so that no sum over keys
     crosses them. That was read off the layouts Triton chooses (sm_90, gfx942); a GPU must confirm.
     """
-    is_large, is_quantised = head_dim > 128, cache_dtype.itemsize == 1
+    is_large, is_quantized = head_dim > 128, cache_dtype.itemsize == 1
     if head_dim > 256 and on.backend == "hip":
         return AttentionTile(rows, 16, 4, 1)
     if dtype is torch.float32:  # no tensor cores: registers hold what is multiplied
         return AttentionTile(rows, 16 if is_large else 32, 8, 2)
     if on.backend == "hip":
-        return AttentionTile(rows, 32 if is_large or is_quantised else 64, rows // 32, 1)
+        return AttentionTile(rows, 32 if is_large or is_quantized else 64, rows // 32, 1)
     if is_large:
         return AttentionTile(rows, 32, 4 if head_dim <= 256 else 8, 2)
     if on.matrix_unit == "mma":  # with 99 KB, two programs fit on a processor so
         is_small = on.shared_memory < 128 << 10
-        return AttentionTile(rows, 32 if is_quantised or is_small else 64, rows // 16, 2)
+        return AttentionTile(rows, 32 if is_quantized or is_small else 64, rows // 16, 2)
     if rows == 64:  # leaves room for a second program on the processor
         return AttentionTile(rows, 64, 4, 3 if block_size >= 64 else 2)
     return AttentionTile(rows, 64, rows // 16, 5)
@@ -76,12 +76,12 @@ def matrix_heights(
         return (16,) if dtype is torch.float32 else (32,)
     if dtype is torch.float32:
         return (32,)
-    is_quantised, unit = cache_dtype.itemsize == 1, on.matrix_unit
+    is_quantized, unit = cache_dtype.itemsize == 1, on.matrix_unit
     if head_dim > 128:
         return (32,) if unit in ("tcgen05", "mma") else (64,)
     # Where single warps multiply, Triton lays those of a low matrix along the keys, and sums across
     # them in another order for each height.
-    if unit == "mma" or (unit == "mfma" and is_quantised):
+    if unit == "mma" or (unit == "mfma" and is_quantized):
         return (64,)
     # 64 rows are the least that a group of warps multiplies, and what narrower instructions sum up
     # need not have the same last bit. Of tensor memory that holds for 64 rows too.
@@ -150,10 +150,10 @@ def prefix_attention(
     )
     of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
     partials = PrefixPartials(max_scores, sum_exps, accs, *of_rows)
-    quantised = (None, None) if scales is None else (scales.keys, scales.values)
+    quantized = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
-        q, readable(keys, on), readable(values, on), *quantised, block_tables,
+        q, readable(keys, on), readable(values, on), *quantized, block_tables,
         groups.items, groups.num_items, groups.rows, groups.first_slots, max_scores, sum_exps, accs,
         scale * LOG2_E if softcap is None else scale, softcap,
         q.stride(0), block_tables.stride(0), keys.stride(0), values.stride(0),

@@ -24,7 +24,7 @@ class CodeTensors:
     [num_steps, out_features, 16], of four. A step is 64 neighboring inputs of all outputs: so the
     tile of a program is contiguous. above: the fifth bit of each code, or the fifth and sixth,
     in words alike. scales, zeros (int8), minima: [num_groups, out_features]; of those with factors
-    one byte each, and `factors`, `minimum_factors` have a line for every `neighbours` groups.
+    one byte each, and `factors`, `minimum_factors` have a line for every `neighbors` groups.
 
     kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to
     whole numbers. group: inputs of one scale; 0: all inputs. span: neighboring inputs of one group
@@ -42,7 +42,7 @@ class CodeTensors:
     offset: int
     group: int
     span: int
-    neighbours: int
+    neighbors: int
 
     @classmethod
     def of(cls, weights: Iterable[PackedWeight]) -> "CodeTensors":
@@ -67,7 +67,7 @@ class CodeTensors:
             offset=_offset(first, kind),
             group=group,
             span=math.gcd(STEP, group),
-            neighbours=max(form.groups_per_factor, 1),
+            neighbors=max(form.groups_per_factor, 1),
         )
 
     @property
@@ -92,7 +92,7 @@ class CodeTensors:
             "GROUP": self.group,
             "SPAN": self.span,
             "STEP": STEP,
-            "NEIGHBOURS": self.neighbours,
+            "NEIGHBORS": self.neighbors,
         }
 
 

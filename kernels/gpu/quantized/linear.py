@@ -146,7 +146,7 @@ def _multiply_codes(
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     STEP: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -173,7 +173,7 @@ def _multiply_codes(
             in_features,
             num_groups,
         ),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, ROWS, COLUMNS, EVEN),
+        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, ROWS, COLUMNS, EVEN),
     )
     if bias is not None:
         total += tl.load(bias + own_columns).to(tl.float32)[:, None]
@@ -277,7 +277,7 @@ def _grouped_codes(
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     STEP: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -297,18 +297,18 @@ def _grouped_codes(
     if above is not None:
         above += before * num_steps * (STEP * (KIND - 4) // 32)
     if factors is not None:
-        factors += before * (num_groups // NEIGHBOURS)
+        factors += before * (num_groups // NEIGHBORS)
     if zeros is not None:
         zeros += before * num_groups
     if minima is not None:
         minima += before * num_groups
     if minimum_factors is not None:
-        minimum_factors += before * (num_groups // NEIGHBOURS)
+        minimum_factors += before * (num_groups // NEIGHBORS)
     x_rows = x + sources.to(tl.int64)[:, None] * x_stride
     total = multiply_steps(
         *(x_rows, words, above, scales, factors, zeros, minima, minimum_factors, x),
         *(own_columns, 0, num_steps, out_features, in_features, num_groups),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, ROWS, COLUMNS, EVEN),
+        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, ROWS, COLUMNS, EVEN),
     )
     if bias is not None:
         total += tl.load(bias + expert * out_features + own_columns).to(tl.float32)[:, None]

@@ -86,7 +86,7 @@ def multiply_steps(
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     STEP: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -107,7 +107,7 @@ def multiply_steps(
         left = unpack_tile(
             *(words, above, scales, factors, zeros, minima, minimum_factors),
             *(x, step, columns, out_features, num_groups),
-            *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, COLUMNS),
+            *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, COLUMNS),
         )
         total = multiply(left, right.T, total)
     return total
@@ -147,7 +147,7 @@ def unpack_tile(
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     STEP: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> Any:
     """Return the weights [COLUMNS, STEP] of a step's inputs, in the element dtype of `like`.
@@ -168,7 +168,7 @@ def unpack_tile(
         groups = (step * STEP + tl.arange(0, STEP // SPAN) * SPAN) // GROUP
         groups = tl.minimum(groups, num_groups - 1)  # behind the last input there are no more
     at = groups[None, :].to(tl.int64) * out_features + columns[:, None]
-    factors_at = (groups // NEIGHBOURS)[None, :].to(tl.int64) * out_features + columns[:, None]
+    factors_at = (groups // NEIGHBORS)[None, :].to(tl.int64) * out_features + columns[:, None]
     if KIND == _FLOAT8:
         moved = ((codes & 0x7F) << 20) | ((codes & 0x80) << 24)
         numbers = moved.to(tl.float32, bitcast=True) * _FLOAT8_FACTOR
@@ -280,7 +280,7 @@ def _expand(
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     STEP: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Dequantize one step of a tile of outputs."""
@@ -289,7 +289,7 @@ def _expand(
     tile = unpack_tile(
         *(words, above, scales, factors, zeros, minima, minimum_factors),
         *(matrix, step, tl.minimum(columns, end - 1), out_features, num_groups),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBOURS, COLUMNS),
+        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, COLUMNS),
     )
     inputs = step * STEP + tl.arange(0, STEP)
     target = matrix + (columns - start).to(tl.int64)[:, None] * in_features + inputs[None, :]
