@@ -19,7 +19,7 @@ from pagedrun.paged.metrics.report_sections import (
     endings,
 )
 from pagedrun.paged.values.errors import option
-from pagedrun.paged.values.report_parts import LibraryFigures, LibraryPath, StoreFigures
+from pagedrun.paged.values.report_parts import StoreFigures, TransformersFigures, TransformersPath
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.planned.planned_weights import WeightExpansion
@@ -81,7 +81,7 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         yield "Model", _library(library)
 
 
-def _library(library: LibraryFigures) -> list[Figure]:
+def _library(library: TransformersFigures) -> list[Figure]:
     seen = "rows kept their bytes in all tests"
     if library["rows_depend_on_batch"]:
         seen = "rows depend on their batch"
@@ -322,18 +322,18 @@ def group_name(num_layers: int, window: int | None) -> str:
     return f"{seen}, {counted(num_layers, 'layer')}"
 
 
-def has_blocks(library: LibraryPath | None) -> bool:
+def has_blocks(library: TransformersPath | None) -> bool:
     """Whether blocks hold keys and values; `library`: who computes the model, None for pagedrun
     itself."""
     return library is None or library["path"] == "paged"
 
 
-def states_title(library: LibraryPath | None) -> str:
+def states_title(library: TransformersPath | None) -> str:
     """Return what the states are."""
     return "States of recurrent layers" if has_blocks(library) else "Caches of Transformers"
 
 
-def states_owner(library: LibraryPath | None) -> str:
+def states_owner(library: TransformersPath | None) -> str:
     """Return whose they are, for a note."""
     return "of recurrent layers" if has_blocks(library) else "caches of Transformers"
 

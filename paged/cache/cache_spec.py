@@ -78,7 +78,7 @@ class PoolShape:
         return self.num_blocks * block_size * self.bytes_per_token
 
 
-class KVPlace(NamedTuple):
+class KVLayerIndex(NamedTuple):
     """The group of layers that it is of, and its place among them."""
 
     group: int
@@ -122,7 +122,7 @@ class StateSpec:
         return self.num_bytes + num_tokens * self.bytes_per_token
 
 
-class StatePlace(NamedTuple):
+class StateLayerIndex(NamedTuple):
     """Its place among the recurrent layers."""
 
     layer: int

@@ -17,10 +17,10 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import (
     KVCacheSpec,
-    KVPlace,
+    KVLayerIndex,
     PoolShape,
     StateArray,
-    StatePlace,
+    StateLayerIndex,
     StateSpec,
 )
 
@@ -291,7 +291,7 @@ class StateCache(BlockMemory):
         return self._layers[index]
 
 
-class StateObjects:
+class OpaqueStates:
     """Slots like those of a `StateCache`, of at most `bytes_per_slot` each; none on the host.
 
     Their memory is the library's, which takes it as a sequence grows.
@@ -332,7 +332,7 @@ class KVCache:
     """
 
     def __init__(
-        self, groups: Sequence[KVMemory], states: StateCache | StateObjects | None = None
+        self, groups: Sequence[KVMemory], states: StateCache | OpaqueStates | None = None
     ) -> None:
         self.block_size = groups[0].block_size
         self.groups = tuple(groups)
@@ -363,11 +363,11 @@ class KVCache:
         """What each group is stored in."""
         return tuple(each.blocks.dtype for each in self.groups)
 
-    def layer(self, place: KVPlace) -> KVLayer:
+    def layer(self, place: KVLayerIndex) -> KVLayer:
         """Return a layer's part of its group's pool."""
         return self.groups[place.group].layer(place.layer)
 
-    def state(self, place: StatePlace) -> tuple[Tensor, ...]:
+    def state(self, place: StateLayerIndex) -> tuple[Tensor, ...]:
         """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
         assert isinstance(self.states, StateCache), "made without states of layers"
         return self.states.layer(place.layer)

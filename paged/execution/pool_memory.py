@@ -14,7 +14,7 @@ from pagedrun.kernels.attention_inputs import AttentionInputs, PrefillInputs
 from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, OpaqueStates, StateCache
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import attention_shapes
@@ -127,9 +127,9 @@ class PoolMemory:
             self._held = _Held(made_for, cache, graphs)
         return cache, graphs
 
-    def _states(self, slots: SlotSizes) -> StateCache | StateObjects:
+    def _states(self, slots: SlotSizes) -> StateCache | OpaqueStates:
         if slots.are_opaque:
-            return StateObjects(slots.num_slots, slots.bytes_per_slot)
+            return OpaqueStates(slots.num_slots, slots.bytes_per_slot)
         specs = self._model.state_specs()
         return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)
 
@@ -167,9 +167,9 @@ def _measure_step(
     block_size = 16
     width = -(-CHUNK_TOKENS // block_size)
     state_specs = model.state_specs()
-    states: StateCache | StateObjects | None = None
+    states: StateCache | OpaqueStates | None = None
     if any(spec.is_opaque for spec in state_specs):
-        states = StateObjects(1, 0)
+        states = OpaqueStates(1, 0)
     elif state_specs:
         states = StateCache(state_specs, 1, 0, device)
     cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs], states)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
+from pagedrun.paged.cache.kv_cache import KVCache, OpaqueStates
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
@@ -410,10 +410,10 @@ class Run:
             weights=self._ledger.weights,
             device=self._device.torch_device.type,
             config=self._config.described(),
-            found_in_store=0 if stored is None else stored.counts.achievable_tokens,
+            found_in_store=0 if stored is None else stored.achievable_tokens,
         )
         if stored is not None:
-            report["prefix_store"] = stored.report()
+            report["prefix_store"] = stored.figures.copy()
         if states := self.cache.states:
             report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
         if self._model.library is not None:
@@ -438,4 +438,4 @@ def state_pool(cache: KVCache) -> StatePool | None:
     states = cache.states
     if states is None:
         return None
-    return StatePool.of(*states.num_slots, whole_prompts=isinstance(states, StateObjects))
+    return StatePool.of(*states.num_slots, whole_prompts=isinstance(states, OpaqueStates))

@@ -261,13 +261,14 @@ _MAX_PARTS = 999
 
 
 class GgufFile:
-    """Metadata of the first part, tensors of all parts; built by `open`."""
+    """Metadata of the first part, tensors of all parts by their names in the file; see `open`."""
 
     def __init__(self, parts: list[GgufPart]) -> None:
         first = parts[0]
         self.path = first.path
         self.metadata: dict[str, JSONValue] = first.metadata
         self.parts = tuple(parts)
+        self.tensors: dict[str, GgufTensor] = {}
         self._part_of: dict[str, GgufPart] = {}
         for part in parts:
             for name in part.tensors:
@@ -277,6 +278,7 @@ class GgufFile:
                         f"{self._part_of[name].path.name} too; download the model again"
                     )
                 self._part_of[name] = part
+            self.tensors |= part.tensors
         count = self.metadata.get("split.tensors.count", len(self._part_of))
         if count != len(self._part_of):
             raise ModelError(
@@ -303,11 +305,6 @@ class GgufFile:
         if not 1 <= count <= _MAX_PARTS:
             raise ModelError(f"{path}: its name declares {count} parts; rename it")
         return cls([GgufPart.open(part(number)) for number in range(1, count + 1)])
-
-    @property
-    def tensors(self) -> dict[str, GgufTensor]:
-        """Shape, type and place of each tensor, by the file's own names."""
-        return {name: part.tensors[name] for name, part in self._part_of.items()}
 
     def bytes_of(self, name: str) -> "NDArray[np.uint8]":
         """Return the bytes of a tensor, [num_bytes], mapped."""

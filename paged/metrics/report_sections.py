@@ -10,7 +10,7 @@ from typing import NotRequired, TypedDict, TypeVar, cast
 
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.step_costs import StepCosts
-from pagedrun.paged.values.report_parts import LibraryFigures, StoreFigures
+from pagedrun.paged.values.report_parts import StoreFigures, TransformersFigures
 
 PlainValue = str | int | float | bool | None
 Section = TypeVar("Section")
@@ -315,7 +315,7 @@ class EngineReport(TypedDict):
     hardware: Hardware
     prefix_store: NotRequired[StoreFigures]
     states: NotRequired[StateFigures]
-    library: NotRequired[LibraryFigures]
+    library: NotRequired[TransformersFigures]
     step_costs: NotRequired[StepCosts]
     replicas: NotRequired[list[ReplicaFigures]]
 

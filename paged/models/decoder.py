@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention import AttentionShape
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
@@ -161,7 +161,7 @@ class DecoderLayer:
     def __init__(
         self,
         spec: DecoderLayerSpec,
-        place: KVPlace | StatePlace,
+        place: KVLayerIndex | StateLayerIndex,
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
@@ -253,15 +253,15 @@ class _Residual:
 
 def _load_mixer(
     spec: AttentionSpec | RecurrentSpec,
-    place: KVPlace | StatePlace,
+    place: KVLayerIndex | StateLayerIndex,
     source: WeightSource,
     tables: RotaryTables,
 ) -> SelfAttention | ShortConv | DeltaNet:
-    if isinstance(spec, AttentionSpec) and isinstance(place, KVPlace):
+    if isinstance(spec, AttentionSpec) and isinstance(place, KVLayerIndex):
         return SelfAttention(spec, place, source, tables)
-    if isinstance(spec, ShortConvSpec) and isinstance(place, StatePlace):
+    if isinstance(spec, ShortConvSpec) and isinstance(place, StateLayerIndex):
         return ShortConv(spec, place, source)
-    if isinstance(spec, DeltaNetSpec) and isinstance(place, StatePlace):
+    if isinstance(spec, DeltaNetSpec) and isinstance(place, StateLayerIndex):
         return DeltaNet(spec, place, source)
     raise TypeError(f"no layer computes {type(spec).__name__}")
 
@@ -274,6 +274,6 @@ def _load_ffn(spec: FfnSpec, source: WeightSource) -> Mlp | Moe:
     raise TypeError(f"no layer computes {type(spec).__name__}")
 
 
-LoadLayer = Callable[[Any, KVPlace | StatePlace, WeightSource, RotaryTables], Layer]
+LoadLayer = Callable[[Any, KVLayerIndex | StateLayerIndex, WeightSource, RotaryTables], Layer]
 # Layers by the type of their description; other packages may add their own.
 LAYERS: dict[type, LoadLayer] = {DecoderLayerSpec: DecoderLayer}

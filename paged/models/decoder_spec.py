@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StatePlace, StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.checkpoint.tensors import (
@@ -185,11 +185,11 @@ class DecoderSpec:
         return kv_groups({layer: each.heads for layer, each in own})
 
     @property
-    def places(self) -> tuple[KVPlace | StatePlace, ...]:
+    def places(self) -> tuple[KVLayerIndex | StateLayerIndex, ...]:
         """Index of the keys and values, or of the states, of each layer in the cache."""
         attending = self._attending
         recurrent = (layer for layer in range(len(self.layers)) if layer not in attending)
-        states = {layer: StatePlace(place) for place, layer in enumerate(recurrent)}
+        states = {layer: StateLayerIndex(place) for place, layer in enumerate(recurrent)}
         return tuple(
             attending[layer] if layer in attending else states[layer]
             for layer in range(len(self.layers))
@@ -226,7 +226,7 @@ class DecoderSpec:
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
     @property
-    def _attending(self) -> dict[int, KVPlace]:
+    def _attending(self) -> dict[int, KVLayerIndex]:
         """Index of the keys and values that each layer with attention reads."""
         own = kv_places(self.kv_groups)
         return {

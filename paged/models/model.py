@@ -11,7 +11,7 @@ from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.network import Network
-from pagedrun.paged.values.report_parts import LibraryFigures
+from pagedrun.paged.values.report_parts import TransformersFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Model(Protocol):
         ...
 
     @property
-    def library(self) -> LibraryFigures | None:
+    def library(self) -> TransformersFigures | None:
         """Report section of a model computed by Transformers, else None."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace, StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateSpec
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
 
 
@@ -130,16 +130,16 @@ def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
     return (*(full or [names]), *windowed)
 
 
-def kv_places(groups: Sequence[KVGroup]) -> dict[int, KVPlace]:
+def kv_places(groups: Sequence[KVGroup]) -> dict[int, KVLayerIndex]:
     """Return the index of the keys and values of each layer in the cache."""
     return {
-        layer: KVPlace(index, place)
+        layer: KVLayerIndex(index, place)
         for index, group in enumerate(groups)
         for place, layer in enumerate(group.layers)
     }
 
 
-def bytes_read(places: Iterable[KVPlace], specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
+def bytes_read(places: Iterable[KVLayerIndex], specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
     """Return the bytes of a token that layers at `places` read, by their window."""
     found: Counter[int | None] = Counter()
     for place in places:

@@ -17,7 +17,7 @@ from pagedrun.paged.files.json_object import JsonObject, is_integer, require_fol
 from pagedrun.paged.models.network import Network
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
-from pagedrun.paged.values.report_parts import LibraryPath
+from pagedrun.paged.values.report_parts import TransformersPath
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 _DTYPES: dict[str, DtypeName] = {
@@ -65,7 +65,7 @@ class RunnableConfig:
         return self
 
     @property
-    def library(self) -> LibraryPath | None:
+    def library(self) -> TransformersPath | None:
         """What a plan says of a model that a library computes."""
         return None
 

@@ -14,7 +14,7 @@ from pagedrun.paged.metrics.report_sections import (
     TemplateAdvice,
     WeightFigures,
 )
-from pagedrun.paged.values.report_parts import LibraryPath
+from pagedrun.paged.values.report_parts import TransformersPath
 
 
 class ForecastRows(TypedDict):
@@ -167,7 +167,7 @@ class ForecastFigures(TypedDict):
     timeline: list[SimulatedPoint]
     states: NotRequired[StateFigures]
     replicas: NotRequired[ReplicaFigures]
-    library: NotRequired[LibraryPath]
+    library: NotRequired[TransformersPath]
     decoding: NotRequired[DecodingRoom]
 
 

@@ -3,7 +3,7 @@
 from typing import Literal, NotRequired, TypedDict
 
 
-class LibraryPath(TypedDict):
+class TransformersPath(TypedDict):
     """`library` of a plan: what is known before weights are read.
 
     `computed_by` is the library with its version. `path` says over what memory it computes: paged
@@ -16,7 +16,7 @@ class LibraryPath(TypedDict):
     why_plain: NotRequired[str]
 
 
-class LibraryFigures(LibraryPath):
+class TransformersFigures(TransformersPath):
     """`library` of a report: what was seen of the model when it was loaded, as well.
 
     `largest_difference` is that between its logits alone and those of the path, as a share of the

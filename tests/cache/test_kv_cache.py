@@ -4,7 +4,7 @@ import torch
 
 from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.device import Device
 
@@ -22,8 +22,8 @@ def made() -> KVCache:
 
 def test_a_layer_has_the_heads_of_its_group() -> None:
     cache = made()
-    assert cache.layer(KVPlace(0, 0)).keys.shape == (9, 1, 4, 6)
-    assert cache.layer(KVPlace(1, 2)).values.shape == (5, 2, 4, 4)
+    assert cache.layer(KVLayerIndex(0, 0)).keys.shape == (9, 1, 4, 6)
+    assert cache.layer(KVLayerIndex(1, 2)).values.shape == (5, 2, 4, 4)
     expected = 4 * (9 * FULL.bytes_per_token + 5 * SLIDING.bytes_per_token)
     assert cache.num_bytes == expected
 

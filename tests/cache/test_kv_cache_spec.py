@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVPlace
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
@@ -54,7 +54,7 @@ def test_layers_with_the_same_window_are_a_group(
     network = tiny(*windows)
     assert layers_of(network) == groups
     for layer, place in enumerate(network.places):
-        assert isinstance(place, KVPlace)
+        assert isinstance(place, KVLayerIndex)
         assert groups[place.group][place.layer] == layer
     specs = network.kv_cache_specs("bfloat16")
     assert [spec.num_layers for spec in specs] == [len(layers) for layers in groups]

@@ -5,7 +5,7 @@ import torch
 
 from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StatePlace, StateSpec
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StateLayerIndex, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache
 from pagedrun.paged.execution.device import Device
 
@@ -24,7 +24,7 @@ def made() -> StateCache:
 
 def test_a_layer_has_the_arrays_of_its_spec() -> None:
     cache = KVCache([KVMemory(KVCacheSpec(1, 1, 4, "float32"), 4, 2, 0, DEVICE)], made())
-    conv, sums = cache.state(StatePlace(2))
+    conv, sums = cache.state(StateLayerIndex(2))
     assert (conv.shape, conv.dtype) == ((4, 3, 5), torch.bfloat16)
     assert (sums.shape, sums.dtype) == ((4, 2, 4, 4), torch.float32)
     assert isinstance(cache.states, StateCache)

@@ -3,12 +3,12 @@
 import pytest
 
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
-from pagedrun.paged.cache.kv_cache import StateObjects
+from pagedrun.paged.cache.kv_cache import OpaqueStates
 
 
 def test_what_another_sequence_may_read_again_is_not_changed() -> None:
     """Samples go on from their prompt's cache, each with one of its own."""
-    states = StateObjects(3, 100)
+    states = OpaqueStates(3, 100)
     states.put(0, [1, 2])
     for write_slot in (1, 2):
         own = states.take(0, write_slot)
@@ -21,7 +21,7 @@ def test_what_another_sequence_may_read_again_is_not_changed() -> None:
 
 
 def test_nothing_is_moved() -> None:
-    states = StateObjects(2, 100)
+    states = OpaqueStates(2, 100)
     states.transfer([])
     with pytest.raises(AssertionError, match="nowhere"):
         states.transfer([BlockTransfer(TransferKind.SWAP_OUT, 0, 0, group=1)])

@@ -20,7 +20,7 @@ from pagedrun.kernels.ops import Linear
 from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, Parameter, Role, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.linear import LinearSpec
+from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec
 from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.models.quant.registry import LINEAR_METHODS
 from tests.conftest import MakeModel
@@ -69,7 +69,7 @@ class RoundedLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounded:
+class Rounded(LinearMethod):
     """Reads what `Dense` reads, and holds a quarter of its bytes."""
 
     def parameters(

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.paged.cache.cache_spec import KVPlace, StatePlace
+from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
@@ -86,11 +86,11 @@ class ParallelLayer:
     def __init__(
         self,
         spec: ParallelLayerSpec,
-        place: KVPlace | StatePlace,
+        place: KVLayerIndex | StateLayerIndex,
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
-        assert isinstance(place, KVPlace)
+        assert isinstance(place, KVLayerIndex)
         self._norm = Norm(spec.norm, source)
         self._attention = SelfAttention(spec.attention, place, source, tables)
         self._mlp = Mlp(spec.mlp, source)

@@ -25,7 +25,7 @@ from pagedrun.paged.models.modules.attention import (
 from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
-from pagedrun.paged.models.quant.expert_layouts import Separate
+from pagedrun.paged.models.quant.expert_layouts import PerExpert
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
 from tests.models.families import FULL, SLIDING, Tiny, disturb
@@ -70,7 +70,7 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             f"model.layers.{layer}.mlp",
             defaults,
             normalise=config.boolean("norm_topk_prob", True),
-            projections=Separate(),
+            projections=PerExpert(),
         ),
     )
 

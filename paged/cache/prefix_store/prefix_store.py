@@ -77,7 +77,7 @@ class PrefixStore:
         stored = StoredPrefixes(
             self._folder, identity, cache, self._max_bytes, warn, self._max_entry_bytes
         )
-        stored.counts.seconds = time.perf_counter() - began
+        stored.figures["seconds"] = time.perf_counter() - began
         return stored
 
 

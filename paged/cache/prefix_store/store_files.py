@@ -12,23 +12,7 @@ from pagedrun.paged.cache.prefix_store.entry import DamagedEntryError, StoredPre
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
 from pagedrun.paged.values.errors import option
 from pagedrun.paged.values.planned_request import BlockKey
-
-
-@dataclass(slots=True)
-class StoreCounts:
-    """What became of the store in a run: tokens, files, bytes, seconds.
-
-    `achievable_tokens` are tokens found in the store that no row of the run had before: what the
-    plan, which knows nothing of the store, has not counted as achievable.
-    """
-
-    loaded_tokens: int = 0
-    stored_tokens: int = 0
-    loaded_bytes: int = 0
-    stored_bytes: int = 0
-    ignored_files: int = 0
-    seconds: float = 0.0
-    achievable_tokens: int = 0
+from pagedrun.paged.values.report_parts import StoreFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +130,14 @@ class StoreFiles:
         max_bytes: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.counts = StoreCounts()
+        self.figures: StoreFigures = {
+            "loaded_tokens": 0,
+            "stored_tokens": 0,
+            "loaded_bytes": 0,
+            "stored_bytes": 0,
+            "ignored_files": 0,
+            "seconds": 0.0,
+        }
         self.can_write = True
         self._folder = folder
         self._index = index
@@ -168,9 +159,9 @@ class StoreFiles:
         except (DamagedEntryError, OSError) as error:
             self._index.drop(name)
             if not isinstance(error, FileNotFoundError):  # another run has removed it
-                self.ignore(f"{told(name, error)}; its tokens are recomputed")
+                self.ignore(f"{describe_error(name, error)}; its tokens are recomputed")
             return None
-        self.counts.loaded_bytes += len(data)
+        self.figures["loaded_bytes"] += len(data)
         return tensors
 
     def write(self, entry: StoredPrefix, tensors: Mapping[str, Tensor]) -> str | None:
@@ -190,7 +181,7 @@ class StoreFiles:
             self.tell(f"nothing more is stored in it ({error.strerror}); the run continues")
             return None
         self._index.add(name, entry)
-        self.counts.stored_bytes += len(data)
+        self.figures["stored_bytes"] += len(data)
         return name
 
     def note_use(self, names: Sequence[str]) -> None:
@@ -203,7 +194,7 @@ class StoreFiles:
 
     def ignore(self, what: str, num_files: int = 1) -> None:
         """Count files that are of no use, and tell of them."""
-        self.counts.ignored_files += num_files
+        self.figures["ignored_files"] += num_files
         self.tell(what)
 
     def tell(self, what: str) -> None:
@@ -225,7 +216,7 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 
-def told(name: str, error: Exception) -> str:
+def describe_error(name: str, error: Exception) -> str:
     """Return what a user reads of a file that could not be used."""
     if isinstance(error, OSError):
         return f"{name} cannot be read ({error.strerror})"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.paged.cache.block_pool import StagedBlocks, StagedState
-from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, StateCache, StateObjects
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, OpaqueStates, StateCache
 from pagedrun.paged.cache.prefix_store.entry import (
     MIN_STORED_TOKENS,
     DamagedEntryError,
@@ -19,9 +19,13 @@ from pagedrun.paged.cache.prefix_store.entry import (
     StoreIdentity,
 )
 from pagedrun.paged.cache.prefix_store.folder import StoreFolder
-from pagedrun.paged.cache.prefix_store.store_files import Match, PrefixIndex, StoreFiles, told
+from pagedrun.paged.cache.prefix_store.store_files import (
+    Match,
+    PrefixIndex,
+    StoreFiles,
+    describe_error,
+)
 from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey, PlannedRequest
-from pagedrun.paged.values.report_parts import StoreFigures
 from pagedrun.paged.values.request import Request
 
 # A file is read and checked as a whole, in memory; and what is damaged in one spares the others.
@@ -52,14 +56,15 @@ class StoredPrefixes:
         self._max_entry_bytes = max_entry_bytes
         self._index = PrefixIndex(cache.block_size)
         self._files = StoreFiles(folder, self._index, max_bytes, warn)
-        assert not isinstance(cache.states, StateObjects), "what a library keeps is not stored"
+        assert not isinstance(cache.states, OpaqueStates), "what a library keeps is not stored"
         self._state_cache = cache.states
         self._states = (
             None
             if cache.states is None
             else StoredStates(self._files, self._index, identity, cache.states, cache.block_size)
         )
-        self.counts = self._files.counts
+        self.figures = self._files.figures
+        self.achievable_tokens = 0
         self._rows: dict[int, PlannedRequest] = {}
         self._copies = {
             group: WindowCopies(memory)
@@ -98,7 +103,7 @@ class StoredPrefixes:
                 self._files.note_use(list(files))
                 staged = self._stage(files, matches, begin + num_tokens)
                 self._note_found(request, begin + num_tokens, num_tokens)
-        self.counts.seconds += time.perf_counter() - began
+        self.figures["seconds"] += time.perf_counter() - began
         return staged
 
     def find_state(
@@ -135,7 +140,7 @@ class StoredPrefixes:
                     source, count * size, self._stage(files, matches, count * size)
                 )
                 self._note_found(request, count * size, count * size - num_found)
-        self.counts.seconds += time.perf_counter() - began
+        self.figures["seconds"] += time.perf_counter() - began
         return staged
 
     def note_step(
@@ -146,12 +151,11 @@ class StoredPrefixes:
         tables: Sequence[NDArray[np.int32]],
         write_slots: NDArray[np.int64],
     ) -> None:
-        """Store the computed part of the prefixes that are to be stored.
+        """Store the blocks and states of a step that later runs can use.
 
-        Called when the step is launched, while its sequences still hold their blocks. rows:
-        [num_chunks] indices of the requests. starts, ends: [num_chunks] first token, and the token
-        behind the last. tables: blocks of the row in each group of layers, [num_chunks, width].
-        write_slots: [num_chunks] slots that the recurrent states are written to, if there are any.
+        Called when the step is launched, while its sequences still hold their blocks. rows,
+        starts, ends, write_slots: [num_chunks], each chunk's request, first token, end, and the
+        slot of its state. tables: blocks in each group of layers, [num_chunks, width].
         """
         chunks = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
         for chunk, (index, start, end) in enumerate(chunks):
@@ -170,19 +174,7 @@ class StoredPrefixes:
                     self._store(row, [each[chunk].tolist() for each in tables])
                 for copies in self._copies.values():
                     copies.forget(index)
-            self.counts.seconds += time.perf_counter() - began
-
-    def report(self) -> StoreFigures:
-        """Return the report's `prefix_store` object."""
-        counts = self.counts
-        return {
-            "loaded_tokens": counts.loaded_tokens,
-            "stored_tokens": counts.stored_tokens,
-            "loaded_bytes": counts.loaded_bytes,
-            "stored_bytes": counts.stored_bytes,
-            "ignored_files": counts.ignored_files,
-            "seconds": counts.seconds,
-        }
+            self.figures["seconds"] += time.perf_counter() - began
 
     # ── Taking from the store ───────────────────────────────────────────────────────────────────
 
@@ -200,7 +192,7 @@ class StoredPrefixes:
                 except FileNotFoundError:
                     continue  # another run trims
                 except (DamagedEntryError, OSError) as error:
-                    bad += [told(path.name, error)] if is_ours else []
+                    bad += [describe_error(path.name, error)] if is_ours else []
                     continue
                 if entry.identity.fingerprint == self._identity.fingerprint:
                     self._index.add(path.name, entry)
@@ -274,11 +266,11 @@ class StoredPrefixes:
             raise DamagedEntryError("its tokens have changed")
 
     def _note_found(self, request: Request, end: int, num_tokens: int) -> None:
-        self.counts.loaded_tokens += num_tokens
+        self.figures["loaded_tokens"] += num_tokens
         row = self._rows.get(request.index)
         num_common = row.num_common_tokens if row else 0
         most = len(request.prompt_token_ids) - 1  # the last one is always computed
-        self.counts.achievable_tokens += max(min(end, most) - min(num_common, most), 0)
+        self.achievable_tokens += max(min(end, most) - min(num_common, most), 0)
 
     # ── Leaving in the store ────────────────────────────────────────────────────────────────────
 
@@ -345,7 +337,7 @@ class StoredPrefixes:
                 tensors[name] = tensor
         written = self._files.write(entry, tensors)
         if written is not None:
-            self.counts.stored_tokens += len(entry.token_ids)
+            self.figures["stored_tokens"] += len(entry.token_ids)
         return written
 
 

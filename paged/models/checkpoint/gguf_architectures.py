@@ -7,11 +7,11 @@ tensors.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pagedrun.paged.files.gguf import GgufFile
+from pagedrun.paged.files.gguf import GgufFile, GgufTensor
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
 from pagedrun.paged.values.errors import ModelError
@@ -20,27 +20,27 @@ from pagedrun.paged.values.json_value import JSONValue
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What differs from a plain decoder in metadata, names and tensors.
+    """Differences of an architecture from a plain decoder: metadata, names and tensors.
 
-    `model_type` is what config.json calls such models. `fields`: further fields of config.json, by
-    those of the metadata. `worked_out` returns those that the metadata has otherwise, from its
-    fields without the architecture's name, and the file.
+    `model_type` is that of config.json. `fields` maps metadata fields to further fields of
+    config.json; `extra_fields` computes more of them from the metadata, without the prefix of the
+    architecture, and the file.
 
-    `model_names` and `layer_names`: what our tensors are called, by theirs. `interleaved_rotary`:
-    rows of queries and keys are ordered so that rotations turn neighbours. `adds_one`: 1 is added
-    to the weights of norms. `lost_axes`: the axis of one element that tensors have lost, by the
-    ends of our names. `rotates_in_part`: rotations may leave elements of a head as they are.
+    `model_names` and `layer_names` map GGUF names of tensors to pagedrun's. `interleaved_rotary`:
+    query and key rows are ordered for a rotation of neighboring elements. `norm_weight_plus_one`:
+    norm weights are stored plus 1. `squeezed_axes`: position of a removed axis of length 1, by the
+    end of pagedrun's name. `partial_rotary`: the rotation may cover a part of each head.
     """
 
     model_type: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    worked_out: Callable[[JsonObject, GgufFile], Mapping[str, JSONValue]] = lambda own, file: {}
+    extra_fields: Callable[[JsonObject, GgufFile], Mapping[str, JSONValue]] = lambda own, file: {}
     model_names: Mapping[str, str] = field(default_factory=dict)
     layer_names: Mapping[str, str] = field(default_factory=dict)
     interleaved_rotary: bool = False
-    adds_one: bool = False
-    lost_axes: Mapping[str, int] = field(default_factory=dict)
-    rotates_in_part: bool = False
+    norm_weight_plus_one: bool = False
+    squeezed_axes: Mapping[str, int] = field(default_factory=dict)
+    partial_rotary: bool = False
 
 
 def _expert_names(block: str) -> dict[str, str]:
@@ -53,11 +53,11 @@ _EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_exper
 QWEN3_MOE = Architecture(
     "qwen3_moe",
     {**_EXPERT_COUNTS, "expert_feed_forward_length": "moe_intermediate_size"},
-    # llama.cpp knows no other way, so that its files do not say.
+    # llama.cpp always normalizes, so its files have no such field.
     lambda own, file: {"norm_topk_prob": True},
     layer_names=_expert_names("mlp"),
 )
-# What llama.cpp calls a Llama with experts.
+# A llama with experts in llama.cpp.
 MIXTRAL = Architecture(
     "mixtral",
     _EXPERT_COUNTS,
@@ -78,7 +78,7 @@ _GEMMA_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class _GemmaFields:
-    """Of the models of a generation, that with `large_layers` has scores of another scale."""
+    """Fields of a Gemma generation; its model with `large_layers` layers scales scores by width."""
 
     large_layers: int
 
@@ -103,17 +103,21 @@ class _GemmaFields:
 
 
 GEMMA2 = Architecture(
-    "gemma2", _GEMMA_FIELDS, _GemmaFields(46), layer_names=_GEMMA_NAMES, adds_one=True
+    "gemma2", _GEMMA_FIELDS, _GemmaFields(46), layer_names=_GEMMA_NAMES, norm_weight_plus_one=True
 )
 GEMMA3 = Architecture(
-    "gemma3_text", _GEMMA_FIELDS, _GemmaFields(62), layer_names=_GEMMA_NAMES, adds_one=True
+    "gemma3_text",
+    _GEMMA_FIELDS,
+    _GemmaFields(62),
+    layer_names=_GEMMA_NAMES,
+    norm_weight_plus_one=True,
 )
 
 _MAX_LAYERS = 4096
 
 
 def _lfm2_fields(own: JsonObject, file: GgufFile) -> Mapping[str, JSONValue]:
-    """Return kinds of layers: those that attend have heads of keys, the others none."""
+    """Return the layer types: attention layers have key heads, convolutions none."""
     given = own.get("attention.head_count_kv")
     heads = [each for each in given if is_integer(each)] if isinstance(given, list) else []
     if not heads or heads != given or len(heads) > _MAX_LAYERS:
@@ -122,7 +126,7 @@ def _lfm2_fields(own: JsonObject, file: GgufFile) -> Mapping[str, JSONValue]:
         "num_key_value_heads": max(heads),
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": own.get("attention.layer_norm_rms_epsilon"),
-        "block_auto_adjust_ff_dim": False,  # it is adjusted already
+        "block_auto_adjust_ff_dim": False,  # the stored size is final
     }
 
 
@@ -144,7 +148,7 @@ LFM2 = Architecture(
         "shortconv.in_proj": "conv.in_proj",
         "shortconv.out_proj": "conv.out_proj",
     },
-    lost_axes={"conv.conv.weight": 1},
+    squeezed_axes={"conv.conv.weight": 1},
 )
 
 
@@ -166,7 +170,7 @@ def _phi3_fields(own: JsonObject, file: GgufFile) -> Mapping[str, JSONValue]:
 
 
 def _rope_factors(file: GgufFile, name: str, size: int) -> list[JSONValue]:
-    """Return what periods are multiplied by, at most one for each pair of a head's elements."""
+    """Return the factors of the periods, at most one for each pair of elements of a head."""
     tensor = file.tensors.get(name)
     if tensor is None or tensor.type.name != "F32" or len(file.bytes_of(name)) > 2 * size:
         raise ModelError(f"{file.path}: {name} is not stored as F32 with one number for each pair")
@@ -177,7 +181,7 @@ LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.we
 
 
 def head_dim(own: JsonObject) -> int:
-    """Return the size of a head of keys; own: the fields without the architecture's name."""
+    """Return the size of a key head; own: fields without the prefix of the architecture."""
     heads = own.integer("attention.head_count", 1, 2**14)
     width = own.integer("embedding_length", 1, 2**20)
     return own.integer("attention.key_length", 1, 2**12, max(width // heads, 1))
@@ -185,9 +189,9 @@ def head_dim(own: JsonObject) -> int:
 
 PHI3 = Architecture(
     "phi3",
-    worked_out=_phi3_fields,
+    extra_fields=_phi3_fields,
     layer_names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-    rotates_in_part=True,
+    partial_rotary=True,
 )
 
 _GRANITE = {
@@ -203,7 +207,7 @@ _POST_NORMS = {
 
 
 def _refuse_olmo3(own: JsonObject, file: GgufFile) -> Mapping[str, JSONValue]:
-    """Refuse OLMo 3, which goes by the same name."""
+    """Refuse OLMo 3, whose files have the same architecture name."""
     if own.integer("attention.sliding_window", 0, MAX_POSITIONS, 0):
         raise own.error("attention.sliding_window", "0; use the safetensors version of OLMo 3")
     return {}
@@ -219,14 +223,14 @@ ARCHITECTURES = {
     "gemma3": GEMMA3,
     "granite": Architecture("granite", _GRANITE, interleaved_rotary=True),
     "lfm2": LFM2,
-    "olmo2": Architecture("olmo2", worked_out=_refuse_olmo3, layer_names=_POST_NORMS),
+    "olmo2": Architecture("olmo2", extra_fields=_refuse_olmo3, layer_names=_POST_NORMS),
     "phi3": PHI3,
     "smollm3": Architecture("smollm3", interleaved_rotary=True),
 }
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Return a file's architecture; raises `ModelError` for one that is not read."""
+    """Return the architecture of a file; raises `ModelError` for an unsupported one."""
     every = JsonObject(str(file.path), file.metadata)
     name = every.text("general.architecture")
     if name not in ARCHITECTURES:
@@ -260,19 +264,43 @@ _LAYER_NAMES = {
 }
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)", re.ASCII)
 _MODEL_TENSOR = re.compile(r"(\w+)\.(weight|bias)", re.ASCII)
-# The frequencies of Llama 3 and of longrope, which are in the description of the rotations.
+# Frequencies of Llama 3 and longrope; config.json has their parameters instead.
 ROPE_FREQUENCIES = "rope_freqs.weight"
 ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 
 
-def our_name(theirs: str, architecture: Architecture) -> str:
-    """Return what pagedrun calls a tensor; one that no decoder has keeps its name."""
+def named_tensors(file: GgufFile) -> dict[str, tuple[str, GgufTensor]]:
+    """Return name and shape of each tensor in the file, by pagedrun's name.
+
+    Squeezed axes are restored; RoPE tensors are left out, as config.json describes them. Raises
+    `ModelError` if two tensors have the same name.
+    """
+    architecture = architecture_of(file)
+    found: dict[str, tuple[str, GgufTensor]] = {}
+    for theirs, tensor in file.tensors.items():
+        name = pagedrun_name(theirs, architecture)
+        if name in found:
+            raise ModelError(f"{file.path}: {theirs} occurs twice; download the model again")
+        if theirs not in ROPE_TENSORS:
+            found[name] = theirs, replace(tensor, shape=_shape(name, tensor.shape, architecture))
+    return found
+
+
+def _shape(name: str, shape: tuple[int, ...], architecture: Architecture) -> tuple[int, ...]:
+    for end, axis in architecture.squeezed_axes.items():
+        if name.endswith(end) and len(shape) > axis:
+            return (*shape[:axis], 1, *shape[axis:])
+    return shape
+
+
+def pagedrun_name(theirs: str, architecture: Architecture) -> str:
+    """Return pagedrun's name of a tensor; tensors that no decoder has keep their own."""
     match = _LAYER_TENSOR.fullmatch(theirs)
     if match is not None:
         name = {**_LAYER_NAMES, **architecture.layer_names}.get(match[2])
         if name is None:
             return theirs
-        # Tensors of all experts together are no linear layers.
+        # Stacked tensors of experts have no ".weight".
         end = "" if ".experts." in name and match[3] == "weight" else f".{match[3]}"
         return f"model.layers.{int(match[1])}.{name}{end}"
     match = _MODEL_TENSOR.fullmatch(theirs)

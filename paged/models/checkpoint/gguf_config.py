@@ -68,7 +68,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
         "quantization_config": {"quant_method": "gguf"},
         "rope_scaling": _rope_scaling(file, own),
     }
-    return JsonObject(own.origin, {**fields, **architecture.worked_out(own, file)})
+    return JsonObject(own.origin, {**fields, **architecture.extra_fields(own, file)})
 
 
 def with_gguf_row_order(network: DecoderSpec, file: GgufFile) -> DecoderSpec:
@@ -104,7 +104,7 @@ def _own_fields(file: GgufFile, architecture: str) -> JsonObject:
 def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
     """Raise `ModelError` for what would change the arithmetic if it were silently ignored."""
     size = head_dim(own)
-    whole = () if architecture.rotates_in_part else ("rope.dimension_count",)
+    whole = () if architecture.partial_rotary else ("rope.dimension_count",)
     for name in ("attention.value_length", *whole):
         if own.integer(name, 1, 2**12, size) != size:
             raise own.error(name, f"{size}, the size of a head")

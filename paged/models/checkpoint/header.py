@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
-from pagedrun.paged.models.checkpoint.gguf_architectures import architecture_of, our_name
+from pagedrun.paged.models.checkpoint.gguf_architectures import named_tensors
 from pagedrun.paged.models.checkpoint.safetensors_files import open_file, weight_files
 from pagedrun.paged.models.checkpoint.tensor_names import TensorNames
 from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensor
@@ -45,11 +45,9 @@ class CheckpointHeader:
 
 
 def _of_gguf(path: Path) -> dict[str, StoredTensor]:
-    file = GgufFile.open(path)
-    architecture = architecture_of(file)
     return {
-        our_name(name, architecture): StoredTensor(each.shape, each.type.name)
-        for name, each in file.tensors.items()
+        name: StoredTensor(tensor.shape, tensor.type.name)
+        for name, (_, tensor) in named_tensors(GgufFile.open(path)).items()
     }
 
 

@@ -24,7 +24,7 @@ from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_acti
 from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
-from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
+from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
@@ -128,7 +128,7 @@ def _parallel_moe(config: JsonObject, name: str, norm: NormForm) -> ParallelMoeS
     num_experts = config.integer("num_experts", 1, 2**14)
     inner = config.integer("moe_intermediate_size", 1, 2**22)
     num_chosen = config.integer("top_k_experts", 1, num_experts)
-    layouts, method = (Stacked(), Separate()), linear_method(config)
+    layouts, method = (Stacked(), PerExpert()), linear_method(config)
     router = _linear(config, f"{name}.router.proj", hidden, num_experts)
     return ParallelMoeSpec(
         MoeSpec(

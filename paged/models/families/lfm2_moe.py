@@ -7,7 +7,7 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
 from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp
 from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
-from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
+from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked
 from pagedrun.paged.models.quant.registry import linear_method
 
 
@@ -29,7 +29,7 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
         num_experts,
         config.integer("moe_intermediate_size", 1, 2**22, 1792),
         choice,
-        layouts=(Separate(*GATE_UP_DOWN), Stacked()),
+        layouts=(PerExpert(*GATE_UP_DOWN), Stacked()),
         correction="expert_bias" if config.boolean("use_expert_bias", True) else None,
     )
     hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)

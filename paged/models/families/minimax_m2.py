@@ -15,9 +15,9 @@ from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
 from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked
+from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked
 
-_LAYOUTS = (Separate(gate="w1", up="w3", down="w2"), Stacked())
+_LAYOUTS = (PerExpert(gate="w1", up="w3", down="w2"), Stacked())
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

@@ -5,10 +5,10 @@ from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, sliding_window, uniform_windows
 from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
-from pagedrun.paged.models.quant.expert_layouts import Separate
+from pagedrun.paged.models.quant.expert_layouts import PerExpert
 
 _DEFAULTS = MoeDefaults(8, 2, inner=14_336, inner_name="intermediate_size")
-_PROJECTIONS = Separate(gate="w1", up="w3", down="w2")
+_PROJECTIONS = PerExpert(gate="w1", up="w3", down="w2")
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:

@@ -14,7 +14,7 @@ from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.quant.expert_layouts import Separate
+from pagedrun.paged.models.quant.expert_layouts import PerExpert
 
 _DEFAULTS = MoeDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 
@@ -47,7 +47,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             f"model.layers.{layer}.mlp",
             _DEFAULTS,
             normalise=normalise,
-            projections=Separate(),
+            projections=PerExpert(),
         ),
     )
 

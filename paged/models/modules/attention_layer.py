@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, Softmax
-from pagedrun.paged.cache.cache_spec import KVPlace
+from pagedrun.paged.cache.cache_spec import KVLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model import ForwardBatch, GroupBatch
@@ -24,7 +24,7 @@ class SelfAttention:
     """
 
     def __init__(
-        self, spec: AttentionSpec, place: KVPlace, source: WeightSource, tables: RotaryTables
+        self, spec: AttentionSpec, place: KVLayerIndex, source: WeightSource, tables: RotaryTables
     ) -> None:
         self._spec = spec
         self._place = place

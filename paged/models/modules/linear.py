@@ -6,9 +6,10 @@ kind of quantization) and, for experts, an `ExpertLayout` (a tensor for each pro
 expert, or stacked ones). Methods and layouts are values; importing them imports no torch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.models.checkpoint.tensors import (
     NO_TENSORS,
@@ -27,54 +28,47 @@ if TYPE_CHECKING:
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 
-class LinearMethod(Protocol):
-    """One way of holding the weights of linear layers, in a checkpoint and in memory.
+class LinearMethod(ABC):
+    """Storage of the weights of linear layers, in a checkpoint and in memory.
 
-    Dense matrices are one; each kind of quantised weights is another. A method is a value: two of
-    the same class and fields are equal, and their `repr` says everything that their results depend
-    on. Importing it imports no torch.
+    Dense matrices are one method, each kind of quantized weights another. Methods are frozen
+    dataclasses, compared by value; results depend on class and fields alone, and `repr` shows
+    both. Importing one imports no torch.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def parameters(
         self, linear: "LinearSpec", stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors that a checkpoint must have for a linear layer.
 
-        `stored` says what it has, where there is one: a method may know several ways of storing
-        the same weights.
+        A method may read several layouts of the same weights: `stored` selects one.
         """
-        ...
 
+    @abstractmethod
     def num_bytes(self, linear: "LinearSpec", dtype_bytes: int) -> int:
-        """Return the bytes of its weights in memory; `dtype_bytes`: of one of its results."""
-        ...
+        """Return the bytes of the weights in memory; `dtype_bytes`: of one output element."""
 
+    @abstractmethod
     def load(self, linear: "LinearSpec", source: "WeightSource") -> "Linear":
-        """Return the layer with its weights; its outputs are those of the parts side by side."""
-        ...
+        """Return the layer with its weights; the outputs of the parts are concatenated."""
 
+    @abstractmethod
     def matrix(self, linear: "LinearSpec", source: "WeightSource") -> "PackedWeight | Tensor":
-        """Return the weights of a layer of one part, for one expert of many, [out_features,
-        in_features]: in the dtype of `source`, or as codes where it holds such experts."""
-        ...
+        """Return the weights of one expert, a layer of one part: [out_features, in_features].
 
-
-@runtime_checkable
-class CodesMethod(LinearMethod, Protocol):
-    """One whose weights stay in few bits where a backend computes with these."""
+        In the dtype of `source`, or quantized if its kernels compute experts so.
+        """
 
     def held_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of a layer's weights there; `codes` says which stay in few bits."""
-        ...
-
-
-@runtime_checkable
-class CodeMatrices(LinearMethod, Protocol):
-    """One by which experts stay in few bits where a backend computes with these."""
+        """Return the bytes of the weights in memory; `codes` selects those that stay quantized."""
+        return self.num_bytes(linear, dtype_bytes)
 
     def matrix_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of what `matrix` returns; `codes` says which stay in few bits."""
-        ...
+        """Return the bytes of `matrix`; `codes` selects those that stay quantized."""
+        return linear.num_weights * dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +118,7 @@ class LinearSpec(Part):
 
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of the weights where few bits among the `codes` stay few."""
-        if isinstance(self.method, CodesMethod):
-            return self.method.held_bytes(self, dtype_bytes, codes)
-        return self.num_bytes(dtype_bytes)
+        return self.method.held_bytes(self, dtype_bytes, codes)
 
     def load(self, source: "WeightSource") -> "Linear":
         """Return the layer with its weights."""
@@ -134,9 +126,7 @@ class LinearSpec(Part):
 
     def matrix_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of what `matrix` returns."""
-        if isinstance(self.method, CodeMatrices):
-            return self.method.matrix_bytes(self, dtype_bytes, codes)
-        return self.num_weights * dtype_bytes
+        return self.method.matrix_bytes(self, dtype_bytes, codes)
 
     def matrix(self, source: "WeightSource") -> "PackedWeight | Tensor":
         """Return the weights of a layer of one part, [out_features, in_features]."""
@@ -161,22 +151,24 @@ class ExpertMatrices:
     down_bias: "Tensor | None" = None
 
 
-class ExpertLayout(Protocol):
-    """One way of holding experts in a checkpoint. A value, as a `LinearMethod` is."""
+class ExpertLayout(ABC):
+    """Layout of experts in a checkpoint; a frozen dataclass, as a `LinearMethod` is."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def parameters(
         self, experts: "ExpertsSpec", stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
         """Return the tensors that a checkpoint with the tensors `stored` has for them."""
-        ...
 
+    @abstractmethod
     def held_bytes(self, experts: "ExpertsSpec", dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of the matrices and biases; `codes` says which stay in few bits."""
-        ...
+        """Return the bytes of matrices and biases; `codes` selects those that stay quantized."""
 
+    @abstractmethod
     def load(self, experts: "ExpertsSpec", source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices, as views of the checkpoint's tensors where it has them so."""
-        ...
+        """Return the matrices, views of the checkpoint's tensors if those are plain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from pagedrun.paged.models.modules.mlp import (
     gated_mlps,
 )
 from pagedrun.paged.models.modules.norm import NormSpec
-from pagedrun.paged.models.quant.expert_layouts import Separate, Stacked, StackedApart
+from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked, StackedProjections
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -174,7 +174,7 @@ class MoeForm:
     num_experts: int
     inner: int
     choice: ExpertChoice
-    layouts: tuple[ExpertLayout, ...] = (Separate(), Stacked())
+    layouts: tuple[ExpertLayout, ...] = (PerExpert(), Stacked())
     router: str = "gate"
     experts: str = ".experts"
     correction: str | None = None
@@ -231,7 +231,7 @@ def softmax_moe(
     defaults: MoeDefaults,
     *,
     normalise: bool,
-    projections: Separate,
+    projections: PerExpert,
 ) -> MoeSpec:
     """Return a mixture whose weights are a softmax, without a shared expert.
 
@@ -244,7 +244,7 @@ def softmax_moe(
         num_experts,
         config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
         ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
-        layouts=(projections, Stacked(), StackedApart()),
+        layouts=(projections, Stacked(), StackedProjections()),
     )
     return form.spec(config, name)
 
@@ -275,7 +275,7 @@ def shared_expert_moe(
 
     def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
-        plain = softmax_moe(config, name, defaults, normalise=normalise, projections=Separate())
+        plain = softmax_moe(config, name, defaults, normalise=normalise, projections=PerExpert())
         if shared_inner is None:
             return plain
         gate = Projection(f"{name}.shared_expert_gate", 1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.op_values import StateInputs
-from pagedrun.paged.cache.cache_spec import StatePlace
+from pagedrun.paged.cache.cache_spec import StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model import ForwardBatch
@@ -15,7 +15,7 @@ from pagedrun.paged.models.modules.recurrence import ConvSpec, DeltaNetSpec, Sho
 class ShortConv:
     """The last few tokens of a sequence are all that it knows. `place`: of its states."""
 
-    def __init__(self, spec: ShortConvSpec, place: StatePlace, source: WeightSource) -> None:
+    def __init__(self, spec: ShortConvSpec, place: StateLayerIndex, source: WeightSource) -> None:
         self._place = place
         self._inputs = spec.inputs.load(source)
         self._conv = CausalConv(spec.conv, source, activate=False)
@@ -37,7 +37,7 @@ class ShortConv:
 class DeltaNet:
     """Keeps of a sequence what its keys say of its values, a matrix a head. `place`: of these."""
 
-    def __init__(self, spec: DeltaNetSpec, place: StatePlace, source: WeightSource) -> None:
+    def __init__(self, spec: DeltaNetSpec, place: StateLayerIndex, source: WeightSource) -> None:
         self._spec = spec
         self._place = place
         self._kernels = source.kernels

@@ -7,7 +7,7 @@ from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 _BLOCK_SIZES = (64, 32, 128, 256, 512, 1024, 2048, 4096)
-_NESTED_SIZE = 256  # largest numbers of blocks that have one scale
+_NESTED_SIZE = 256  # blocks that share one nested scale
 _STATE = "quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")
 _MAX_STATE_BYTES = 4096
 
 
-def bitsandbytes(quantization: JsonObject) -> Unpacked:
-    """Return the method of a quantization_config; raises `ModelError` for codes not in bytes."""
+def bitsandbytes(quantization: JsonObject) -> QuantizedWeights:
+    """Return the method of a quantization_config; raises `ModelError` unless codes are bytes."""
     if quantization.string("bnb_4bit_quant_storage") not in (None, "uint8"):
         raise quantization.error("bnb_4bit_quant_storage", '"uint8"')
-    return Unpacked((TableBlocks(), Int8Rows()))
+    return QuantizedWeights((Bnb4Bit(), BnbInt8()))
 
 
 @dataclass(frozen=True, slots=True)
-class TableBlocks:
-    """`weight` [out_features * in_features / 2, 1] uint8, of each byte the high half first.
+class Bnb4Bit(WeightFormat):
+    """`weight` [out_features * in_features / 2, 1] uint8, the high half of each byte first.
 
-    A code is a place in `weight.quant_map` [16]. `weight.absmax` has a factor for each block of
-    neighbours, whatever row they are in; they may be codes of eight bits themselves, into
+    Codes are indices into `weight.quant_map` [16]. `weight.absmax` has a factor for each block of
+    consecutive weights, across rows. Factors may be 8-bit codes: indices into
     `weight.nested_quant_map` [256], times `weight.nested_absmax` for each 256 of them, plus the
     `nested_offset` in the JSON of `weight.quant_state.…`.
     """
@@ -65,9 +65,9 @@ class TableBlocks:
         return tuple(Parameter(n, s, Role.QUANTIZED, dtypes=(d,)) for n, s, d in tensors)
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return each code's number times its block's factor.
+        """Return the values of the codes times the factors of their blocks.
 
-        Raises `ModelError` for a description that contradicts the tensors.
+        Raises `ModelError` if the JSON contradicts the tensors.
         """
         from torch.nn.functional import pad
 
@@ -98,13 +98,13 @@ class TableBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Rows:
-    """`weight` [out_features, in_features] int8, and `SCB` [out_features], what 127 means there."""
+class BnbInt8(WeightFormat):
+    """`weight` [out_features, in_features] int8, and `SCB` [out_features], the value of 127."""
 
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
-        """Return codes and what 127 means, and a note of how they lie in memory."""
+        """Return codes, the value of 127, and the memory format if stored."""
         codes = stored.get(f"{part.name}.weight")
         if codes is None or codes.dtype != "I8":
             return None
@@ -118,19 +118,12 @@ class Int8Rows:
             found.append(Parameter(f"{part.name}.weight_format", (), role, dtypes=("U8",)))
         return tuple(found)
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return codes of eight bits, a float32 for each row."""
+        """Return 8-bit codes with a float32 for each row."""
         return CodeForm(8, None, 4)
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
-        """Return the codes, and what one of them means.
-
-        Raises `ModelError` for rows in another order.
-        """
+        """Return codes and scales; raises `ModelError` for rows in another order."""
         from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
         layout = f"{part.name}.weight_format"
@@ -145,7 +138,7 @@ class Int8Rows:
 
 
 def _num_blocks(num_weights: int, weight: str, stored: StoredTensors) -> int:
-    """Return how many blocks there are: what is stored, if any size of blocks gives that."""
+    """Return the number of blocks: the stored one if a valid block size gives it."""
     possible = [-(-num_weights // size) for size in _BLOCK_SIZES]
     found = stored.get(f"{weight}.absmax")
     is_possible = found is not None and len(found.shape) == 1 and found.shape[0] in possible
@@ -164,7 +157,7 @@ def _state_shape(weight: str, stored: StoredTensors) -> tuple[int, ...]:
 
 
 def _state(weight: str, shape: list[int], source: "WeightSource") -> JsonObject:
-    """Return what is said of a matrix beside its tensors."""
+    """Return the checked JSON description of a matrix."""
     name = _state_name(weight, source.stored)
     state = JsonObject.parse(name, bytes(source.read(name).tolist()))
     if state.get("shape") != shape:

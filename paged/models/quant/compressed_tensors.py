@@ -12,11 +12,11 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
 from pagedrun.paged.models.modules.linear import LinearMethod, Projection
-from pagedrun.paged.models.quant.fp4 import FourBitFloats
-from pagedrun.paged.models.quant.fp8 import ScaledCodes, block_size
+from pagedrun.paged.models.quant.fp4 import Fp4Weights
+from pagedrun.paged.models.quant.fp8 import ScaledWeights, block_size
 from pagedrun.paged.models.quant.gptq_awq import ascending_order, group_size, num_bits, num_groups
 from pagedrun.paged.models.quant.int8 import Int8Activations
-from pagedrun.paged.models.quant.linear_methods import Unpacked, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
-# The dtype of the codes in the formats that store one number a weight.
+# dtype of the codes in formats with one element per weight.
 _PLAIN_CODES = {"float-quantized": "F8_E4M3", "int-quantized": "I8"}
-_NAIVE = "naive-quantized"  # the same two, under an older name
+_NAIVE = "naive-quantized"  # older name of the same two
 _MIXED = "mixed-precision"
 _PACK_QUANTIZED = "pack-quantized"
 _FOUR_BITS = {
-    "nvfp4-pack-quantized": FourBitFloats("weight_packed", 16, "weight_global_scale", divides=True),
-    "mxfp4-pack-quantized": FourBitFloats("weight_packed", 32),
+    "nvfp4-pack-quantized": Fp4Weights(
+        "weight_packed", 16, "weight_global_scale", scale_is_inverse=True
+    ),
+    "mxfp4-pack-quantized": Fp4Weights("weight_packed", 32),
 }
 _FORMATS = (*_PLAIN_CODES, _PACK_QUANTIZED, *_FOUR_BITS)
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _MAX_GROUPS = 64
-# Activations that are rounded token by token, as they come.
+# Activations that are quantized token by token.
 _INT8_TOKENS: dict[str, JSONValue] = {
     "num_bits": 8,
     "type": "int",
@@ -49,10 +51,7 @@ _INT8_TOKENS: dict[str, JSONValue] = {
 
 
 def compressed_tensors(quantization: JsonObject) -> LinearMethod:
-    """Return the method of a quantization_config.
-
-    Raises `ModelError` for a format, or a kind of weights, that is not read.
-    """
+    """Return the method of a quantization_config; raises `ModelError` for an unsupported one."""
     if quantization.string("quantization_status") not in (None, "compressed"):
         raise quantization.error("quantization_status", '"compressed"')
     sparsity = quantization.nested("sparsity_config")
@@ -70,15 +69,15 @@ def compressed_tensors(quantization: JsonObject) -> LinearMethod:
             raise quantization.error("config_groups", "an object of objects")
         group = JsonObject(f"{groups.origin}: {number}", fields)
         formats.append(_weight_format(group, quantization))
-        in_int8.append(formats[-1] == ScaledCodes("I8") and _rounds_tokens_to_int8(group))
+        in_int8.append(formats[-1] == ScaledWeights("I8") and _rounds_tokens_to_int8(group))
     if all(in_int8):
         ignored = quantization.get("ignore")
         return Int8Activations(isinstance(ignored, list) and HEAD in ignored)
-    return Unpacked(tuple(dict.fromkeys(formats)))
+    return QuantizedWeights(tuple(dict.fromkeys(formats)))
 
 
 def _rounds_tokens_to_int8(group: JsonObject) -> bool:
-    """Return whether activations are to be rounded to int8, with a scale for each token."""
+    """Return whether activations are quantized to int8 with a scale per token."""
     inputs = group.nested("input_activations")
     if inputs is None or group.nested("output_activations") is not None:
         return False
@@ -87,7 +86,7 @@ def _rounds_tokens_to_int8(group: JsonObject) -> bool:
 
 
 def _weight_format(group: JsonObject, quantization: JsonObject) -> WeightFormat:
-    """Return how the weights of a group are stored."""
+    """Return the format of the weights of a group."""
     weights = group.section("weights")
     by_group = quantization.string("format") == _MIXED and group.has("format")
     fields = group if by_group else quantization
@@ -117,7 +116,7 @@ def _weight_format(group: JsonObject, quantization: JsonObject) -> WeightFormat:
         raise weights.error(
             "symmetric", f"true, the only variant of the format {name} that pagedrun reads"
         )
-    return ScaledCodes(_PLAIN_CODES[name], _scale_block(weights, strategy))
+    return ScaledWeights(_PLAIN_CODES[name], _scale_block(weights, strategy))
 
 
 def _scale_block(weights: JsonObject, strategy: str) -> tuple[int, int] | None:
@@ -132,11 +131,11 @@ def _scale_block(weights: JsonObject, strategy: str) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PackQuantized:
-    """`weight_packed` [out_features, in_features * num_bits / 32], words of neighbouring columns.
+class PackQuantized(WeightFormat):
+    """`weight_packed` [out_features, in_features * num_bits / 32], words of neighboring columns.
 
-    `group_size` columns have a scale for each row, and a zero point unless `is_symmetric`; None:
-    all have. `weight_g_idx` [in_features] gives each column its group where it is stored.
+    `group_size` columns share a scale in each row, and a zero point unless `is_symmetric`; None:
+    all columns. `weight_g_idx` [in_features], if stored, is the group of each column.
     """
 
     num_bits: int
@@ -146,7 +145,7 @@ class PackQuantized:
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
-        """Return words, scales, the shape, and what else is stored of zero points and groups."""
+        """Return words, scales and the shape; zero points and groups if stored."""
         packed = stored.get(f"{part.name}.weight_packed")
         num_codes, out = 32 // self.num_bits, part.out_features
         shape = (out, -(-in_features // num_codes))
@@ -167,12 +166,8 @@ class PackQuantized:
             Parameter(f"{part.name}.weight_scale", (out, groups), role),
         )
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return codes of few bits, with zero points unless these are symmetric."""
+        """Return codes of `num_bits`, with zero points unless symmetric."""
         return CodeForm(
             self.num_bits,
             self.group_size,

@@ -1,12 +1,13 @@
 """Layouts of MoE experts in checkpoints; each is an `ExpertLayout`.
 
-`Separate`: tensors for each expert and projection. `Stacked`: all experts in one tensor for
-gates and ups, and one for downs. `StackedApart`: one tensor for each projection (GGUF).
-`Interleaved`: stacked and transposed, gates and ups alternating (gpt-oss). `Mxfp4`: the same in
-MXFP4. Experts may be stored in any format of the linear method; plain tensors stay
+`PerExpert`: tensors for each expert and projection. `Stacked`: all experts in one tensor for gate
+and up projections, and one for down projections. `StackedProjections`: one tensor per projection
+(GGUF). `Interleaved`: stacked and transposed, gate and up rows alternating (gpt-oss). `Mxfp4`: the
+same in MXFP4. Experts may be stored in any format of the linear method; plain tensors stay
 memory-mapped where the device allows it.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,9 +22,18 @@ from pagedrun.paged.models.checkpoint.tensors import (
     StoredTensor,
     StoredTensors,
 )
-from pagedrun.paged.models.modules.linear import ExpertMatrices, ExpertsSpec, LinearSpec
-from pagedrun.paged.models.quant.fp4 import e2m1, packed_floats, powers_of_two
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.models.modules.linear import (
+    ExpertLayout,
+    ExpertMatrices,
+    ExpertsSpec,
+    LinearSpec,
+)
+from pagedrun.paged.models.quant.fp4 import (
+    e2m1,
+    packed_floats,
+    powers_of_two,
+    require_whole_groups,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +43,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Separate:
-    """`{experts}.{number}.{projection}`, linear layers; the fields are the projections' names."""
+class PerExpert(ExpertLayout):
+    """Linear layers `{experts}.{number}.{projection}`; the fields are names of projections."""
 
     gate: str = "gate_proj"
     up: str = "up_proj"
@@ -60,7 +70,7 @@ class Separate:
         )
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices, as they are where they are plain."""
+        """Return the matrices, memory-mapped if plain."""
         gate, up, down = (
             [linear.matrix(source) for linear in self._linears(experts, name)]
             for name in (self.gate, self.up, self.down)
@@ -78,9 +88,11 @@ class Separate:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
-    """`linear` is one expert's product. Each tensor of its weights has `num_experts` as its first
-    axis, and a name without `weight`: `down_proj` and `down_proj_scale_inv`.
+class StackedLinear:
+    """One projection of all experts; `linear` is that of one expert.
+
+    Each tensor has `num_experts` as its first axis, and a name without `weight`: `down_proj` and
+    `down_proj_scale_inv`.
     """
 
     linear: LinearSpec
@@ -94,12 +106,12 @@ class Stack:
         )
 
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of what `matrices` returns."""
+        """Return the bytes of `matrices`."""
         of_one = replace(codes, stored=_OfOneExpert(codes.stored))
         return self.num_experts * self.linear.matrix_bytes(dtype_bytes, of_one)
 
     def matrices(self, source: "WeightSource") -> "list[PackedWeight | Tensor]":
-        """Return each expert's matrix, views of one tensor where that is plain."""
+        """Return the matrix of each expert, views of one tensor if that is plain."""
         whole = cache(source.read)
         stored = _OfOneExpert(source.stored)
 
@@ -114,7 +126,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _OfOneExpert:
-    """Implements `StoredTensors`: what one expert has of tensors of all."""
+    """Tensors of one expert, slices of stacked ones; implements `StoredTensors`."""
 
     stored: StoredTensors
 
@@ -124,33 +136,40 @@ class _OfOneExpert:
 
 
 def _stacked_name(name: str) -> str:
-    """Return the name of all experts' tensor where one expert's would have `name`."""
+    """Return the name of the stacked tensor for one expert's tensor `name`."""
     layer, _, end = name.rpartition(".")
     end = end.removeprefix("weight").removeprefix("_")
     return f"{layer}_{end}" if end else layer
 
 
+class _StackedLayout(ExpertLayout):
+    __slots__ = ()
+
+    def parameters(
+        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
+    ) -> tuple[Parameter, ...]:
+        """Return the tensors of all stacks."""
+        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
+
+    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the bytes of all stacks."""
+        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
+
+    @abstractmethod
+    def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Stacked:
-    """`{experts}.{gate_up}` [num_experts, 2 * intermediate_size, hidden_size], gates first, and
-    `{experts}.{down}` [num_experts, hidden_size, intermediate_size], if they are plain.
+class Stacked(_StackedLayout):
+    """`{experts}.{gate_up}` [num_experts, 2 * intermediate_size, hidden_size], gate rows before
+    up rows, and `{experts}.{down}` [num_experts, hidden_size, intermediate_size], if plain.
     """
 
     gate_up: str = "gate_up_proj"
     down: str = "down_proj"
 
-    def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
-    ) -> tuple[Parameter, ...]:
-        """Return the tensors of the two."""
-        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
-
-    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of the two."""
-        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
-
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return views of the two tensors, or of what is unpacked of them."""
+        """Return views of the two tensors, or of their dequantized copies."""
         gate_up, down = (stack.matrices(source) for stack in self._stacks(experts))
         inner = experts.intermediate_size
         return ExpertMatrices(
@@ -159,41 +178,35 @@ class Stacked:
             down,
         )
 
-    def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack]:
+    def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, StackedLinear]:
         name, hidden, inner = experts.name, experts.hidden_size, experts.intermediate_size
         return (
-            Stack(experts.linear(f"{name}.{self.gate_up}", 2 * inner, hidden), experts.num_experts),
-            Stack(experts.linear(f"{name}.{self.down}", hidden, inner), experts.num_experts),
+            StackedLinear(
+                experts.linear(f"{name}.{self.gate_up}", 2 * inner, hidden), experts.num_experts
+            ),
+            StackedLinear(
+                experts.linear(f"{name}.{self.down}", hidden, inner), experts.num_experts
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class StackedApart:
+class StackedProjections(_StackedLayout):
     """`{experts}.gate_proj` and `up_proj` [num_experts, intermediate_size, hidden_size], and
-    `{experts}.down_proj` [num_experts, hidden_size, intermediate_size]: as GGUF files have them.
+    `{experts}.down_proj` [num_experts, hidden_size, intermediate_size]; used in GGUF files.
     """
 
-    def parameters(
-        self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
-    ) -> tuple[Parameter, ...]:
-        """Return the tensors of the three."""
-        return tuple(each for stack in self._stacks(experts) for each in stack.parameters(stored))
-
-    def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of the three."""
-        return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
-
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices, as views where they are plain."""
+        """Return the matrices, views of the tensors if those are plain."""
         gate, up, down = (stack.matrices(source) for stack in self._stacks(experts))
         return ExpertMatrices(gate, up, down)
 
-    def _stacks(self, experts: ExpertsSpec) -> tuple[Stack, Stack, Stack]:
+    def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, StackedLinear, StackedLinear]:
         hidden, inner = experts.hidden_size, experts.intermediate_size
 
-        def stack(projection: str, *sizes: int) -> Stack:
+        def stack(projection: str, *sizes: int) -> StackedLinear:
             linear = experts.linear(f"{experts.name}.{projection}", *sizes)
-            return Stack(linear, experts.num_experts)
+            return StackedLinear(linear, experts.num_experts)
 
         return (
             stack("gate_proj", inner, hidden),
@@ -203,11 +216,11 @@ class StackedApart:
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved:
-    """`{experts}.gate_up_proj` [num_experts, hidden_size, 2 * intermediate_size], each gate before
-    its up, and `{experts}.down_proj` [num_experts, intermediate_size, hidden_size].
+class Interleaved(ExpertLayout):
+    """`{experts}.gate_up_proj` [num_experts, hidden_size, 2 * intermediate_size], gate and up
+    columns alternating, and `{experts}.down_proj` [num_experts, intermediate_size, hidden_size].
 
-    Biases are those of `paired_rows`.
+    Biases: see `interleaved_biases`.
     """
 
     def parameters(
@@ -221,7 +234,7 @@ class Interleaved:
         return experts.num_bytes(dtype_bytes)
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices, turned."""
+        """Return the transposed matrices."""
         gate_up, down = (source.tensor(each).mT for each in self._matrices(experts))
         return split_interleaved(experts, source, list(gate_up), list(down))
 
@@ -234,17 +247,17 @@ class Interleaved:
         )
 
 
-GROUP = 32  # weights that have one scale
+GROUP = 32  # weights that share a scale
 _GROUP_BYTES = GROUP // 2
 _BYTE_DTYPES = ("U8",)
 _MXFP4_FORM = CodeForm(4, GROUP, 1, is_float=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4:
+class Mxfp4(ExpertLayout):
     """`{experts}.gate_up_proj_blocks` [num_experts, 2 * intermediate_size, hidden_size / 32, 16],
     bytes of two codes, the first in the low half; and `.._scales`, the same without the last axis:
-    2^(scale - 127) multiplies a group. `down_proj` likewise. Biases are those of `paired_rows`.
+    2^(scale - 127) multiplies a group. `down_proj` likewise. Biases: see `interleaved_biases`.
 
     Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 6.
     """
@@ -252,22 +265,22 @@ class Mxfp4:
     def parameters(
         self, experts: ExpertsSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return codes and scales of the two, and their biases."""
+        """Return codes, scales and biases of both matrices."""
         gate_up, down = self._matrices(experts)
         return *gate_up, *down, *interleaved_biases(experts)
 
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
-        """Return the matrices, multiplied out expert by expert.
+        """Return the matrices, quantized if the kernels allow, else dequantized one by one.
 
-        Raises `ModelError` for sizes that are no multiples of 32, and for no finite numbers.
+        Raises `ModelError` for sizes that are no multiples of 32, and for values that are not
+        finite.
         """
-        for size in (experts.hidden_size, experts.intermediate_size):
-            if size % GROUP:
-                raise ModelError(
-                    f"{experts.name}: MXFP4 has groups of {GROUP} weights, and {size} weights are "
-                    "not a whole number of groups; use another version of the model"
-                )
-        read = _packed if self._are_held(experts, source) else _unpacked
+        sizes = experts.hidden_size, experts.intermediate_size
+        for size in sizes:
+            require_whole_groups(f"{experts.name}: MXFP4 has", GROUP, size)
+        kernels = source.code_kernels.of_experts
+        is_held = all(kernels.hold(_MXFP4_FORM, each, source.dtype_name) for each in sizes)
+        read = _packed if is_held else _unpacked
         gate_up, down = (list(read(*each, source)) for each in self._matrices(experts))
         return split_interleaved(experts, source, gate_up, down)
 
@@ -279,13 +292,6 @@ class Mxfp4:
         interleaved_biases = dtype_bytes * (2 * inner + hidden)
         matrices = _MXFP4_FORM.num_bytes(2 * inner, hidden) + _MXFP4_FORM.num_bytes(hidden, inner)
         return experts.num_experts * (matrices + interleaved_biases)
-
-    def _are_held(self, experts: ExpertsSpec, source: "WeightSource") -> bool:
-        kernels, sizes = (
-            source.code_kernels.of_experts,
-            (experts.hidden_size, experts.intermediate_size),
-        )
-        return all(kernels.hold(_MXFP4_FORM, each, source.dtype_name) for each in sizes)
 
     def _matrices(self, experts: ExpertsSpec) -> tuple[tuple[Parameter, Parameter], ...]:
         hidden, inner = experts.hidden_size, experts.intermediate_size
@@ -310,14 +316,14 @@ class Mxfp4:
 def _packed(
     blocks: Parameter, scales: Parameter, source: "WeightSource"
 ) -> "Iterator[PackedWeight | Tensor]":
-    """Yield each expert's matrix in four bits."""
+    """Yield the 4-bit matrix of each expert."""
     for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
         weight = packed_floats(pairs.flatten(1), exponents, GROUP, source)
         yield source.packed(blocks.name, weight)
 
 
 def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
-    """Yield each expert's matrix. A product of a code and a power of two is exact in bfloat16."""
+    """Yield the dequantized matrix of each expert; exact in bfloat16."""
     for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
         yield source.dequantize_table(
             blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents)
@@ -325,8 +331,8 @@ def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "
 
 
 def interleaved_biases(experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
-    """Return `{experts}.gate_up_proj_bias` [num_experts, 2 * intermediate_size], by turns too, and
-    `{experts}.down_proj_bias` [num_experts, hidden_size].
+    """Return `{experts}.gate_up_proj_bias` [num_experts, 2 * intermediate_size], alternating too,
+    and `{experts}.down_proj_bias` [num_experts, hidden_size].
     """
     number = experts.num_experts
     return (
@@ -345,9 +351,9 @@ def split_interleaved(
     gate_up: "Sequence[PackedWeight | Tensor]",
     down: "Sequence[PackedWeight | Tensor]",
 ) -> ExpertMatrices:
-    """Return gates and ups apart, with the biases of `source`.
+    """Return separate gate and up matrices, with the biases of `source`.
 
-    gate_up: each expert's [2 * intermediate_size, hidden_size]. down: as in `ExpertMatrices`.
+    gate_up: [2 * intermediate_size, hidden_size] per expert. down: as in `ExpertMatrices`.
     """
     num_rows = 2 * experts.intermediate_size
     gate_up_bias, down_bias = (source.tensor(each) for each in interleaved_biases(experts))
@@ -363,7 +369,7 @@ def split_interleaved(
 def sliced_rows(
     matrix: "PackedWeight | Tensor", start: int, end: int, step: int = 1
 ) -> "PackedWeight | Tensor":
-    """Return each `step`-th row from start to end, as a view where it is plain."""
+    """Return every `step`-th row from start to end, a view if the matrix is plain."""
     from torch import Tensor
 
     if isinstance(matrix, Tensor):

@@ -17,7 +17,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     number_bytes,
 )
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
-# All multiply, the first too: it is the inverse of what the weights were multiplied by.
+# Both are multipliers: the inverse of the factor that weights were scaled by.
 _SCALES = ("weight_scale_inv", "weight_scale")
 _SCALE_DTYPES = (*FLOATS, "F8_E8M0")
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledCodes:
+class ScaledWeights(WeightFormat):
     """`weight` [out_features, in_features] in `dtype`, "F8_E4M3" or "I8", times its scales.
 
-    `block` is how many rows and columns have one scale; the last of them may have fewer. Where it
-    is None there is one scale for all, or one for each row.
+    `block` rows and columns share a scale; the last block may be smaller. None: one scale for the
+    matrix, or one per row.
     """
 
     dtype: str
@@ -55,12 +55,8 @@ class ScaledCodes:
             self._scales(part, in_features, stored),
         )
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return codes of eight bits."""
+        """Return 8-bit codes."""
         size = None if self.block is None else self.block[1]
         names = [f"{part.name}.{each}" for each in _SCALES]
         name = next((each for each in names if stored.get(each) is not None), names[-1])
@@ -86,9 +82,9 @@ class ScaledCodes:
     def codes(
         self, part: Projection, in_features: int, source: "WeightSource"
     ) -> tuple["Tensor", "Tensor"]:
-        """Return the codes, and a scale for each row, where `block` is None.
+        """Return the codes and a scale for each row; `block` must be None.
 
-        Raises `ModelError` for scales that are no finite numbers.
+        Raises `ModelError` for scales that are not finite.
         """
         assert self.block is None, "a block has a scale of its own"
         codes = source.read(f"{part.name}.weight").to(source.device)
@@ -113,15 +109,17 @@ _E4M3 = (None, "e4m3", "float8_e4m3fn")
 MAX_BLOCK = 2**16
 
 
-def fp8(quantization: JsonObject) -> Unpacked:
+def fp8(quantization: JsonObject) -> QuantizedWeights:
     """Return the method of a quantization_config; raises `ModelError` for another kind of FP8."""
     if quantization.string("fmt") not in _E4M3:
         raise quantization.error("fmt", '"e4m3", the only FP8 format that pagedrun reads')
-    return Unpacked((ScaledCodes("F8_E4M3", block_size(quantization, "weight_block_size")),))
+    return QuantizedWeights(
+        (ScaledWeights("F8_E4M3", block_size(quantization, "weight_block_size")),)
+    )
 
 
 def block_size(fields: JsonObject, name: str) -> tuple[int, int] | None:
-    """Return how many rows and columns have one scale, None where there are no blocks."""
+    """Return the rows and columns that share a scale, None without blocks."""
     if not fields.has(name):
         return None
     sizes = fields.get(name)

@@ -8,23 +8,21 @@ from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 
-def gguf(quantization: JsonObject) -> Unpacked:
-    """Return the method of a GGUF file, each of whose tensors says how it is stored."""
-    return Unpacked((GgufBlocks(),))
+def gguf(quantization: JsonObject) -> QuantizedWeights:
+    """Return the method of a GGUF file; each tensor has its own block type."""
+    return QuantizedWeights((GgufBlocks(),))
 
 
 @dataclass(frozen=True, slots=True)
-class GgufBlocks:
-    """`weight` [out_features, in_features], each row in blocks of the type that its tensor has."""
+class GgufBlocks(WeightFormat):
+    """`weight` [out_features, in_features], rows in blocks of the tensor's type."""
 
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
@@ -35,12 +33,8 @@ class GgufBlocks:
             return None
         return (self._matrix(part, in_features, tensor.dtype),)
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return what its blocks are split into."""
+        """Return the form of the split blocks."""
         tensor = stored.get(f"{part.name}.weight")
         assert tensor is not None  # as `parameters` said
         return BLOCK_FORMS[tensor.dtype]

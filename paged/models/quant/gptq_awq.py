@@ -11,7 +11,7 @@ from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import Unpacked
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GPTQ_LAYOUTS = (None, "gptq", "gptq_v2")
 
 
-def gptq(quantization: JsonObject) -> Unpacked:
+def gptq(quantization: JsonObject) -> QuantizedWeights:
     """Return the method of a quantization_config; raises `ModelError` for another layout."""
     bits = num_bits(quantization, "bits")
     layout = quantization.string("checkpoint_format")
@@ -37,32 +37,32 @@ def gptq(quantization: JsonObject) -> Unpacked:
         raise quantization.error("is_marlin_format", "false")
     is_symmetric = quantization.boolean("sym", True)
     size = group_size(quantization, "group_size")
-    # Where columns are in the order of their importance, groups of neighbours are not to be had.
-    has_any_order = quantization.boolean("desc_act", False) and size is not None
-    stores_less_one = layout != "gptq_v2"
-    return Unpacked((Gptq(bits, size, is_symmetric, stores_less_one, has_any_order),))
+    # Columns sorted by importance have no groups of neighbors.
+    desc_act = quantization.boolean("desc_act", False) and size is not None
+    zeros_minus_one = layout != "gptq_v2"
+    return QuantizedWeights((Gptq(bits, size, is_symmetric, zeros_minus_one, desc_act),))
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
-    """`qweight` [in_features * num_bits / 32, out_features], words of neighbouring columns.
+class Gptq(WeightFormat):
+    """`qweight` [in_features * num_bits / 32, out_features], words of neighboring columns.
 
-    `group_size` columns have a scale and a zero point for each row; None: all have. `g_idx`
-    [in_features] gives each column its group, in any order; where it is missing groups are blocks.
-    `stores_less_one`: zero points are stored less one, as the first version of the format does.
-    `has_any_order`: config.json says that groups are not blocks.
+    `group_size` columns share a scale and a zero point in each row; None: all columns. `g_idx`
+    [in_features] is the group of each column, in any order; without it groups are contiguous.
+    `zeros_minus_one`: zero points are stored minus 1, as in version 1 of the format. `desc_act`:
+    config.json declares groups that are not contiguous.
     """
 
     num_bits: int
     group_size: int | None
     is_symmetric: bool
-    stores_less_one: bool
-    has_any_order: bool = False
+    zeros_minus_one: bool
+    desc_act: bool = False
 
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
-        """Return words, zero points, scales, and the columns' groups where they are stored."""
+        """Return words, zero points, scales, and the groups of columns if stored."""
         if stored.get(f"{part.name}.qweight") is None:
             return None
         groups, out = num_groups(in_features, self.group_size), part.out_features
@@ -78,13 +78,9 @@ class Gptq:
             parameters.append(Parameter(f"{part.name}.g_idx", (in_features,), role, dtypes=dtypes))
         return tuple(parameters)
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return codes of few bits, without zero points where these are symmetric."""
-        is_scattered = self.has_any_order and stored.get(f"{part.name}.g_idx") is not None
+        """Return codes of `num_bits`, without zero points if symmetric."""
+        is_scattered = self.desc_act and stored.get(f"{part.name}.g_idx") is not None
         return CodeForm(
             self.num_bits,
             self.group_size,
@@ -116,10 +112,9 @@ class Gptq:
         )
 
     def _zeros(self, name: str, stored: "Tensor") -> "Tensor | None":
-        """Return zero points, as signed as the codes, of those in the checkpoint; None: all are 0.
+        """Return signed zero points of the stored ones, None if all are 0.
 
-        What a symmetric one must have is known, and told by its numbers: labels of versions are
-        often wrong.
+        Symmetric checkpoints are recognized by the values: version labels are often wrong.
         """
         if self.is_symmetric:
             if (stored == -1).all() or (stored == 0).all():
@@ -128,7 +123,7 @@ class Gptq:
                 f"{name}.qzeros: config.json says that codes are symmetric, but these zero "
                 "points are not in the middle of their range; use another version of the model"
             )
-        if not self.stores_less_one:
+        if not self.zeros_minus_one:
             return stored
         half = 2 ** (self.num_bits - 1)
         zeros: Tensor = (stored.int() + half + 1) % (2 * half) - half
@@ -136,11 +131,11 @@ class Gptq:
 
 
 _AWQ_BITS = 4
-# Which of its word's columns is in the bits from 0, 4, 8, … on.
+# Column of the word that is in bits 0, 4, 8, ….
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
-def awq(quantization: JsonObject) -> Unpacked:
+def awq(quantization: JsonObject) -> QuantizedWeights:
     """Return the method of a quantization_config; raises `ModelError` for another layout."""
     bits = "w_bit" if quantization.has("w_bit") else "bits"
     quantization.integer(bits, _AWQ_BITS, _AWQ_BITS)
@@ -150,14 +145,14 @@ def awq(quantization: JsonObject) -> Unpacked:
     if not quantization.boolean("zero_point", True):
         raise quantization.error("zero_point", "true: pagedrun reads AWQ with zero points only")
     size = "q_group_size" if quantization.has("q_group_size") else "group_size"
-    return Unpacked((Awq(group_size(quantization, size, 128)),))
+    return QuantizedWeights((Awq(group_size(quantization, size, 128)),))
 
 
 @dataclass(frozen=True, slots=True)
-class Awq:
-    """`qweight` [in_features, out_features / 8], words of eight rows of a column each.
+class Awq(WeightFormat):
+    """`qweight` [in_features, out_features / 8], words of eight rows of one column.
 
-    `group_size` neighbouring columns have a scale and a zero point for each row; None: all have.
+    `group_size` neighboring columns share a scale and a zero point in each row; None: all columns.
     """
 
     group_size: int | None
@@ -165,7 +160,7 @@ class Awq:
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
-        """Return words, zero points, packed alike, and scales."""
+        """Return words, zero points in the same packing, and scales."""
         if stored.get(f"{part.name}.qweight") is None:
             return None
         groups, out = num_groups(in_features, self.group_size), part.out_features
@@ -178,12 +173,8 @@ class Awq:
             Parameter(f"{part.name}.scales", (groups, out), role),
         )
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix in the dtype of `source`."""
-        return source.unpacked(part.name, self.packed(part, in_features, source))
-
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return codes of four bits with zero points."""
+        """Return 4-bit codes with zero points."""
         size = number_bytes(stored, f"{part.name}.scales")
         return CodeForm(_AWQ_BITS, self.group_size, size, has_zeros=True)
 
@@ -209,14 +200,14 @@ WIDTHS = (2, 4, 8)
 
 
 def group_size(quantization: JsonObject, name: str, default: int | None = None) -> int | None:
-    """Return how many columns have one scale, None where -1 says all of them."""
+    """Return the number of columns that share a scale, None for all (-1)."""
     if quantization.get(name) == -1:
         return None
     return quantization.integer(name, 1, MAX_GROUP, default)
 
 
 def num_bits(quantization: JsonObject, name: str) -> int:
-    """Return the width of a code; raises `ModelError` for one that does not fill words."""
+    """Return the bits of a code; raises `ModelError` for a width that does not fill words."""
     bits = quantization.integer(name, 1, 32)
     if bits not in WIDTHS:
         raise quantization.error(name, f"one of {', '.join(map(str, WIDTHS))}")
@@ -224,10 +215,10 @@ def num_bits(quantization: JsonObject, name: str) -> int:
 
 
 def num_groups(in_features: int, size: int | None) -> int:
-    """Return how many groups a row's columns make; the last may have fewer."""
+    """Return the number of groups in a row; the last may be smaller."""
     return 1 if size is None else -(-in_features // size)
 
 
 def ascending_order(bits: int) -> tuple[int, ...]:
-    """Return the places of a word's codes where the first is in the lowest bits."""
+    """Return the order of codes in a word with the first in the lowest bits."""
     return tuple(range(32 // bits))

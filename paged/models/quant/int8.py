@@ -1,8 +1,7 @@
-"""INT8 linear layers: weights and activations are quantized, products are exact integers.
+"""INT8 linear layers: quantized weights and activations, exact integer products.
 
-`Int8` quantizes plain weights at load, a scale for each output; `Int8Activations` takes the
-codes and scales of a compressed-tensors checkpoint (W8A8). Activations are quantized token by
-token.
+`Int8` quantizes plain weights at load, with a scale per output; `Int8Activations` takes codes and
+scales of a compressed-tensors checkpoint (W8A8). Activations are quantized token by token.
 """
 
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Parameter,
     StoredTensors,
 )
-from pagedrun.paged.models.modules.linear import LinearSpec
-from pagedrun.paged.models.quant.fp8 import ScaledCodes
-from pagedrun.paged.models.quant.linear_methods import Dense, Unpacked, check_stray_bias
+from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec
+from pagedrun.paged.models.quant.fp8 import ScaledWeights
+from pagedrun.paged.models.quant.linear_methods import Dense, QuantizedWeights, check_stray_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,23 +25,20 @@ if TYPE_CHECKING:
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
-# Sums of so many products fit 32 bits.
+# Sums of this many products fit 32 bits.
 MAX_IN_FEATURES = 2**16
 SCALE_BYTES = 4
 _DENSE = Dense()
 
 
 @dataclass(frozen=True, slots=True)
-class Int8:
-    """A code for each weight, a scale for each output; inputs are rounded token by token.
-
-    A checkpoint has for it what it has for plain matrices.
-    """
+class Int8(LinearMethod):
+    """INT8 weights of a plain checkpoint: a code per weight, a scale per output."""
 
     def parameters(
         self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return each part's matrix, and its bias."""
+        """Return the matrix and the bias of each part."""
         return _DENSE.parameters(linear)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
@@ -54,31 +50,38 @@ class Int8:
         parts = [
             source.quantized(each.name, source.tensor(each)) for each in _DENSE.weights(linear)
         ]
-        codes, scales = (source.joined(each) for each in zip(*parts, strict=True))
-        bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
-        return source.kernels.pack_int8(codes, scales, bias)
+        return _pack(linear, parts, source)
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
-        """Return the plain matrix of an expert: those are not rounded."""
+        """Return the plain matrix of an expert; experts are not quantized."""
         return _DENSE.matrix(linear, source)
 
 
 def int8_bytes(linear: LinearSpec, dtype_bytes: int) -> int:
-    """Return the bytes of a layer whose weights are held in int8."""
+    """Return the bytes of a layer with int8 weights."""
     bias = dtype_bytes if linear.has_bias else 0
     return linear.out_features * (linear.in_features + SCALE_BYTES + bias)
 
 
-_CODES = ScaledCodes("I8")
-_UNPACKED = Unpacked((_CODES,))
+def _pack(
+    linear: LinearSpec, parts: "list[tuple[Tensor, Tensor]]", source: "WeightSource"
+) -> "Linear":
+    """Return one product of the codes and scales of each part."""
+    codes, scales = (source.joined(each) for each in zip(*parts, strict=True))
+    bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
+    return source.kernels.pack_int8(codes, scales, bias)
+
+
+_CODES = ScaledWeights("I8")
+_UNPACKED = QuantizedWeights((_CODES,))
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Activations:
-    """Codes are computed with as they are, inputs are rounded to int8 token by token.
+class Int8Activations(LinearMethod):
+    """INT8 weights of a quantized checkpoint, with int8 activations.
 
-    Layers of which a part is stored in plain numbers are computed with in these.
-    `has_plain_head` is what config.json says: bytes are counted by it before weights are read.
+    Layers with a part that is stored plain compute in the model's dtype. `has_plain_head` comes
+    from config.json and is used for byte counts before weights are read.
     """
 
     has_plain_head: bool
@@ -86,7 +89,7 @@ class Int8Activations:
     def parameters(
         self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return the tensors of each part's matrix, and its bias."""
+        """Return the tensors of the matrix of each part, and its bias."""
         return _UNPACKED.parameters(linear, stored)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
@@ -104,14 +107,12 @@ class Int8Activations:
         for part in linear.parts:
             check_stray_bias(part, linear, source)
         parts = [_CODES.codes(part, size, source) for part in linear.parts]
-        codes, scales = (source.joined(each) for each in zip(*parts, strict=True))
-        bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
-        return source.kernels.pack_int8(codes, scales, bias)
+        return _pack(linear, parts, source)
 
     def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of one expert's matrix, in few bits where it can be held so."""
+        """Return the bytes of one expert's matrix, quantized if its kernels allow."""
         return _UNPACKED.held_bytes(linear, dtype_bytes, codes)
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "PackedWeight | Tensor":
-        """Return the matrix of an expert, whose inputs are not rounded."""
+        """Return the matrix of an expert; its inputs are not quantized."""
         return _UNPACKED.matrix(linear, source)

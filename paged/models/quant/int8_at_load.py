@@ -14,11 +14,11 @@ ValueT = TypeVar("ValueT")
 
 
 def int8_at_load(network: DecoderSpec, origin: object) -> DecoderSpec:
-    """Return a network whose linear layers are in int8, but those that are delicate, and experts.
+    """Return the network with int8 linear layers, except experts and layers that keep precision.
 
-    A tied head gets codes of its own, made of the embedding's table, which stays as it is. A
-    network that is computed in int8 as its checkpoint has it is left alone. Raises `ModelError`
-    naming `origin`, where the network is from, for one that is quantised in another way.
+    A tied head gets codes of its own, quantized from the unchanged embedding table. A network with
+    an int8 checkpoint is returned unchanged. Raises `ModelError` naming `origin`, the file of the
+    network, for any other quantization.
     """
     parts = [part for layer in network.layers for part in layer.parts]
     methods = [part.method for part in parts if isinstance(part, LinearSpec)]
@@ -45,7 +45,7 @@ def _in_int8(linear: LinearSpec) -> LinearSpec:
 
 
 def _changed(value: ValueT, change: Callable[[LinearSpec], LinearSpec]) -> ValueT:
-    """Return a description with other linear layers, wherever in it they are."""
+    """Return a description with `change` applied to all its linear layers, nested ones too."""
     found: object = value
     if isinstance(value, LinearSpec):
         found = change(value)

@@ -1,13 +1,14 @@
 """Linear methods: plain weights, and quantized weights in any storage format.
 
-`Dense` reads plain matrices. `Unpacked` reads quantized ones: a `WeightFormat` has the tensors
-of one storage format and their meaning. If the backend has kernels for the codes of a
-`PackedFormat`, weights stay quantized in memory; otherwise they are dequantized to the model's
-dtype at load. Both give the same products up to rounding: activations are not quantized here.
+`Dense` reads plain matrices. `QuantizedWeights` reads quantized ones: a `WeightFormat` has the
+tensors of one storage format and their meaning. If the backend has kernels for its codes, weights
+stay quantized in memory; otherwise they are dequantized to the model's dtype at load. Both give
+the same products up to rounding: activations are not quantized here.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
 from pagedrun.paged.models.checkpoint.tensors import (
@@ -17,7 +18,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Role,
     StoredTensors,
 )
-from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec, Projection
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -28,42 +29,43 @@ if TYPE_CHECKING:
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
 
-class WeightFormat(Protocol):
-    """A value, as a `LinearMethod` is; importing it imports no torch."""
+class WeightFormat(ABC):
+    """Storage format of quantized matrices: names, shapes and meaning of their tensors.
 
+    Subclasses are frozen dataclasses, compared by value; importing them imports no torch. One
+    without kernels for its codes returns None from `form` and overrides `weight`.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def parameters(
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
         """Return the tensors that hold a projection's matrix, None if it is stored otherwise."""
-        ...
 
-    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
-        """Return the matrix [out_features, in_features] in the dtype of `source`.
-
-        Raises `ModelError` for tensors that contradict each other or hold no finite numbers.
-        """
-        ...
-
-
-@runtime_checkable
-class PackedFormat(WeightFormat, Protocol):
-    """A format whose codes can be computed with as they are."""
-
-    def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
-        """Return what `packed` has the form of, for tensors that `parameters` returned."""
-        ...
+    def form(self, part: Projection, stored: StoredTensors) -> CodeForm | None:
+        """Return the form of `packed`; None if no kernel computes with such codes."""
+        return None
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
-        """Return codes and scales, on the device of `source`, of which `weight` makes the matrix.
+        """Return codes and scales on the device of `source`.
 
         Raises `ModelError` for tensors that contradict each other.
         """
-        ...
+        raise NotImplementedError
+
+    def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
+        """Return the dequantized matrix [out_features, in_features] in the dtype of `source`.
+
+        Raises `ModelError` for tensors that contradict each other or hold no finite numbers.
+        """
+        return source.unpacked(part.name, self.packed(part, in_features, source))
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
-    """A matrix [out_features, in_features] for each part, and a bias [out_features] if any.
+class Dense(LinearMethod):
+    """Plain matrices: [out_features, in_features] and a bias [out_features], if any, per part.
 
     The parts are stacked into one matrix, which the backend packs.
     """
@@ -71,7 +73,7 @@ class Dense:
     def parameters(
         self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return each part's matrix, and its bias."""
+        """Return the matrix and the bias of each part."""
         return *self.weights(linear), *self.biases(linear)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
@@ -79,18 +81,18 @@ class Dense:
         return dtype_bytes * sum(each.num_weights for each in self.parameters(linear))
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
-        """Return the parts as one product of the backend's."""
+        """Return the parts as one product of the backend."""
         weight = source.stacked(self.weights(linear))
         bias = source.stacked(self.biases(linear)) if linear.has_bias else None
         return source.pack(weight, bias)
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
-        """Return a layer's only matrix, which stays in its file where it can."""
+        """Return the matrix of a layer of one part, memory-mapped where possible."""
         [matrix] = self.weights(linear)
         return source.kept(matrix)
 
     def weights(self, linear: LinearSpec) -> list[Parameter]:
-        """Return each part's matrix."""
+        """Return the matrix of each part."""
 
         def matrix(part: Projection) -> Parameter:
             shape = (part.out_features, linear.in_features)
@@ -99,7 +101,7 @@ class Dense:
         return [matrix(part) for part in linear.parts]
 
     def biases(self, linear: LinearSpec) -> list[Parameter]:
-        """Return each part's bias, nothing for a layer without."""
+        """Return the bias of each part, empty for a layer without biases."""
         if not linear.has_bias:
             return []
         return [
@@ -109,7 +111,7 @@ class Dense:
 
 
 _DENSE = Dense()
-# Of activations, which are not quantised here.
+# Scales of activations, which are not quantized here.
 _ACTIVATION_SCALES = (
     *("input_scale", "input_scale_ub", "input_global_scale", "activation_scale"),
     "output_scale",
@@ -117,11 +119,11 @@ _ACTIVATION_SCALES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
-    """Layers compute with what their weights are in the model's dtype, however these are held.
+class QuantizedWeights(LinearMethod):
+    """Weights in any of `formats`, or plain; products are those of the dequantized weights.
 
-    Each projection may be stored in another of `formats`, or as plain numbers: what its tensors
-    are says so. Lists in config.json of what was left as it was are not looked at.
+    The format of each projection is recognized by its tensors; the list of unquantized modules in
+    config.json is ignored.
     """
 
     formats: tuple[WeightFormat, ...]
@@ -129,7 +131,7 @@ class Unpacked:
     def parameters(
         self, linear: LinearSpec, stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return the tensors of each part's matrix, in its format, and its bias."""
+        """Return the tensors of each part in its format, and its bias."""
         found = list(_DENSE.biases(linear))
         for part, plain in zip(linear.parts, _DENSE.weights(linear), strict=True):
             packed = self._packed(part, linear, stored)
@@ -143,23 +145,19 @@ class Unpacked:
         return _DENSE.num_bytes(linear, dtype_bytes)
 
     def held_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of matrices, in few bits where these can be held, and biases."""
+        """Return the bytes of matrices, quantized where kernels allow, and biases."""
         size = linear.in_features
         held = linear.out_features * dtype_bytes if linear.has_bias else 0
         for part in linear.parts:
             found = self._packed(part, linear, codes)
-            form = None
-            if found is not None and isinstance(found[0], PackedFormat):
-                form = found[0].form(part, codes)
+            form = None if found is None else found[0].form(part, codes)
             if form is None or not codes.hold(form, size):
                 held += part.out_features * size * dtype_bytes
             else:
                 held += form.num_bytes(part.out_features, size)
         return held
 
-    def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of one expert's matrix, in few bits where it can be held so."""
-        return self.held_bytes(linear, dtype_bytes, codes)
+    matrix_bytes = held_bytes
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one layer."""
@@ -171,7 +169,7 @@ class Unpacked:
         return source.pack_parts(weights, bias)
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "PackedWeight | Tensor":
-        """Return the matrix of a layer's only part; a plain one stays in its file where it can."""
+        """Return the matrix of a layer of one part; a plain one is memory-mapped if possible."""
         [part] = linear.parts
         found = self._packed(part, linear, source.stored)
         if found is None:
@@ -194,13 +192,12 @@ class Unpacked:
         source: "WeightSource",
         kernels: CodeKernels,
     ) -> "PackedWeight | Tensor":
-        """Return a part's matrix, in few bits where `kernels` hold it so."""
+        """Return the matrix of a part, quantized if `kernels` compute with its form."""
         check_stray_bias(part, linear, source)
         size = linear.in_features
-        if isinstance(found, PackedFormat):
-            form = replace(
-                found.form(part, source.stored), is_scattered=False
-            )  # it may be in order
+        form = found.form(part, source.stored)
+        if form is not None:
+            form = replace(form, is_scattered=False)  # stored groups may be contiguous after all
             if kernels.hold(form, size, source.dtype_name):
                 weight = source.ordered_rows(found.packed(part, size, source), part.order)
                 return source.packed(part.name, weight)
@@ -209,9 +206,9 @@ class Unpacked:
     def _packed(
         self, part: Projection, linear: LinearSpec, stored: StoredTensors
     ) -> tuple[WeightFormat, tuple[Parameter, ...]] | None:
-        """Return the format that a part is stored in, with its tensors; None for plain numbers.
+        """Return the format of a part with its tensors, None for a plain matrix.
 
-        Of several, such as four bits and eight, the one that all tensors fit, else the first.
+        Of several candidates, such as 4 and 8 bits, the first that all tensors fit, else the first.
         """
         found = [
             (each, parameters)
@@ -223,7 +220,7 @@ class Unpacked:
 
 
 def check_stray_bias(part: Projection, linear: LinearSpec, source: "WeightSource") -> None:
-    """Raise `ModelError` if a layer that has no bias has one that is not zero."""
+    """Raise `ModelError` if a layer without a bias has a nonzero one in the checkpoint."""
     bias = _stray_bias(part, linear, source.stored)
     if bias is not None and source.tensor(bias).any():
         raise ModelError(
@@ -238,7 +235,7 @@ def _fits(parameter: Parameter, stored: StoredTensors) -> bool:
 
 
 def _superfluous(part: Projection, linear: LinearSpec, stored: StoredTensors) -> list[Parameter]:
-    """Return what a quantised part may have beside its weights."""
+    """Return the optional tensors of a quantized part: scales of activations, a stray bias."""
     bias = _stray_bias(part, linear, stored)
     found = [] if bias is None else [bias]
     for name in (f"{part.name}.{each}" for each in _ACTIVATION_SCALES):
@@ -249,7 +246,7 @@ def _superfluous(part: Projection, linear: LinearSpec, stored: StoredTensors) ->
 
 
 def _stray_bias(part: Projection, linear: LinearSpec, stored: StoredTensors) -> Parameter | None:
-    """Return the bias of a layer that has none: some programs write zeros there."""
+    """Return the stored bias of a layer without one: some programs write zeros."""
     name = f"{part.name}.bias"
     if linear.has_bias or stored.get(name) is None:
         return None

@@ -1,7 +1,7 @@
-"""Registry of linear methods, by the `quant_method` of config.json.
+"""Registry of linear methods by the `quant_method` of config.json.
 
-A method is made from the `quantization_config` of config.json, or from the hf_quant_config.json
-of modelopt beside it. Without either the weights are plain matrices.
+A method is built from the `quantization_config` of config.json, or from modelopt's
+hf_quant_config.json beside it. Without either the weights are plain matrices.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,7 @@ from pagedrun.paged.models.quant.gptq_awq import awq, gptq
 from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.errors import ModelError
 
-# By the `quant_method` of a quantization_config, from which the method is made. None: there is no
-# such config, and the method is made from an empty one.
+# By `quant_method`; None without a quantization_config, which is then empty.
 LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
     None: lambda quantization: Dense(),
     "awq": awq,
@@ -35,7 +34,7 @@ LINEAR_METHODS: dict[str | None, Callable[[JsonObject], LinearMethod]] = {
 
 
 def linear_method(config: JsonObject) -> LinearMethod:
-    """Return the method of a config.json; raises `ModelError` for one that is not known."""
+    """Return the method of a config.json; raises `ModelError` for an unknown one."""
     for name in ("quantization_config", "compression_config"):
         if config.has(name):
             return _quantized(config, name)

@@ -26,7 +26,7 @@ LONG_NUMBERS = 100_000
 MAX_LONG = 1024
 
 
-class Chunk(NamedTuple):
+class ProbeChunk(NamedTuple):
     """Some tokens of a row: of its prompt, or one that was generated."""
 
     row: int
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     is_prompt: bool = True
 
 
-class Trial:
+class ProbeRun:
     """`NUM_ROWS` rows of random tokens, always the same ones.
 
     Each may have `ROW_TOKENS`, the first `long_tokens`, which is no less.
@@ -61,7 +61,7 @@ class Trial:
         ]
 
     @torch.inference_mode()
-    def hidden(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+    def hidden(self, chunks: Sequence[ProbeChunk]) -> list[Tensor]:
         """Compute chunks in one step, those of prompts first; return what each gives.
 
         Of a chunk [num_tokens, hidden_size], what the head makes logits of.
@@ -70,7 +70,7 @@ class Trial:
         hidden = self.model.hidden(batch, self._cache)
         return list(torch.split(hidden, [chunk.end - chunk.start for chunk in chunks]))
 
-    def _batch(self, chunks: Sequence[Chunk]) -> ForwardBatch:
+    def _batch(self, chunks: Sequence[ProbeChunk]) -> ForwardBatch:
         place = self._device.torch_device
         positions = torch.cat([torch.arange(chunk.start, chunk.end) for chunk in chunks])
         rows = torch.cat([torch.full((each.end - each.start,), each.row) for each in chunks])
@@ -122,10 +122,13 @@ def _int32(numbers: Tensor) -> Tensor:
 LENGTHS = (40, 15)  # of the rows that are compared
 # Prompts in one chunk and in two, generated tokens beside a prompt and beside one another.
 _COMPARED_STEPS = (
-    (Chunk(0, 0, 20), Chunk(1, 0, 11)),
-    (Chunk(0, 20, 37), Chunk(1, 11, 12, is_prompt=False)),
+    (ProbeChunk(0, 0, 20), ProbeChunk(1, 0, 11)),
+    (ProbeChunk(0, 20, 37), ProbeChunk(1, 11, 12, is_prompt=False)),
     *(
-        (Chunk(0, 37 + i, 38 + i, is_prompt=False), Chunk(1, 12 + i, 13 + i, is_prompt=False))
+        (
+            ProbeChunk(0, 37 + i, 38 + i, is_prompt=False),
+            ProbeChunk(1, 12 + i, 13 + i, is_prompt=False),
+        )
         for i in range(3)
     ),
 )
@@ -135,11 +138,11 @@ _COMPARED_STEPS = (
 MAX_DIFFERENCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-class Disagreement(Exception):
+class LogitsMismatch(Exception):
     """A model gives other logits over the paged cache than without it."""
 
 
-class Differences:
+class LogitsComparison:
     """How far logits are from the expected ones, as a share of the largest of these.
 
     expected: of each row, [num_tokens, vocab_size] float32. where: what the others come from.
@@ -160,7 +163,7 @@ class Differences:
     def largest(self) -> float:
         """Return the largest.
 
-        Raises `Disagreement` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or
+        Raises `LogitsMismatch` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or
         for generated ones, or are not numbers.
         """
         of_kinds = [torch.cat(each) for each in self._found.values()]
@@ -168,7 +171,7 @@ class Differences:
         for each in of_kinds:
             share = float(each.max() if self._dtype is torch.float32 else each.median())
             if not share <= most:  # nor if it is no number
-                raise Disagreement(
+                raise LogitsMismatch(
                     f"its logits {self._where} differ from those of Transformers alone by "
                     f"{share:.2g} of the largest, where at most {most:g} is rounding"
                 )
@@ -191,12 +194,12 @@ def expected_logits(causal_lm: Any, vocab_size: int) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def largest_difference(trial: Trial, expected: Sequence[Tensor]) -> float:
+def largest_difference(trial: ProbeRun, expected: Sequence[Tensor]) -> float:
     """Return how far logits over paged memory are from the expected ones.
 
-    Raises `Disagreement` where `Differences.largest` does.
+    Raises `LogitsMismatch` where `LogitsComparison.largest` does.
     """
-    differences = Differences(expected, "over paged memory", trial.model.dtype)
+    differences = LogitsComparison(expected, "over paged memory", trial.model.dtype)
     for chunks in _COMPARED_STEPS:
         for chunk, hidden in zip(chunks, trial.hidden(chunks), strict=True):
             logits = trial.model.head(hidden).float()
@@ -209,35 +212,35 @@ _PROBE_ROWS = (3, NUM_ROWS)
 _PROBE_CUTS = (0, 5, 18)
 
 
-def rows_depend_on_batch(trial: Trial) -> bool:
+def rows_depend_on_batch(trial: ProbeRun) -> bool:
     """Whether a token was seen to get other bits with other rows, or in other chunks."""
     return not (_prompts_agree(trial) and _chunks_agree(trial) and _generated_agree(trial))
 
 
-def _prompts_agree(trial: Trial) -> bool:
-    alone = [trial.hidden([Chunk(row, 0, _PROBE_PROMPT)])[0] for row in range(NUM_ROWS)]
+def _prompts_agree(trial: ProbeRun) -> bool:
+    alone = [trial.hidden([ProbeChunk(row, 0, _PROBE_PROMPT)])[0] for row in range(NUM_ROWS)]
     return all(
-        _same(trial.hidden([Chunk(row, 0, _PROBE_PROMPT) for row in _rows(num)]), alone)
+        _same(trial.hidden([ProbeChunk(row, 0, _PROBE_PROMPT) for row in _rows(num)]), alone)
         for num in _PROBE_ROWS
     )
 
 
-def _generated_agree(trial: Trial) -> bool:
+def _generated_agree(trial: ProbeRun) -> bool:
     """Compare the token behind the prompts, which are in the cache."""
     at = _PROBE_PROMPT, _PROBE_PROMPT + 1
-    alone = [trial.hidden([Chunk(row, *at, is_prompt=False)])[0] for row in range(NUM_ROWS)]
+    alone = [trial.hidden([ProbeChunk(row, *at, is_prompt=False)])[0] for row in range(NUM_ROWS)]
     return all(
-        _same(trial.hidden([Chunk(row, *at, is_prompt=False) for row in _rows(num)]), alone)
+        _same(trial.hidden([ProbeChunk(row, *at, is_prompt=False) for row in _rows(num)]), alone)
         for num in _PROBE_ROWS
     )
 
 
-def _chunks_agree(trial: Trial) -> bool:
+def _chunks_agree(trial: ProbeRun) -> bool:
     end = trial.long_tokens
-    [whole] = trial.hidden([Chunk(0, 0, end)])
+    [whole] = trial.hidden([ProbeChunk(0, 0, end)])
     borders = [*_PROBE_CUTS, max(end - 9, _PROBE_CUTS[-1] + 1), end]
     pairs = pairwise(borders)
-    pieces = [trial.hidden([Chunk(0, start, stop)])[0] for start, stop in pairs]
+    pieces = [trial.hidden([ProbeChunk(0, start, stop)])[0] for start, stop in pairs]
     return torch.equal(torch.cat(pieces), whole)
 
 

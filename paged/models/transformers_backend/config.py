@@ -19,7 +19,7 @@ from pagedrun.paged.models.transformers_backend.config_fields import (
 from pagedrun.paged.models.transformers_backend.specs import PlainSpec, TransformersSpec
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError, option
-from pagedrun.paged.values.report_parts import LibraryPath
+from pagedrun.paged.values.report_parts import TransformersPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TransformersConfig(RunnableConfig):
         )
 
     @property
-    def library(self) -> LibraryPath:
+    def library(self) -> TransformersPath:
         """What a plan says of it."""
         network = self.network
         if isinstance(network, PlainSpec):

@@ -84,13 +84,13 @@ def transformers_config(origin: str, fields: str) -> Any:
         wanted = f"a causal language model that Transformers {__version__} supports"
         raise config.error("model_type", wanted)
     try:
-        with quiet():
+        with quiet_transformers():
             made = CONFIG_MAPPING[model_type].from_dict(dict(config.fields))
             values = {name: getattr(made, name, None) for name in _RANGES}
     except Exception as error:  # the library's own checks, of any kind
         raise ModelError(
             f"{origin}: Transformers {__version__} cannot build a {model_type} from it "
-            f"({said(error)})"
+            f"({error_summary(error)})"
         ) from error
     for name, (least, most) in _RANGES.items():
         value = values[name]
@@ -146,7 +146,7 @@ _TYPES = {
 }
 
 
-def said(error: Exception) -> str:
+def error_summary(error: Exception) -> str:
     """Return the kind of an error and the first line of what it says, cut to 200 characters.
 
     Of a field of the wrong type: its name, and what it must be.
@@ -165,7 +165,7 @@ def said(error: Exception) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Let the library say nothing but errors, and draw no progress."""
     from transformers.utils import logging
 

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from pagedrun.kernels.attention_inputs import Softmax
 from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.ops import Backend, Linear
-from pagedrun.paged.cache.cache_spec import KVPlace
+from pagedrun.paged.cache.cache_spec import KVLayerIndex
 from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.modules.attention_layer import attend
@@ -97,7 +97,7 @@ class PagedAttention:
     """
 
     def __init__(
-        self, spec: TransformersAttention, place: KVPlace, device: CacheDevice, step: Step
+        self, spec: TransformersAttention, place: KVLayerIndex, device: CacheDevice, step: Step
     ) -> None:
         self._spec = spec
         self._place = place
@@ -232,7 +232,7 @@ class RowOps(TorchFunctionMode):
     def __init__(self, model: nn.Module, kernels: Backend, *, row_invariant: bool) -> None:
         """Pack the matrices of a model; linear layers give up theirs one by one."""
         super().__init__()
-        self.given_up: set[Tensor] = set()  # parameters that hold no numbers any more
+        self.released: set[Tensor] = set()  # parameters that hold no numbers any more
         self._products: dict[Tensor, tuple[Linear, Tensor | None]] = {}
         for module in model.modules():
             parameters, bias = module._parameters, None
@@ -287,6 +287,6 @@ class RowOps(TorchFunctionMode):
     def _without_numbers(self, parameter: Tensor) -> nn.Parameter:
         """Return one that takes no memory; what code makes of it in another way is NaN."""
         nan = parameter.new_full((), float("nan")).expand(parameter.shape)
-        given_up = nn.Parameter(nan, requires_grad=False)
-        self.given_up.add(given_up)
-        return given_up
+        released = nn.Parameter(nan, requires_grad=False)
+        self.released.add(released)
+        return released

@@ -14,15 +14,15 @@ from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.transformers_backend.checks import (
-    Disagreement,
-    Trial,
+    LogitsMismatch,
+    ProbeRun,
     expected_logits,
     largest_difference,
     rows_depend_on_batch,
 )
 from pagedrun.paged.models.transformers_backend.config_fields import (
-    quiet,
-    said,
+    error_summary,
+    quiet_transformers,
     transformers_config,
 )
 from pagedrun.paged.models.transformers_backend.hooks import (
@@ -38,7 +38,7 @@ from pagedrun.paged.models.transformers_backend.hooks import (
 from pagedrun.paged.models.transformers_backend.plain_model import PlainModel
 from pagedrun.paged.models.transformers_backend.specs import PlainSpec, TransformersSpec
 from pagedrun.paged.values.errors import ModelError
-from pagedrun.paged.values.report_parts import LibraryFigures
+from pagedrun.paged.values.report_parts import TransformersFigures
 
 
 class TransformersModel:
@@ -56,7 +56,7 @@ class TransformersModel:
     ) -> None:
         """Take the model over, and look whether it computes the same as before.
 
-        Raises `Disagreement` if it does not.
+        Raises `LogitsMismatch` if it does not.
         """
         kernels = device.kernels
         self.network = network
@@ -75,11 +75,11 @@ class TransformersModel:
             causal_lm.set_experts_implementation(PAGED)
         self._trunk = _Trunk.of(causal_lm)
         self._causal_lm = causal_lm
-        given_up = self._ops.given_up
-        held = (each.nbytes for each in causal_lm.parameters() if each not in given_up)
+        released = self._ops.released
+        held = (each.nbytes for each in causal_lm.parameters() if each not in released)
         self.num_bytes = sum(held) + sum(each.num_bytes for each in self._ops.products)
-        trial = Trial(self, device, network.hidden_size)
-        self.library: LibraryFigures = {
+        trial = ProbeRun(self, device, network.hidden_size)
+        self.library: TransformersFigures = {
             "computed_by": network.computed_by,
             "path": "paged",
             "largest_difference": largest_difference(trial, expected),
@@ -198,7 +198,7 @@ def load_transformers(
     """
     folder = checkpoint.path
     config = transformers_config(str(folder / "config.json"), network.fields)
-    with quiet():
+    with quiet_transformers():
         causal_lm = _load_causal_lm(config, checkpoint, dtype).to(device.torch_device).eval()
     over = "with its own caches" if isinstance(network, PlainSpec) else "with paged memory"
     try:
@@ -206,7 +206,11 @@ def load_transformers(
             return PlainModel(network, causal_lm)
         return TransformersModel(network, causal_lm, device, row_invariant=row_invariant)
     except Exception as error:  # whatever its code raises where it meets ours
-        why = str(error) if isinstance(error, Disagreement) else f"it fails there ({said(error)})"
+        why = (
+            str(error)
+            if isinstance(error, LogitsMismatch)
+            else f"it fails there ({error_summary(error)})"
+        )
         raise ModelError(
             f"{folder}: model_type {config.model_type!r} cannot be run by Transformers' code "
             f"{over}: {why}"
@@ -230,8 +234,8 @@ def _load_causal_lm(config: Any, checkpoint: BaseCheckpoint, dtype: torch.dtype)
         )
     except Exception as error:  # the library's own checks, of any kind
         raise ModelError(
-            f"{checkpoint.path}: Transformers cannot load the weights ({said(error)}); check that "
-            "they belong to config.json"
+            f"{checkpoint.path}: Transformers cannot load the weights ({error_summary(error)}); "
+            "check that they belong to config.json"
         ) from error
     wrong = {
         word: sorted(str(each) for each in loading[key])

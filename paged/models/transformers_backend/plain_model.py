@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
-from pagedrun.paged.cache.kv_cache import KVCache, StateObjects
+from pagedrun.paged.cache.kv_cache import KVCache, OpaqueStates
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.transformers_backend.checks import (
     LENGTHS,
-    Differences,
-    Disagreement,
+    LogitsComparison,
+    LogitsMismatch,
     expected_logits,
     random_row,
 )
-from pagedrun.paged.models.transformers_backend.config_fields import said
+from pagedrun.paged.models.transformers_backend.config_fields import error_summary
 from pagedrun.paged.models.transformers_backend.specs import PlainSpec
 from pagedrun.paged.values.errors import EngineError, option
-from pagedrun.paged.values.report_parts import LibraryFigures
+from pagedrun.paged.values.report_parts import TransformersFigures
 
 _NO_SLOT = -1  # no slot is read, or written
 
@@ -37,14 +37,14 @@ class PlainModel:
     def __init__(self, network: PlainSpec, causal_lm: Any) -> None:
         """Take the model over, and look whether it computes with its cache what it does without.
 
-        Raises `Disagreement` if it does not.
+        Raises `LogitsMismatch` if it does not.
         """
         self.network = network
         self.dtype: torch.dtype = causal_lm.dtype
         self.num_bytes = sum(each.nbytes for each in causal_lm.parameters())
         self._forward = CachedForward(causal_lm, network.cache_name)
         largest, depends = check_plain(causal_lm, self._forward, network)
-        self.library: LibraryFigures = {
+        self.library: TransformersFigures = {
             "computed_by": network.computed_by,
             "path": "plain",
             "why_plain": network.why,
@@ -75,7 +75,7 @@ class PlainModel:
         Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
         """
         states, inputs = cache.states, batch.states
-        assert isinstance(states, StateObjects) and inputs is not None, "made without caches"
+        assert isinstance(states, OpaqueStates) and inputs is not None, "made without caches"
         wanted = set(batch.logits_rows.tolist())
         logits: dict[int, Tensor] = {}
         slots = zip(inputs.read_slots.tolist(), inputs.write_slots.tolist(), strict=True)
@@ -114,7 +114,8 @@ class PlainModel:
             if isinstance(error, MemoryError | torch.OutOfMemoryError):
                 raise _too_large(start + len(tokens)) from error
             raise EngineError(
-                f"Transformers' code fails on token {start + len(tokens)} of a row ({said(error)})"
+                f"Transformers' code fails on token {start + len(tokens)} of a row "
+                f"({error_summary(error)})"
             ) from error
         return found[:, : self.network.vocab_size].to(self.dtype), after
 
@@ -204,15 +205,15 @@ _NUM_GENERATED = 3
 
 @torch.inference_mode()
 def check_plain(causal_lm: Any, forward: CachedForward, network: PlainSpec) -> tuple[float, bool]:
-    """Compute two rows beside one another and one of them alone.
+    """Compute two rows side by side and the first of them alone.
 
-    Returns how far logits are from those without a cache, as a share of the largest, and whether
-    the row alone had other bits. Raises `Disagreement` if they differ by more than rounding, or if
-    a cache holds more than was to be expected.
+    Returns the largest difference from logits without a cache, relative to the largest logit, and
+    whether the row alone had other bits. Raises `LogitsMismatch` if logits differ by more than
+    rounding, or if a cache is larger than in the trace.
     """
     vocab_size = network.vocab_size
     expected = expected_logits(causal_lm, vocab_size)
-    differences = Differences(expected, "with its cache", causal_lm.dtype)
+    differences = LogitsComparison(expected, "with its cache", causal_lm.dtype)
     ids = [
         random_row(row, length, vocab_size).to(causal_lm.device)
         for row, length in enumerate(LENGTHS)
@@ -241,7 +242,7 @@ def _compute_rows(forward: CachedForward, rows: list[Tensor], network: PlainSpec
     for ids, (_, cache) in zip(rows, begun, strict=True):
         expected = network.num_state_numbers + len(ids) * network.num_token_numbers
         if num_cached(cache) > expected:
-            raise Disagreement(
+            raise LogitsMismatch(
                 f"its cache of {len(ids)} tokens holds {num_cached(cache)} numbers instead of "
                 f"{expected}"
             )

@@ -17,7 +17,10 @@ from transformers.pytorch_utils import Conv1D
 
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
 from pagedrun.paged.models.network import AttentionHeads
-from pagedrun.paged.models.transformers_backend.config_fields import quiet, said
+from pagedrun.paged.models.transformers_backend.config_fields import (
+    error_summary,
+    quiet_transformers,
+)
 from pagedrun.paged.models.transformers_backend.hooks import TRACED, attach, is_experts, mask_of
 from pagedrun.paged.models.transformers_backend.plain_model import (
     CACHE_NAMES,
@@ -39,7 +42,7 @@ def trace_network(config: Any, origin: str, fields: str) -> TransformersSpec | P
     `origin` is the file that it was read from, `fields` what was read. Raises `ModelError` for a
     model that runs neither way.
     """
-    with quiet():
+    with quiet_transformers():
         try:
             return trace_paged(config, fields)
         except Unpaged as error:
@@ -49,7 +52,7 @@ def trace_network(config: Any, origin: str, fields: str) -> TransformersSpec | P
         except NoCache:
             why = "it returns no cache from which a row could continue"
         except Exception as error:  # whatever its code raises where it meets no numbers
-            why = f"its code cannot be traced without weights ({said(error)})"
+            why = f"its code cannot be traced without weights ({error_summary(error)})"
     raise ModelError(
         f"{origin}: model_type {config.model_type!r} cannot be run by Transformers' code "
         f"with paged memory: {unpaged}; nor with its own caches: {why}"
@@ -86,7 +89,7 @@ def trace_paged(config: Any, fields: str) -> TransformersSpec:
     except Unpaged:
         raise
     except Exception as error:  # whatever its code raises where it meets tensors without numbers
-        why = f"its code cannot be traced without weights ({said(error)})"
+        why = f"its code cannot be traced without weights ({error_summary(error)})"
         if TRACED in str(error):  # it looks for a class of its own by that name
             why = _OWN_ATTENTION
         raise Unpaged(why) from error

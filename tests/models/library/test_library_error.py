@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
-from pagedrun.paged.models.transformers_backend.config_fields import said
+from pagedrun.paged.models.transformers_backend.config_fields import error_summary
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 
@@ -42,6 +42,6 @@ def test_a_field_of_the_wrong_type(
 
 
 def test_any_other_error_has_its_kind_and_first_line() -> None:
-    assert said(ValueError(" no such thing\nand more")) == "ValueError: no such thing"
-    assert said(RuntimeError()) == "RuntimeError: "
-    assert len(said(RuntimeError("x" * 999))) < 250
+    assert error_summary(ValueError(" no such thing\nand more")) == "ValueError: no such thing"
+    assert error_summary(RuntimeError()) == "RuntimeError: "
+    assert len(error_summary(RuntimeError("x" * 999))) < 250

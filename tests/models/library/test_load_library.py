@@ -16,9 +16,9 @@ from pagedrun.paged.models.checkpoint.checkpoint import Checkpoint
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.transformers_backend.checks import (
     LENGTHS,
-    Chunk,
-    Disagreement,
-    Trial,
+    LogitsMismatch,
+    ProbeChunk,
+    ProbeRun,
     largest_difference,
     rows_depend_on_batch,
 )
@@ -66,8 +66,8 @@ class MindsTheBatch(TransformersModel):
 
 def test_rows_that_depend_on_their_batch_are_noticed(model: TransformersModel) -> None:
     device, size = choose_device("cpu"), model.network.hidden_size
-    assert not rows_depend_on_batch(Trial(model, device, size))
-    assert rows_depend_on_batch(Trial(MindsTheBatch(model), device, size))
+    assert not rows_depend_on_batch(ProbeRun(model, device, size))
+    assert rows_depend_on_batch(ProbeRun(MindsTheBatch(model), device, size))
 
 
 def test_a_run_warns_of_rows_that_depend_on_their_batch(folder: Path) -> None:
@@ -89,13 +89,15 @@ def test_a_run_warns_of_rows_that_depend_on_their_batch(folder: Path) -> None:
 def test_other_logits_than_the_librarys_are_refused(
     model: TransformersModel, wrong: float, token: int
 ) -> None:
-    trial = Trial(model, choose_device("cpu"), model.network.hidden_size)
+    trial = ProbeRun(model, choose_device("cpu"), model.network.hidden_size)
     with torch.inference_mode():
-        hidden = [trial.hidden([Chunk(row, 0, length)])[0] for row, length in enumerate(LENGTHS)]
+        hidden = [
+            trial.hidden([ProbeChunk(row, 0, length)])[0] for row, length in enumerate(LENGTHS)
+        ]
         expected = [model.head(each).clone() for each in hidden]
         assert largest_difference(trial, expected) < 1e-5
         expected[1][token] += wrong * expected[1].abs().max()
-    with pytest.raises(Disagreement, match="differ from those of Transformers alone"):
+    with pytest.raises(LogitsMismatch, match="differ from those of Transformers alone"):
         largest_difference(trial, expected)
 
 

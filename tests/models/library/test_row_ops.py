@@ -78,5 +78,5 @@ def test_code_that_multiplies_in_another_way_gets_no_numbers() -> None:
     ops = row_ops(layer)
     with ops:
         assert torch.matmul(torch.randn(3, 48), layer.weight.T).isnan().all()
-    assert ops.given_up == {layer.weight, layer.bias}
+    assert ops.released == {layer.weight, layer.bias}
     assert layer.weight.untyped_storage().nbytes() == 4

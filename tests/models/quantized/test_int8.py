@@ -20,7 +20,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import LinearSpec
 from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.models.quant.int8 import Int8, Int8Activations
-from pagedrun.paged.models.quant.linear_methods import Dense, Unpacked
+from pagedrun.paged.models.quant.linear_methods import Dense, QuantizedWeights
 from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 from pagedrun.paged.values.errors import ModelError
@@ -200,7 +200,7 @@ def test_other_activations_are_not_rounded(
     folder = make_model("qwen2", "w8a8", tie_word_embeddings=False)
     fields = {**json.loads((folder / "config.json").read_text()), "quantization_config": config}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    assert all(isinstance(linear.method, Unpacked) for linear in linears(tmp_path))
+    assert all(isinstance(linear.method, QuantizedWeights) for linear in linears(tmp_path))
     fields["quantization_config"] = w8a8()
     (tmp_path / "config.json").write_text(json.dumps(fields))
     assert all(isinstance(linear.method, Int8Activations) for linear in linears(tmp_path))
