@@ -1,1 +1,1 @@
-"""Small files of any kind: written whole or not at all, read one checked field at a time."""
+"""Small files: atomic writes, and JSON and GGUF files with checked fields."""

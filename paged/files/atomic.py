@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
-_BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # an output's name goes on like this
+_BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # endings of files beside an output
 
 
 def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write `chunks` to a file beside `path` and move it there; `OSError` leaves `path` as it was.
+    """Write `chunks` to a temporary file and rename it to `path`; an `OSError` keeps the old file.
 
-    The name of the file beside cannot be guessed, so no one can put a link in its place.
+    The temporary name is random, so that no link can be placed there in advance.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
@@ -42,9 +42,9 @@ def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what a killed process has left of `replace_file` for `path` and the files beside it.
+    """Remove temporary files of killed processes for `path` and the files beside it.
 
-    No other process may be writing them. What cannot be removed is left.
+    No other process may be writing them. Errors are ignored.
     """
     name = re.compile(rf"\.{re.escape(path.name)}({_BESIDE})?\.[0-9a-f]{{16}}\.tmp")
     with suppress(OSError), os.scandir(path.parent) as entries:
@@ -54,7 +54,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def replace_json(path: Path, value: object) -> None:
-    """Write one JSON object to `path`, whole or not at all; of a dataclass, its fields."""
+    """Write one JSON object, or the fields of a dataclass, to `path` atomically."""
     text = json.dumps(value, default=json_fields, indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, [text.encode("utf-8", "replace"), b"\n"])
 
@@ -72,11 +72,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def json_fields(value: object) -> dict[str, object] | str:
-    """Return what is written for a value that JSON does not know; for `json.dumps(default=...)`.
+    """Return the JSON form of a value; for `json.dumps(default=...)`.
 
-    Of a dataclass these are its fields. One that has a default is left out while it has that, so
-    that a field which few objects have is a line of the class and of no other object. A path is
-    its text, a time in ISO 8601. Raises `TypeError` for anything else.
+    A dataclass becomes its fields, without those equal to their defaults. A path becomes its text,
+    a time ISO 8601. Raises `TypeError` for anything else.
     """
     if isinstance(value, Path):
         return str(value)
@@ -87,7 +86,7 @@ def json_fields(value: object) -> dict[str, object] | str:
     return {name: found for name, found, default in named if found != default}
 
 
-@cache  # looking at a class takes longer than writing a row
+@cache  # inspecting a class takes longer than writing a row
 def _fields(kind: type) -> tuple[tuple[str, object], ...]:
-    """Return names and defaults of a dataclass's fields, `MISSING` for a field without one."""
+    """Return names and defaults of the fields of a dataclass, `MISSING` without one."""
     return tuple((each.name, each.default) for each in fields(kind))

@@ -1,8 +1,8 @@
 """GGUF files: metadata and tensors of a model in one file, or in several parts.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package `gguf` reads such
-files too, but trusts every length in them, and a forged one keeps it busy forever. Here each
-length is checked against the size of the file before anything is read or allocated.
+files too, but trusts every length in them, so that a forged one never ends. Here each length is
+checked against the size of the file before anything is read or allocated.
 """
 
 import math
@@ -25,19 +25,19 @@ _SUFFIX = ".gguf"
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a model's path is that of a GGUF file, as its name says."""
+    """Return true for a path with the suffix .gguf that is no folder."""
     return path.suffix.lower() == _SUFFIX and not path.is_dir()
 
 
 class BlockType(NamedTuple):
-    """A row of a tensor is blocks of `num_weights` numbers, each in `num_bytes` bytes."""
+    """Block of `num_weights` numbers of a row, stored in `num_bytes` bytes."""
 
     name: str
     num_weights: int
     num_bytes: int
 
 
-# By their numbers in files, as ggml.h counts them.
+# By their numbers in ggml.h.
 BLOCK_TYPES = {
     0: BlockType("F32", 1, 4),
     1: BlockType("F16", 1, 2),
@@ -50,10 +50,10 @@ BLOCK_TYPES = {
     13: BlockType("Q5_K", 256, 176),
     14: BlockType("Q6_K", 256, 210),
 }
-# Those of quantised numbers.
+# Names of quantized types.
 PACKED_TYPES = tuple(each.name for each in BLOCK_TYPES.values() if each.num_weights > 1)
 
-# By the numbers of their types; of strings and arrays the length comes first.
+# struct codes by value type. Strings and arrays begin with their length.
 _NUMBERS = {
     0: "<B",
     1: "<b",
@@ -73,10 +73,10 @@ _LENGTH_BYTES = 8
 
 
 class Cursor:
-    """Whatever a length says, no more is read than the file has: a damaged one ends at once.
+    """Bounds-checked reader of a mapped file.
 
-    Raises `ModelError`, which names `origin`, for what does not fit into the file, is no UTF-8, or
-    is of no type that GGUF has.
+    Raises `ModelError` naming `origin` for lengths beyond the file, invalid UTF-8, and unknown
+    types.
     """
 
     def __init__(self, memory: mmap.mmap, origin: str) -> None:
@@ -85,28 +85,28 @@ class Cursor:
         self.position = 0
 
     def number(self, code: str) -> int:
-        """Return an integer, by its code for `struct`."""
-        [value] = struct.unpack_from(code, self._memory, self._passed(struct.calcsize(code)))
+        """Return an integer with a code of `struct`."""
+        [value] = struct.unpack_from(code, self._memory, self._advance(struct.calcsize(code)))
         return int(value)
 
     def count(self, what: str, bytes_each: int) -> int:
-        """Return how many of something follow, each of at least so many bytes."""
+        """Return a count of items, each of at least `bytes_each` bytes."""
         count = self.number(_COUNT)
         if count * bytes_each > len(self._memory) - self.position:
             raise self.corrupt(f"it is too short for the {count:,} {what} that it declares")
         return count
 
     def string(self) -> str:
-        """Return a string, whose length comes first."""
+        """Return a string, stored after its length."""
         length = self.count("characters", 1)
-        start = self._passed(length)
+        start = self._advance(length)
         try:
             return self._memory[start : start + length].decode("utf-8")
         except UnicodeDecodeError as error:
             raise self.corrupt("it contains a name or a text that is not UTF-8") from error
 
     def value(self) -> JSONValue:
-        """Return a value, whose type comes first."""
+        """Return a value, stored after its type."""
         kind = self.number("<I")
         if kind != _ARRAY:
             return self._scalar(kind)
@@ -116,11 +116,11 @@ class Cursor:
         code = self._code(kind)
         size = struct.calcsize(code)
         count = self.count("numbers", size)
-        start = self._passed(count * size)
+        start = self._advance(count * size)
         return list(struct.unpack_from(f"<{count}{code[1]}", self._memory, start))
 
     def corrupt(self, why: str) -> ModelError:
-        """Return the error for a file that is not what it must be."""
+        """Return the error for a damaged file."""
         return ModelError(f"{self.origin} is truncated or corrupt: {why}; download it again")
 
     def _scalar(self, kind: int) -> JSONValue:
@@ -128,7 +128,7 @@ class Cursor:
             return self.string()
         code = self._code(kind)
         value: JSONValue
-        [value] = struct.unpack_from(code, self._memory, self._passed(struct.calcsize(code)))
+        [value] = struct.unpack_from(code, self._memory, self._advance(struct.calcsize(code)))
         return value
 
     def _code(self, kind: int) -> str:
@@ -136,8 +136,8 @@ class Cursor:
             raise self.corrupt(f"it contains a value of the unknown type {kind}")
         return _NUMBERS[kind]
 
-    def _passed(self, num_bytes: int) -> int:
-        """Return where the next bytes are, and go behind them."""
+    def _advance(self, num_bytes: int) -> int:
+        """Return the current position and advance by `num_bytes`."""
         start = self.position
         if num_bytes > len(self._memory) - start:
             raise self.corrupt("it ends within its header")
@@ -149,8 +149,8 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 _MAX_VALUES = 2**48
-# The least that a value of the metadata, and a tensor's place, take.
-_VALUE_BYTES, _PLACE_BYTES = 13, 32
+# Minimum size of a metadata value, and of a tensor info.
+_VALUE_BYTES, _INFO_BYTES = 13, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,7 @@ class GgufTensor:
 
 
 class GgufPart:
-    """A file, mapped into memory; built by `open`.
-
-    `metadata` has what it says of the model, `tensors` where they are, by its own names.
-    """
+    """A mapped GGUF file: `metadata`, and `tensors` by their names in the file; see `open`."""
 
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
         self.path = path
@@ -186,7 +183,7 @@ class GgufPart:
                 f"{path} is a GGUF file of version {version}, but pagedrun reads 2 and 3; convert "
                 "the model again with a newer llama.cpp"
             )
-        num_tensors = cursor.count("tensors", _PLACE_BYTES)
+        num_tensors = cursor.count("tensors", _INFO_BYTES)
         num_values = cursor.count("values", _VALUE_BYTES)
         self.metadata: dict[str, JSONValue] = {}
         for _ in range(num_values):
@@ -194,14 +191,14 @@ class GgufPart:
             if name in self.metadata:
                 raise cursor.corrupt(f"it contains {ascii(name)[:80]} twice")
             self.metadata[name] = cursor.value()
-        places = [_place(cursor) for _ in range(num_tensors)]
+        infos = [_tensor_info(cursor) for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
             raise cursor.corrupt("general.alignment is not a valid size")
         self._header_bytes = cursor.position
         start = -(-cursor.position // alignment) * alignment
         self.tensors: dict[str, GgufTensor] = {}
-        for name, shape, kind, offset in places:
+        for name, shape, kind, offset in infos:
             tensor = GgufTensor(shape, kind, start + offset)
             if name in self.tensors:
                 raise cursor.corrupt(f"it contains the tensor {ascii(name)[:80]} twice")
@@ -211,7 +208,7 @@ class GgufPart:
 
     @classmethod
     def open(cls, path: Path) -> "GgufPart":
-        """Map a file and read its header. Raises `ModelError` if it is no GGUF file, or damaged."""
+        """Map a file and read its header; raises `ModelError` if it is not GGUF, or damaged."""
         if not path.is_file():
             raise ModelError(f"{path} does not exist; download the model again")
         refuse_lfs_pointer(path)
@@ -224,19 +221,19 @@ class GgufPart:
 
     @property
     def header(self) -> bytes:
-        """Metadata and places of tensors, as they are in the file."""
+        """Bytes of metadata and tensor infos."""
         return self._memory[: self._header_bytes]
 
     def bytes_of(self, name: str) -> "NDArray[np.uint8]":
-        """Return the bytes of a tensor, [num_bytes], mapped; the file itself is never written."""
+        """Return the mapped bytes of a tensor, [num_bytes]; the file is never written."""
         import numpy as np
 
         tensor = self.tensors[name]
         return np.frombuffer(self._memory, np.uint8, tensor.num_bytes, tensor.offset)
 
 
-def _place(cursor: Cursor) -> tuple[str, tuple[int, ...], BlockType, int]:
-    """Return a tensor's name, shape, type, and place behind the header."""
+def _tensor_info(cursor: Cursor) -> tuple[str, tuple[int, ...], BlockType, int]:
+    """Return name, shape, type, and offset after the header of a tensor."""
     name = cursor.string()
     shown = ascii(name)[:80]
     num_dims = cursor.number("<I")
@@ -288,9 +285,9 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
-        """Map a file, and the parts after it where it is the first of several.
+        """Map a file, and all further parts if it is the first of several.
 
-        Raises `ModelError` where one is missing or damaged, or `path` is not the first.
+        Raises `ModelError` if a part is missing or damaged, or `path` is a later part.
         """
         match = _PART.fullmatch(path.name)
         if match is None:
@@ -307,9 +304,9 @@ class GgufFile:
         return cls([GgufPart.open(part(number)) for number in range(1, count + 1)])
 
     def bytes_of(self, name: str) -> "NDArray[np.uint8]":
-        """Return the bytes of a tensor, [num_bytes], mapped."""
+        """Return the mapped bytes of a tensor, [num_bytes]."""
         return self._part_of[name].bytes_of(name)
 
     def path_of(self, name: str) -> Path:
-        """Return the part that a tensor is in."""
+        """Return the path of the part with a tensor."""
         return self._part_of[name].path

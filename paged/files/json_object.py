@@ -1,7 +1,7 @@
-"""JsonObject: one JSON file of a model folder, read one checked field at a time.
+"""JsonObject: checked fields of a JSON file of a model folder.
 
-A model folder is a stranger's: only fields that are asked for by name are looked at, each with a
-type and a range, and nothing in it is ever imported or run.
+Model folders are untrusted: only fields requested by name are read, each with a type and a range,
+and nothing is imported or run.
 """
 
 import json
@@ -18,7 +18,7 @@ MAX_SHOWN = 80
 
 
 def require_folder(folder: str | Path) -> Path:
-    """Return `folder` as a `Path`; `ModelError` if it is not an existing folder."""
+    """Return `folder` as a `Path`; raises `ModelError` if it is not an existing folder."""
     path = Path(folder)
     if not path.exists():
         raise ModelError(
@@ -33,7 +33,7 @@ def require_folder(folder: str | Path) -> Path:
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raise `ModelError` if `path` holds the text that git-lfs leaves in place of the real file."""
+    """Raise `ModelError` if `path` is a git-lfs pointer in place of the file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(LFS_MAGIC))
@@ -49,12 +49,12 @@ def refuse_lfs_pointer(path: Path) -> None:
 
 
 class JsonObject:
-    """The object in a JSON file, or one nested in it.
+    """Object in a JSON file, or nested in it.
 
-    The getters return a field's value if it has the wanted type and lies in range, the default if
-    it is absent, and raise `ModelError` naming file, field, value and what was wanted otherwise.
-    `null` counts as absent. `origin` is the file and the path of fields to this object, `fields`
-    what is in it, unchecked.
+    Getters return the value of a field if its type and range are valid, the default if it is
+    absent, and otherwise raise `ModelError` naming file, field, value and requirement. `null`
+    counts as absent. `origin` is the file and the path to this object, `fields` the unchecked
+    values.
     """
 
     def __init__(self, origin: str, fields: Mapping[str, JSONValue]) -> None:
@@ -63,7 +63,7 @@ class JsonObject:
 
     @classmethod
     def read(cls, path: Path) -> "JsonObject":
-        """Read the file at `path`; `ModelError` if it is missing, too large or no object."""
+        """Read the file at `path`; raises `ModelError` if it is missing, too large or no object."""
         if not path.is_file():
             raise ModelError(
                 f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
@@ -82,7 +82,7 @@ class JsonObject:
 
     @classmethod
     def parse(cls, origin: str, data: bytes) -> "JsonObject":
-        """Read the text that `origin` holds; `ModelError` if it is no object."""
+        """Parse the contents of `origin`; raises `ModelError` if they are no object."""
         try:
             values: JSONValue = json.loads(data.decode("utf-8-sig"))
         except RecursionError as error:
@@ -94,7 +94,7 @@ class JsonObject:
         return cls(origin, values)
 
     def with_defaults(self, defaults: Mapping[str, JSONValue]) -> "JsonObject":
-        """Return the same object with other values for the fields that it has not."""
+        """Return the object with `defaults` for its missing fields."""
         return JsonObject(self.origin, {**defaults, **self.fields})
 
     def __contains__(self, name: str) -> bool:
@@ -105,11 +105,11 @@ class JsonObject:
         return self.fields.get(name) is not None
 
     def get(self, name: str) -> JSONValue:
-        """Return the unchecked value, `None` if absent."""
+        """Return the unchecked value, None if absent."""
         return self.fields.get(name)
 
     def error(self, name: str, wanted: str) -> ModelError:
-        """Return the error for a field; `wanted` completes the words "it must be"."""
+        """Return the error for a field; `wanted` completes "it must be"."""
         if not self.has(name):
             return ModelError(f"{self.origin}: {name} is missing; it must be {wanted}")
         value = _shown(repr(self.fields[name]))
@@ -144,28 +144,28 @@ class JsonObject:
         return value
 
     def string(self, name: str) -> str | None:
-        """Return a string, `None` if absent."""
+        """Return a string, None if absent."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
             raise self.error(name, "a string")
         return value
 
     def text(self, name: str) -> str:
-        """Return a string; the field is required."""
+        """Return a required string."""
         value = self.string(name)
         if value is None:
             raise self.error(name, "a string")
         return value
 
     def nested(self, name: str) -> "JsonObject | None":
-        """Return the object under `name`, `None` if absent or empty."""
+        """Return the object under `name`, None if absent or empty."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, dict):
             raise self.error(name, "an object")
         return JsonObject(f"{self.origin}: {name}", value) if value else None
 
     def section(self, name: str) -> "JsonObject":
-        """Return the object under `name`, which is required and may be empty."""
+        """Return the required, possibly empty object under `name`."""
         value = self.fields.get(name)
         if not isinstance(value, dict):
             raise self.error(name, "an object")
@@ -184,6 +184,6 @@ def _not_json(origin: str, error: Exception) -> ModelError:
 
 
 def _shown(text: str) -> str:
-    """Return `text` fit for one line of a message: printable and short."""
+    """Return `text` as one printable, short line."""
     clean = "".join(char if char.isprintable() else "�" for char in text)
     return clean if len(clean) <= MAX_SHOWN else clean[: MAX_SHOWN - 1] + "…"

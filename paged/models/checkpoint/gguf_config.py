@@ -17,7 +17,7 @@ from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, La
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
-# Our fields by theirs.
+# Fields of config.json by GGUF metadata.
 _FIELDS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -29,9 +29,9 @@ _FIELDS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
-# longrope is told by its tensors.
+# longrope is recognized by its tensors.
 _SCALINGS = ("none", "linear", "yarn", "longrope")
-# Of Llama 3.1 and later, whose files have the frequencies but not these: 8 in 3.1, 32 in 3.2.
+# Llama 3.1 and later: files have frequencies but not these fields; factor 8 in 3.1, 32 in 3.2.
 _LLAMA3: dict[str, JSONValue] = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -42,9 +42,9 @@ _LLAMA3_FACTORS = (8.0, 32.0)
 
 
 def gguf_config(file: GgufFile) -> JsonObject:
-    """Return the fields that config.json has for such a model.
+    """Return the equivalent fields of config.json.
 
-    Raises `ModelError` for an architecture, or a variant of one, that cannot be run from GGUF.
+    Raises `ModelError` for an architecture or variant that cannot be run from GGUF.
     """
     architecture, every = architecture_of(file), JsonObject(str(file.path), file.metadata)
     own = _own_fields(file, every.text("general.architecture"))
@@ -72,7 +72,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
 
 
 def with_gguf_row_order(network: DecoderSpec, file: GgufFile) -> DecoderSpec:
-    """Return a network as a GGUF file holds it: in some, rotations turn neighbours."""
+    """Return the network with the row order of its GGUF file: some use interleaved rotary."""
     if not architecture_of(file).interleaved_rotary:
         return network
 
@@ -102,7 +102,7 @@ def _own_fields(file: GgufFile, architecture: str) -> JsonObject:
 
 
 def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
-    """Raise `ModelError` for what would change the arithmetic if it were silently ignored."""
+    """Raise `ModelError` for fields that would change results if ignored."""
     size = head_dim(own)
     whole = () if architecture.partial_rotary else ("rope.dimension_count",)
     for name in ("attention.value_length", *whole):
@@ -113,7 +113,7 @@ def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
 
 
 def _end_tokens(every: JsonObject) -> list[JSONValue]:
-    """Return the ids that end a text and a turn of a chat."""
+    """Return the end-of-text and end-of-turn token ids."""
     names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot")]
     return list(dict.fromkeys(every.get(name) for name in names if every.has(name)))
 
@@ -137,9 +137,9 @@ def _rope_scaling(file: GgufFile, own: JsonObject) -> JSONValue:
 
 
 def _llama3_factor(file: GgufFile, own: JsonObject) -> float:
-    """Return the factor by which the longest periods were stretched.
+    """Return the RoPE scaling factor of Llama 3, recovered from the stored frequencies.
 
-    The tensor has what each pair's period is multiplied by: from 1 up to the factor.
+    The tensor has the multiplier of each pair's period, from 1 up to the factor.
     """
     tensor = file.tensors[ROPE_FREQUENCIES]
     if tensor.type.name != "F32":
@@ -156,7 +156,7 @@ def _llama3_factor(file: GgufFile, own: JsonObject) -> float:
 
 
 def _llama3_periods(theta: float, num_pairs: int, factor: float) -> np.ndarray:
-    """Return what each pair's period is multiplied by; see `rotary` for the formula."""
-    turns = 8192 / (2 * np.pi * theta ** (np.arange(num_pairs) / num_pairs))
-    smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+    """Return the multiplier of each pair's period; see `rotary` for the formula."""
+    rotations = 8192 / (2 * np.pi * theta ** (np.arange(num_pairs) / num_pairs))
+    smooth = np.clip((rotations - 1.0) / 3.0, 0.0, 1.0)
     return 1 / ((1 - smooth) / factor + smooth)

@@ -1,4 +1,4 @@
-"""Safetensors files of a model folder: list of shards, opening of one; without torch."""
+"""Safetensors files of a model folder: names of shards, and checked opening; without torch."""
 
 import re
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from pagedrun.paged.values.errors import ModelError, listed
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# A file of the folder itself: the name can lead nowhere else. What it may be is a link, because
-# the Hugging Face cache keeps the contents elsewhere and links to them.
+# A file of the folder itself: the name cannot lead elsewhere. It may be a link, since the Hugging
+# Face cache links to its files.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\.safetensors")
-# Of a safetensors file. The library allows 100 MB, of which it makes gigabytes of objects; a
-# checkpoint with 10^5 tensors has about 10 MB.
+# The safetensors package allows 100 MB, gigabytes once parsed; a checkpoint with 10^5 tensors has
+# about 10 MB.
 MAX_HEADER_BYTES = 2**25
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """Names of files in a folder; `shard_of` is the file of each tensor, as an index says."""
+    """Names of files in a folder; `shard_of` is the file of each tensor by the index."""
 
     names: tuple[str, ...]
     shard_of: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def weight_files(folder: Path) -> WeightFiles:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Return which shard holds which tensor; every shard name is checked before it is used."""
+    """Return the shard of each tensor; all shard names are checked."""
     weight_map = JsonObject.read(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{path}: weight_map is missing or empty; download the model again")
@@ -84,7 +84,7 @@ def _no_weights(path: Path) -> ModelError:
 
 
 def open_file(path: Path, framework: str) -> Any:
-    """Open a file for the library `framework`, "pt" or "np"; only the first imports torch.
+    """Open a file for `framework` "pt" or "np"; only the first imports torch.
 
     Raises `ModelError` if it is missing, damaged, or a git-lfs pointer.
     """

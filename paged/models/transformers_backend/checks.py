@@ -1,10 +1,10 @@
 """Checks of a loaded Transformers model: agreement with Transformers alone, and row invariance.
 
 Logits over paged KV memory must equal those of Transformers without a cache up to rounding;
-otherwise the model is refused. Row invariance of the products and attention is guaranteed, but
-the code of Transformers may use any other op of torch, some of which compute the rest of a loop
-in another way. That is undocumented, so it is probed: a difference proves the dependence,
-agreement makes it unlikely.
+otherwise the model is refused. Row invariance of matrix products and attention is guaranteed, but
+the code of Transformers may call any other op of torch, and some compute the remainder of a
+vectorized loop differently. That is undocumented, so it is probed: a difference proves the
+dependence, agreement makes it unlikely.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
 BLOCK_SIZE = 16
 NUM_ROWS = 8
 ROW_TOKENS = 48
-# Of the first row: enough numbers in a layer for torch to cut its loops into one for each thread.
+# Elements of the first row in a layer: enough for torch to split its loops among threads.
 LONG_NUMBERS = 100_000
 MAX_LONG = 1024
 
 
 class ProbeChunk(NamedTuple):
-    """Some tokens of a row: of its prompt, or one that was generated."""
+    """Tokens `start` to `end` of a row: of its prompt, or one generated token."""
 
     row: int
     start: int
@@ -36,9 +36,10 @@ class ProbeChunk(NamedTuple):
 
 
 class ProbeRun:
-    """`NUM_ROWS` rows of random tokens, always the same ones.
+    """A model with `NUM_ROWS` rows of random tokens and a KV cache for them.
 
-    Each may have `ROW_TOKENS`, the first `long_tokens`, which is no less.
+    Rows have `ROW_TOKENS` tokens, the first one `long_tokens`, at least as many; tokens are the
+    same in every run.
     """
 
     def __init__(self, model: Model, device: CacheDevice, hidden_size: int) -> None:
@@ -62,9 +63,9 @@ class ProbeRun:
 
     @torch.inference_mode()
     def hidden(self, chunks: Sequence[ProbeChunk]) -> list[Tensor]:
-        """Compute chunks in one step, those of prompts first; return what each gives.
+        """Return the final hidden states of chunks computed in one step, prompt chunks first.
 
-        Of a chunk [num_tokens, hidden_size], what the head makes logits of.
+        Each is [num_tokens, hidden_size].
         """
         batch = self._batch(chunks)
         hidden = self.model.hidden(batch, self._cache)
@@ -110,7 +111,7 @@ class ProbeRun:
 
 
 def random_row(row: int, num_tokens: int, vocab_size: int) -> Tensor:
-    """Return the first tokens of a row, [num_tokens] int64: the same ones each time."""
+    """Return the first tokens of a row, [num_tokens] int64, the same in every run."""
     generator = torch.Generator().manual_seed(row)
     return torch.randint(vocab_size, (num_tokens,), generator=generator)
 
@@ -119,8 +120,8 @@ def _int32(numbers: Tensor) -> Tensor:
     return numbers.to(torch.int32)
 
 
-LENGTHS = (40, 15)  # of the rows that are compared
-# Prompts in one chunk and in two, generated tokens beside a prompt and beside one another.
+LENGTHS = (40, 15)  # of the compared rows
+# Prompts in one and in two chunks; a generated token with a prompt, and with another one.
 _COMPARED_STEPS = (
     (ProbeChunk(0, 0, 20), ProbeChunk(1, 0, 11)),
     (ProbeChunk(0, 20, 37), ProbeChunk(1, 11, 12, is_prompt=False)),
@@ -132,20 +133,19 @@ _COMPARED_STEPS = (
         for i in range(3)
     ),
 )
-# The most that a token's logits may differ by, as a share of the largest: the order of summation
-# differs. In 16 bits that holds for half of the tokens, since rounding may lead some to another
-# expert, and so to other logits.
+# Maximum difference of a token's logits relative to the largest logit: sums have another order. In
+# 16 bits it applies to half of the tokens, since rounding may select other experts for some.
 MAX_DIFFERENCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 class LogitsMismatch(Exception):
-    """A model gives other logits over the paged cache than without it."""
+    """Logits with a cache differ from those without one."""
 
 
 class LogitsComparison:
-    """How far logits are from the expected ones, as a share of the largest of these.
+    """Differences of logits from expected ones, relative to the largest expected logit.
 
-    expected: of each row, [num_tokens, vocab_size] float32. where: what the others come from.
+    expected: [num_tokens, vocab_size] float32 per row. where: origin of the logits, for messages.
     """
 
     def __init__(self, expected: Sequence[Tensor], where: str, dtype: torch.dtype) -> None:
@@ -153,24 +153,27 @@ class LogitsComparison:
         self._where = where
         self._dtype = dtype
         self._largest = max(float(each.abs().max()) for each in expected)
-        self._found: dict[bool, list[Tensor]] = {True: [], False: []}  # of prompts, and generated
+        self._found: dict[bool, list[Tensor]] = {
+            True: [],
+            False: [],
+        }  # prompt tokens, generated tokens
 
     def add(self, row: int, start: int, logits: Tensor, *, is_prompt: bool) -> None:
-        """Compare logits [num_tokens, vocab_size] of a row's tokens from `start` on."""
+        """Compare logits [num_tokens, vocab_size] of a row from token `start` on."""
         wanted = self._expected[row][start : start + len(logits)]
         self._found[is_prompt].append((logits - wanted).abs().amax(1).cpu() / self._largest)
 
     def largest(self) -> float:
-        """Return the largest.
+        """Return the largest difference.
 
-        Raises `LogitsMismatch` if they differ by more than `MAX_DIFFERENCE`, for prompt tokens or
-        for generated ones, or are not numbers.
+        Raises `LogitsMismatch` if prompt tokens or generated ones differ by more than
+        `MAX_DIFFERENCE`, or are NaN.
         """
         of_kinds = [torch.cat(each) for each in self._found.values()]
         most = MAX_DIFFERENCE[self._dtype]
         for each in of_kinds:
             share = float(each.max() if self._dtype is torch.float32 else each.median())
-            if not share <= most:  # nor if it is no number
+            if not share <= most:  # or NaN
                 raise LogitsMismatch(
                     f"its logits {self._where} differ from those of Transformers alone by "
                     f"{share:.2g} of the largest, where at most {most:g} is rounding"
@@ -180,9 +183,9 @@ class LogitsComparison:
 
 @torch.inference_mode()
 def expected_logits(causal_lm: Any, vocab_size: int) -> list[Tensor]:
-    """Return the library's own logits of each row, computed without a cache and one by one.
+    """Return the logits of Transformers alone, without a cache and row by row.
 
-    [num_tokens, vocab_size] each, float32.
+    [num_tokens, vocab_size] float32 each.
     """
     ids = [random_row(row, length, vocab_size)[None] for row, length in enumerate(LENGTHS)]
     return [
@@ -195,9 +198,9 @@ def expected_logits(causal_lm: Any, vocab_size: int) -> list[Tensor]:
 
 @torch.inference_mode()
 def largest_difference(trial: ProbeRun, expected: Sequence[Tensor]) -> float:
-    """Return how far logits over paged memory are from the expected ones.
+    """Return the largest difference of logits over paged memory from the expected ones.
 
-    Raises `LogitsMismatch` where `LogitsComparison.largest` does.
+    Raises the `LogitsMismatch` of `LogitsComparison.largest`.
     """
     differences = LogitsComparison(expected, "over paged memory", trial.model.dtype)
     for chunks in _COMPARED_STEPS:
@@ -213,7 +216,7 @@ _PROBE_CUTS = (0, 5, 18)
 
 
 def rows_depend_on_batch(trial: ProbeRun) -> bool:
-    """Whether a token was seen to get other bits with other rows, or in other chunks."""
+    """Return true if a token got other bits with other rows, or in other chunks."""
     return not (_prompts_agree(trial) and _chunks_agree(trial) and _generated_agree(trial))
 
 
@@ -226,7 +229,7 @@ def _prompts_agree(trial: ProbeRun) -> bool:
 
 
 def _generated_agree(trial: ProbeRun) -> bool:
-    """Compare the token behind the prompts, which are in the cache."""
+    """Compare the token after the prompts, which are in the cache."""
     at = _PROBE_PROMPT, _PROBE_PROMPT + 1
     alone = [trial.hidden([ProbeChunk(row, *at, is_prompt=False)])[0] for row in range(NUM_ROWS)]
     return all(
@@ -245,10 +248,10 @@ def _chunks_agree(trial: ProbeRun) -> bool:
 
 
 def _rows(num_rows: int) -> range:
-    """Return the first rows, last first: each at another place than alone."""
+    """Return the first rows in reverse: each at another batch position than alone."""
     return range(num_rows - 1, -1, -1)
 
 
 def _same(together: list[Tensor], alone: list[Tensor]) -> bool:
-    pairs = zip(reversed(together), alone, strict=False)  # of those that were not there, none
+    pairs = zip(reversed(together), alone, strict=False)  # missing rows are skipped
     return all(torch.equal(one, other) for one, other in pairs)

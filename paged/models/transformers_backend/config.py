@@ -24,7 +24,7 @@ from pagedrun.paged.values.report_parts import TransformersPath
 
 @dataclass(frozen=True, slots=True)
 class TransformersConfig(RunnableConfig):
-    """A model of any type that the library has code for: over paged memory, or without it."""
+    """Config of a model of any type that Transformers has code for, paged or plain."""
 
     network: TransformersSpec | PlainSpec
 
@@ -32,8 +32,8 @@ class TransformersConfig(RunnableConfig):
     def from_folder(cls, folder: str | Path) -> Self:
         """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json.
 
-        Raises `ModelError` if the folder or config.json is missing or unreadable, and for what
-        `from_json` refuses.
+        Raises `ModelError` if the folder or config.json is missing or unreadable, and the errors
+        of `from_json`.
         """
         path = Path(folder)
         if is_gguf(path):
@@ -46,7 +46,7 @@ class TransformersConfig(RunnableConfig):
     def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> Self:
         """Read the contents of a config.json, and of a generation_config.json if there is one.
 
-        Raises `ModelError` for what `visible_fields`, `library_config` and `network_of` refuse.
+        Raises the `ModelError` of `visible_fields`, `transformers_config` and `trace_network`.
         """
         # Imported here: it imports torch.
         from pagedrun.paged.models.transformers_backend.trace import trace_network
@@ -70,7 +70,7 @@ class TransformersConfig(RunnableConfig):
 
     @property
     def library(self) -> TransformersPath:
-        """What a plan says of it."""
+        """The `library` section of a plan."""
         network = self.network
         if isinstance(network, PlainSpec):
             return {"computed_by": network.computed_by, "path": "plain", "why_plain": network.why}
@@ -78,7 +78,7 @@ class TransformersConfig(RunnableConfig):
 
     @property
     def notice(self) -> str | None:
-        """What a user should know before rows are computed, if there is anything."""
+        """Warning about the limits of the plain path, None for a paged model."""
         if not isinstance(self.network, PlainSpec):
             return None
         return (
@@ -88,9 +88,9 @@ class TransformersConfig(RunnableConfig):
         )
 
     def settings(self, config: EngineConfig) -> EngineConfig:
-        """Return a run's settings as far as they hold for the model.
+        """Return the settings of a run that apply to the model.
 
-        Raises `UsageError` for one that was asked for and cannot.
+        Raises `UsageError` for an explicit setting that the plain path does not support.
         """
         if not isinstance(self.network, PlainSpec):
             return config

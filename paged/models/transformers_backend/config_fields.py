@@ -18,8 +18,8 @@ from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
 from pagedrun.paged.values.errors import ModelError, option
 from pagedrun.paged.values.json_value import JSONValue
 
-# Fields that say how to run a model, or which files or kernels to get, rather than what it is.
-# Those that begin with an underscore are of this kind too.
+# Fields about execution, files or kernels rather than the model; so are those with a leading
+# underscore.
 _HIDDEN_FIELDS = frozenset(
     {
         *(
@@ -35,7 +35,7 @@ _HIDDEN_FIELDS = frozenset(
     }
 )
 _QUANTIZED = ("quantization_config", "compression_config")
-# Past any model, but few enough to be built; and contexts long enough to be tried out.
+# Limits beyond any model, but small enough to build one; contexts long enough for the checks.
 _RANGES = {
     "num_hidden_layers": (1, 1024),
     "hidden_size": (1, 2**20),
@@ -48,9 +48,9 @@ _REQUIRED = ("num_hidden_layers", "hidden_size")
 
 
 def visible_fields(config: JsonObject) -> str:
-    """Return as JSON what the library gets to see of a config.json.
+    """Return the fields of a config.json that Transformers may read, as JSON.
 
-    Raises `ModelError` for a folder that names code of its own, and for quantised weights.
+    Raises `ModelError` for a folder that names its own code, and for quantized weights.
     """
     if config.has("auto_map"):
         raise ModelError(
@@ -68,10 +68,10 @@ def visible_fields(config: JsonObject) -> str:
 
 
 def transformers_config(origin: str, fields: str) -> Any:
-    """Return the library's own object for `visible_fields` of the file `origin`.
+    """Return the config object of Transformers for `visible_fields` of the file `origin`.
 
-    Raises `ModelError` for a type that the library does not know as a causal language model, and
-    for fields that it refuses.
+    Raises `ModelError` for a type that is no causal language model of Transformers, and for fields
+    that it refuses.
     """
     # Imported here: it takes seconds.
     from transformers import __version__
@@ -87,7 +87,7 @@ def transformers_config(origin: str, fields: str) -> Any:
         with quiet_transformers():
             made = CONFIG_MAPPING[model_type].from_dict(dict(config.fields))
             values = {name: getattr(made, name, None) for name in _RANGES}
-    except Exception as error:  # the library's own checks, of any kind
+    except Exception as error:  # checks of Transformers, of any kind
         raise ModelError(
             f"{origin}: Transformers {__version__} cannot build a {model_type} from it "
             f"({error_summary(error)})"
@@ -109,7 +109,7 @@ def transformers_config(origin: str, fields: str) -> Any:
 
 
 def _visible(fields: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
-    """Return the fields that are read, those of nested objects too."""
+    """Return the visible fields, also of nested objects."""
     return {
         name: _value(value)
         for name, value in fields.items()
@@ -118,7 +118,7 @@ def _visible(fields: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
 
 
 def _value(value: JSONValue) -> JSONValue:
-    """Return a value as the library reads it, which writes infinity as an object of its own."""
+    """Return a value as Transformers reads it, with its notation for infinity resolved."""
     if isinstance(value, list):
         return [_value(each) for each in value]
     if not isinstance(value, dict):
@@ -130,7 +130,7 @@ def _value(value: JSONValue) -> JSONValue:
 
 
 MAX_SHOWN = 200
-# Of Hugging Face's checked dataclasses: a field of the wrong type, and fields that disagree.
+# Messages of Hugging Face's checked dataclasses: a field of the wrong type, inconsistent fields.
 _FIELD = re.compile(r"Validation error for field '(\w+)':")
 _FIELDS = re.compile(r"Class validation error for validator '\w+':\s*\w+: (.*)")
 _EXPECTED = re.compile(r"expected (?:a )?(\w+), got")
@@ -147,9 +147,9 @@ _TYPES = {
 
 
 def error_summary(error: Exception) -> str:
-    """Return the kind of an error and the first line of what it says, cut to 200 characters.
+    """Return the class of an error and the first line of its message, cut to 200 characters.
 
-    Of a field of the wrong type: its name, and what it must be.
+    For a field of the wrong type: its name and the expected type.
     """
     text = str(error).strip()
     field = _FIELD.match(text)
@@ -166,7 +166,7 @@ def error_summary(error: Exception) -> str:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Let the library say nothing but errors, and draw no progress."""
+    """Suppress warnings and progress bars of Transformers within the context."""
     from transformers.utils import logging
 
     before, drew = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -184,7 +184,7 @@ _TYPE = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
 
 def has_code_for(model_type: str | None) -> bool:
-    """Whether there is a module for that `model_type`; what it can do is another question."""
+    """Return true if Transformers has a module for `model_type`; the module is not imported."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None or not _TYPE.fullmatch(model_type or ""):
         return False

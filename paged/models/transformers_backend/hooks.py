@@ -3,9 +3,8 @@
 `AttentionInterface` and `ExpertsInterface` of Transformers call the functions registered here,
 which call the object attached to the module: `PagedAttention`, `RowExperts`, or a tracer. The
 registries are global, so the registered functions have no state. `RowOps` replaces matrix
-products and some activations by ops whose rows do not depend on the number of rows: torch
-computes `sigmoid`, `silu` and `gelu` in wide vectors and the rest of a loop by other functions,
-with other last bits.
+products and some activations by row-invariant ops: torch computes `sigmoid`, `silu` and `gelu` in
+wide vectors and the remainder of a loop by other functions, with other last bits.
 """
 
 import math
@@ -33,7 +32,7 @@ from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 from pagedrun.paged.models.transformers_backend.specs import TransformersAttention
 
 PAGED = "pagedrun"
-# The same without weights: masks are asked for, to see which keys they leave open.
+# The same without weights: masks are requested, to see which keys they leave visible.
 TRACED = "pagedrun-outline"
 _ON_MODULE = "_pagedrun"
 
@@ -44,12 +43,12 @@ RunExperts = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
 
 def attach(module: nn.Module, call: Attend | RunExperts) -> None:
-    """Let `call` compute what the module asks its interface for."""
+    """Attach `call` to a module; the interface of the module calls it."""
     setattr(module, _ON_MODULE, call)
 
 
 def mask_of(mask: Tensor | None) -> Any:
-    """Return the function that a mask was asked for with, None if it is no mask of ours."""
+    """Return the mask function of a traced mask, None for any other mask."""
     return getattr(mask, _ON_MODULE, None)
 
 
@@ -79,21 +78,21 @@ def _traced_mask(*, q_length: int, kv_length: int, mask_function: Any, **_: Any)
 for _name in (PAGED, TRACED):
     AttentionInterface.register(_name, _attend)
     ExpertsInterface.register(_name, _run_experts)
-# None for PAGED: without one the library makes no masks.
+# Not registered for PAGED: Transformers then makes no masks.
 AttentionMaskInterface.register(TRACED, _traced_mask)
 
 
 class Step:
-    """The batch that a model is computing, and the cache that it reads and writes."""
+    """Current batch of a model, and the cache that it reads and writes."""
 
     def __init__(self) -> None:
         self.now: tuple[ForwardBatch, KVCache] | None = None
 
 
 class PagedAttention:
-    """Attention of one layer, whose keys and values are at `place`; an `interfaces.Attend`.
+    """Attention of one layer, with keys and values at `place` of the cache; an `Attend`.
 
-    Queries and keys come rotated: the kernel that stores them turns them by nothing.
+    Queries and keys are already rotated: the kernel that stores them rotates by zero.
     """
 
     def __init__(
@@ -118,9 +117,9 @@ class PagedAttention:
         """Store keys and values, then attend.
 
         query: [1, num_heads, num_tokens, head_dim], key [1, num_kv_heads, num_tokens, head_dim],
-        value [1, num_kv_heads, num_tokens, value_dim], no wider: it is filled up with zeros.
-        Returns [1, num_tokens, num_heads, value_dim]. What module, mask and the rest say was seen
-        before, but for the sinks' numbers.
+        value [1, num_kv_heads, num_tokens, value_dim], value_dim <= head_dim, padded with zeros.
+        Returns [1, num_tokens, num_heads, value_dim]. Module, mask and kwargs are known from the
+        trace, except the values of sinks.
         """
         assert self._step.now is not None, "a layer attends outside of a step"
         batch, cache = self._step.now
@@ -145,10 +144,9 @@ class PagedAttention:
 
 
 class RowExperts:
-    """The experts of one layer, whose rows do not depend on who else passes them.
+    """Row-invariant experts of one layer; a `RunExperts`.
 
-    An `interfaces.RunExperts`. `module` holds them as the library does, all experts in one tensor:
-    [num_experts, outputs, inputs], where they stay.
+    `module` holds all experts in one tensor, [num_experts, outputs, inputs], which is not copied.
     """
 
     def __init__(self, module: Any, kernels: Backend) -> None:
@@ -159,7 +157,7 @@ class RowExperts:
         self._leave = kernels.pack_grouped_linear([module.down_proj.detach().unbind()])
 
     def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted sum of what each token's experts compute.
+        """Return the weighted sum of the outputs of each token's experts.
 
         x: [num_tokens, hidden_size]. chosen, weights: [num_tokens, num_chosen].
         """
@@ -171,12 +169,12 @@ class RowExperts:
 
 
 def is_experts(module: nn.Module) -> bool:
-    """Whether the library asks its experts interface to compute the module."""
+    """Return true for a module that calls `ExpertsInterface`."""
     return hasattr(module, "is_transposed") and hasattr(module, "is_concatenated")
 
 
 def can_replace_experts(experts: Any) -> bool:
-    """Whether `RowExperts` can compute them: no biases, no norms, matrices as in linear layers."""
+    """Return true if `RowExperts` can compute them: no biases, no norms, no transposed matrices."""
     others = ("is_transposed", "has_bias", "has_post_expert_norm")
     return not any(getattr(experts, name, False) for name in others)
 
@@ -196,8 +194,7 @@ def silu(x: Tensor, inplace: bool = False) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return x times the share of a normal distribution below it, in x's dtype; computed in
-    float32. `approximate` "tanh" takes another function near it."""
+    """Return GELU of x in x's dtype, computed in float32, exactly or approximated by "tanh"."""
     wide = x.float()
     if approximate == "none":
         share = torch.erf(wide * math.sqrt(0.5))
@@ -223,16 +220,16 @@ _ACTIVATIONS: Mapping[Callable[..., Any], Callable[..., Tensor]] = {
 
 
 class RowOps(TorchFunctionMode):
-    """While it is entered, products with a model's matrices and some activations are pagedrun's.
+    """Mode that computes products with a model's matrices and some activations by pagedrun's ops.
 
-    The code that asks for them may lie anywhere: in linear layers, routers of experts, or between
-    layers. Everything else is done by torch.
+    It applies to calls from anywhere: linear layers, routers of experts, code between layers. All
+    other ops are torch's.
     """
 
     def __init__(self, model: nn.Module, kernels: Backend, *, row_invariant: bool) -> None:
-        """Pack the matrices of a model; linear layers give up theirs one by one."""
+        """Pack the matrices of a model, and release those of linear layers one by one."""
         super().__init__()
-        self.released: set[Tensor] = set()  # parameters that hold no numbers any more
+        self.released: set[Tensor] = set()  # parameters without memory
         self._products: dict[Tensor, tuple[Linear, Tensor | None]] = {}
         for module in model.modules():
             parameters, bias = module._parameters, None
@@ -240,7 +237,7 @@ class RowOps(TorchFunctionMode):
             if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
                 continue
             matrix = weight.detach()
-            if isinstance(module, Conv1D):  # a linear layer whose matrix is stored on its side
+            if isinstance(module, Conv1D):  # a linear layer with a transposed matrix
                 matrix = matrix.T.contiguous()
             if is_linear := isinstance(module, nn.Linear | Conv1D):
                 bias = parameters.get("bias")
@@ -253,7 +250,7 @@ class RowOps(TorchFunctionMode):
 
     @property
     def products(self) -> Sequence[Linear]:
-        """What multiplies by the matrices."""
+        """Packed products, one for each matrix."""
         return [linear for linear, _ in self._products.values()]
 
     def __torch_function__(
@@ -263,7 +260,7 @@ class RowOps(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Compute what torch was asked for."""
+        """Compute a call of torch."""
         kwargs = kwargs or {}
         if func in _ACTIVATIONS:
             return _ACTIVATIONS[func](*args, **kwargs)
@@ -277,7 +274,7 @@ class RowOps(TorchFunctionMode):
         return func(*args, **kwargs) if rows is None else rows
 
     def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        """Return a product [..., out_features]; None if it is none of those that were packed."""
+        """Return a product [..., out_features]; None if the matrix is not packed."""
         linear, packed_bias = self._products.get(weight, (None, None))
         if linear is None or bias is not packed_bias or input.dtype != weight.dtype:
             return None
@@ -285,7 +282,7 @@ class RowOps(TorchFunctionMode):
         return rows.view(*input.shape[:-1], rows.shape[-1])
 
     def _without_numbers(self, parameter: Tensor) -> nn.Parameter:
-        """Return one that takes no memory; what code makes of it in another way is NaN."""
+        """Return a NaN parameter of the same shape that takes no memory."""
         nan = parameter.new_full((), float("nan")).expand(parameter.shape)
         released = nn.Parameter(nan, requires_grad=False)
         self.released.add(released)

@@ -42,11 +42,11 @@ from pagedrun.paged.values.report_parts import TransformersFigures
 
 
 class TransformersModel:
-    """`causal_lm` is the library's, with its weights on the device; implements `Model`.
+    """A Transformers model over paged KV memory; implements `Model`.
 
-    Its matrices and experts are multiplied by pagedrun's products, its attention is that of the
-    paged cache. A step's tokens are one row to it, each at its own position; all that it does
-    besides treats each token by itself.
+    `causal_lm` has its weights on the device. Matrix products and experts are pagedrun's, and so is
+    attention over the paged cache. The tokens of a step are one sequence, each at its own position;
+    all other code of the model treats tokens independently.
     """
 
     mapped_bytes = 0
@@ -54,9 +54,9 @@ class TransformersModel:
     def __init__(
         self, network: TransformersSpec, causal_lm: Any, device: CacheDevice, *, row_invariant: bool
     ) -> None:
-        """Take the model over, and look whether it computes the same as before.
+        """Replace the ops of the model, and compare its logits with those before.
 
-        Raises `LogitsMismatch` if it does not.
+        Raises `LogitsMismatch` if they differ by more than rounding.
         """
         kernels = device.kernels
         self.network = network
@@ -87,19 +87,18 @@ class TransformersModel:
         }
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return what a backend must know to prepare attention of a group of layers, over a cache
-        of that dtype."""
+        """Return the attention shape of a group of layers, over a cache of `cache_dtype`."""
         heads = self.network.kv_groups[group].heads
         return AttentionShape(
             heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
         )
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network."""
+        """Return the bytes of a step's tensors at the widest point of the network."""
         return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers, by what they keep of each token in `dtype`, torch's name."""
+        """Return the cache specs of the groups of layers, with keys and values in `dtype`."""
         return self.network.kv_cache_specs(dtype)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
@@ -107,7 +106,7 @@ class TransformersModel:
         return ()
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache; return what `head` makes logits of.
+        """Write keys and values of the batch into the cache, and return hidden states for `head`.
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
@@ -120,10 +119,10 @@ class TransformersModel:
         return states[batch.logits_rows]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of some rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
         if not len(hidden):
             return hidden.new_empty(0, self.network.vocab_size)
-        with self._ops, self._trunk.giving(hidden):
+        with self._ops, self._trunk.feeding_head(hidden):
             logits: Tensor = self._causal_lm(
                 input_ids=torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device),
                 use_cache=False,
@@ -132,21 +131,21 @@ class TransformersModel:
 
 
 class _Trunk(nn.Module):
-    """All of a model below its head, in its place: runs it, or gives the head what it gave before.
+    """The decoder of a model: runs it, or returns given hidden states to the head.
 
-    The head is more than a product: some models scale logits, or cap them. So it is the library's
-    own code that runs, on chosen rows of what the layers gave.
+    The head is more than a product: some models scale or cap logits. So the code of Transformers
+    runs on the selected rows of hidden states.
     """
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
         self.decoder = decoder
-        self._kind: Any = None  # of what the decoder returns
+        self._kind: Any = None  # class of the decoder's output
         self._given: Tensor | None = None
 
     @classmethod
     def of(cls, causal_lm: Any) -> "_Trunk":
-        """Put one in the place of a model's decoder."""
+        """Replace the decoder of a model."""
         decoder = causal_lm.get_decoder()
         [name] = [name for name, module in causal_lm.named_modules() if module is decoder]
         parent, _, last = name.rpartition(".")
@@ -164,8 +163,8 @@ class _Trunk(nn.Module):
         return states[0]
 
     @contextmanager
-    def giving(self, hidden: Tensor) -> Iterator[None]:
-        """Let the decoder give these hidden states, [num_rows, hidden_size]."""
+    def feeding_head(self, hidden: Tensor) -> Iterator[None]:
+        """Let the decoder return these hidden states, [num_rows, hidden_size]."""
         self._given = hidden
         try:
             yield
@@ -173,7 +172,7 @@ class _Trunk(nn.Module):
             self._given = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """Give what `giving` says."""
+        """Return the hidden states of `feeding_head`."""
         assert self._given is not None, "the layers run by themselves"
         return self._kind(last_hidden_state=self._given[None])
 
@@ -191,10 +190,10 @@ def load_transformers(
 ) -> TransformersModel | PlainModel:
     """Return the model of a checkpoint's folder with its weights, cast to `dtype`.
 
-    The library gets config.json's fields and the tensors of the safetensors files, and opens no
-    file itself. `row_invariant` asks for products whose rows have the same bytes whatever their
-    number; without paged memory they are the library's. Raises `ModelError` if the tensors are not
-    those of the model, or if it gives other logits than by itself.
+    Transformers gets fields of config.json and tensors of the safetensors files, and opens no file
+    itself. `row_invariant` selects row-invariant products for paged models. Raises `ModelError` if
+    the tensors do not belong to the model, or if its logits differ from those of Transformers
+    alone.
     """
     folder = checkpoint.path
     config = transformers_config(str(folder / "config.json"), network.fields)
@@ -205,7 +204,7 @@ def load_transformers(
         if isinstance(network, PlainSpec):
             return PlainModel(network, causal_lm)
         return TransformersModel(network, causal_lm, device, row_invariant=row_invariant)
-    except Exception as error:  # whatever its code raises where it meets ours
+    except Exception as error:  # any error of its code when called by ours
         why = (
             str(error)
             if isinstance(error, LogitsMismatch)
@@ -218,7 +217,7 @@ def load_transformers(
 
 
 def _load_causal_lm(config: Any, checkpoint: BaseCheckpoint, dtype: torch.dtype) -> Any:
-    """Return the library's model on the host, attending by the library's plain code."""
+    """Return the Transformers model on the host, with eager attention."""
     with torch.device("meta"):
         kind = type(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
     try:
@@ -232,7 +231,7 @@ def _load_causal_lm(config: Any, checkpoint: BaseCheckpoint, dtype: torch.dtype)
             ignore_mismatched_sizes=True,  # they are named below
             output_loading_info=True,
         )
-    except Exception as error:  # the library's own checks, of any kind
+    except Exception as error:  # checks of Transformers, of any kind
         raise ModelError(
             f"{checkpoint.path}: Transformers cannot load the weights ({error_summary(error)}); "
             "check that they belong to config.json"

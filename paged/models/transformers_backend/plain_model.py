@@ -26,18 +26,18 @@ _NO_SLOT = -1  # no slot is read, or written
 
 
 class PlainModel:
-    """`causal_lm` is the library's, with its weights on the device; implements `Model`.
+    """A Transformers model with its own caches, one per sequence; implements `Model`.
 
-    A prompt is computed in one piece, an answer token by token, also when it is computed again, and
-    no two sequences together: what a sequence gets does not depend on what runs beside it.
+    `causal_lm` has its weights on the device. A prompt is computed in one piece and an answer token
+    by token, also after preemption, and sequences one by one: results do not depend on the batch.
     """
 
     mapped_bytes = 0
 
     def __init__(self, network: PlainSpec, causal_lm: Any) -> None:
-        """Take the model over, and look whether it computes with its cache what it does without.
+        """Compare logits with and without the cache.
 
-        Raises `LogitsMismatch` if it does not.
+        Raises `LogitsMismatch` if they differ by more than rounding.
         """
         self.network = network
         self.dtype: torch.dtype = causal_lm.dtype
@@ -53,12 +53,12 @@ class PlainModel:
         }
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return the shape of attention that nothing asks for."""
+        """Return a placeholder: pagedrun's kernels compute no attention."""
         [spec] = self.kv_cache_specs(str(cache_dtype).removeprefix("torch."))
         return AttentionShape(1, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype)
 
     def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes that a step's tensors take at the widest point of the network."""
+        """Return the bytes of a step's tensors at the widest point of the network."""
         return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
@@ -66,11 +66,11 @@ class PlainModel:
         return self.network.kv_cache_specs(dtype)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return what the library's cache of a sequence takes."""
+        """Return the size of a sequence's cache."""
         return self.network.state_specs(str(self.dtype).removeprefix("torch."))
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Compute the batch's sequences one by one; return the logits, which `head` hands on.
+        """Compute the sequences of the batch one by one, and return their logits.
 
         Returns [num_logits, vocab_size] in the model's dtype, one row per `batch.logits_rows`.
         """
@@ -99,18 +99,18 @@ class PlainModel:
         return torch.stack(rows) if rows else self._nothing(batch.input_ids)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of some rows of `hidden`, which they are already."""
+        """Return `hidden`, which are logits already."""
         return hidden
 
     def _run(
         self, batch: ForwardBatch, tokens: Tensor, own: object | None, num_logits: int
     ) -> tuple[Tensor, object]:
-        """Compute tokens of one sequence; return the logits of the last ones, and its cache."""
+        """Compute tokens of one sequence, and return the last logits and the cache."""
         positions = batch.positions[tokens]
         start = int(positions[0])
         try:
             found, after = self._forward(batch.input_ids[tokens], start, own, num_logits)
-        except Exception as error:  # whatever its code raises; the cache may be half changed
+        except Exception as error:  # any error of its code; the cache may be half changed
             if isinstance(error, MemoryError | torch.OutOfMemoryError):
                 raise _too_large(start + len(tokens)) from error
             raise EngineError(
@@ -132,17 +132,16 @@ def _too_large(num_tokens: int) -> EngineError:
     )
 
 
-# What a forward pass returns its cache as, and takes it by.
+# Names of the cache among arguments and outputs of a forward pass.
 CACHE_NAMES = ("past_key_values", "cache_params", "state")
 
 
 class NoCache(Exception):
-    """The model returns nothing to go on from."""
+    """The model returns no cache to continue from."""
 
 
 class CachedForward:
-    """`causal_lm` is the library's; `cache_name` is how its cache goes in and out, None: to be
-    found at the first call."""
+    """Forward pass with the cache of Transformers under `cache_name`; None: found at first call."""
 
     def __init__(self, causal_lm: Any, cache_name: str | None = None) -> None:
         self._causal_lm = causal_lm
@@ -152,12 +151,11 @@ class CachedForward:
     def __call__(
         self, input_ids: Tensor, start: int, cache: object | None, num_logits: int
     ) -> tuple[Tensor, object]:
-        """Return the logits of the last tokens and the cache behind them all, which may be the one
-        that was given, changed.
+        """Return the logits of the last tokens and the cache after all of them.
 
-        input_ids: [num_tokens], at the positions from `start` on. cache: behind the tokens before
-        them, None at a sequence's beginning. Returns logits [num_logits, the library's vocabulary].
-        Raises `NoCache` if there is nothing to go on from.
+        input_ids: [num_tokens], at positions from `start` on. cache: after the tokens before them,
+        None at the beginning of a sequence; it may be changed and returned. Returns logits
+        [num_logits, vocabulary of Transformers]. Raises `NoCache` if none is returned.
         """
         asked: dict[str, Any] = {"input_ids": input_ids[None], "use_cache": True}
         if "position_ids" in self._takes:
@@ -180,7 +178,7 @@ class CachedForward:
 
 
 def num_cached(cache: object) -> int:
-    """Return how many numbers all tensors are that can be reached from an object."""
+    """Return the number of elements of all tensors reachable from an object."""
     seen: set[int] = set()
     found: list[object] = [cache]
     count = 0
@@ -228,7 +226,7 @@ def check_plain(causal_lm: Any, forward: CachedForward, network: PlainSpec) -> t
 
 
 def _compute_rows(forward: CachedForward, rows: list[Tensor], network: PlainSpec) -> list[Tensor]:
-    """Return all logits of rows whose last tokens are computed one by one, in turn."""
+    """Return all logits of rows, with the last tokens computed one by one, row after row."""
     begun = []
     for ids in rows:
         num_prompt = len(ids) - _NUM_GENERATED

@@ -1,9 +1,9 @@
 """Traces of Transformers models on the meta device: descriptions without weights.
 
-The code of Transformers is run on a few tokens without numbers. `trace_paged` records the
-attention that each layer asks its interface for: heads, scale, and the window of its mask. A
-model that asks for anything else cannot use paged KV memory; `trace_plain` then records the
-size of its own cache.
+The code of Transformers is run on a few tokens of meta tensors. `trace_paged` records the
+attention that each layer requests from its interface: heads, scale, and the window of its mask. A
+model with any other request cannot use paged KV memory; `trace_plain` then records the size of its
+own cache.
 """
 
 import inspect
@@ -37,10 +37,10 @@ from pagedrun.paged.values.errors import ModelError
 
 
 def trace_network(config: Any, origin: str, fields: str) -> TransformersSpec | PlainSpec:
-    """Return what the model of a library's `config` consists of.
+    """Return the description of the model of a Transformers `config`.
 
-    `origin` is the file that it was read from, `fields` what was read. Raises `ModelError` for a
-    model that runs neither way.
+    `origin` is the path of config.json, `fields` its visible part. Raises `ModelError` for a model
+    that runs neither paged nor plain.
     """
     with quiet_transformers():
         try:
@@ -51,7 +51,7 @@ def trace_network(config: Any, origin: str, fields: str) -> TransformersSpec | P
             return trace_plain(config, fields, unpaged)
         except NoCache:
             why = "it returns no cache from which a row could continue"
-        except Exception as error:  # whatever its code raises where it meets no numbers
+        except Exception as error:  # any error of its code on meta tensors
             why = f"its code cannot be traced without weights ({error_summary(error)})"
     raise ModelError(
         f"{origin}: model_type {config.model_type!r} cannot be run by Transformers' code "
@@ -60,7 +60,7 @@ def trace_network(config: Any, origin: str, fields: str) -> TransformersSpec | P
 
 
 _NUM_TOKENS = 4
-# What attention may be asked with besides what is looked at; with None nothing is asked.
+# Arguments of attention that are not used; None is always accepted.
 _IGNORED_ARGUMENTS = frozenset(
     {
         *("dropout", "position_ids", "use_cache", "is_causal", "cache_position"),
@@ -69,18 +69,18 @@ _IGNORED_ARGUMENTS = frozenset(
 )
 _ARGUMENT_NAMES = {"position_bias": "position biases", "indices": "chosen keys"}
 _OWN_ATTENTION = "its layers do not use the library's interface for attention"
-_UNPAGED_ROPES = ("dynamic", "longrope")  # kinds of rope that depend on the longest row of a step
+_UNPAGED_ROPES = ("dynamic", "longrope")  # rope types that depend on the longest row of a step
 
 
 class Unpaged(Exception):
-    """The model asks for something that the paged kernels do not compute."""
+    """The model needs something that the paged kernels do not compute."""
 
 
 def trace_paged(config: Any, fields: str) -> TransformersSpec:
-    """Return what the model of a library's `config` consists of; `fields` are those that were read.
+    """Return the attention layers of the model of a Transformers `config`, read from `fields`.
 
-    Raises `Unpaged` for a model whose layers keep anything but keys and values, or read them in a
-    way that the paged kernels do not.
+    Raises `Unpaged` for a model with layers that keep anything but keys and values, or that read
+    them in another way than the paged kernels.
     """
     try:
         with torch.inference_mode():
@@ -88,9 +88,9 @@ def trace_paged(config: Any, fields: str) -> TransformersSpec:
             logits = seen.run()
     except Unpaged:
         raise
-    except Exception as error:  # whatever its code raises where it meets tensors without numbers
+    except Exception as error:  # any error of its code on meta tensors
         why = f"its code cannot be traced without weights ({error_summary(error)})"
-        if TRACED in str(error):  # it looks for a class of its own by that name
+        if TRACED in str(error):  # it looks up its own class by that name
             why = _OWN_ATTENTION
         raise Unpaged(why) from error
     return TransformersSpec(
@@ -106,7 +106,7 @@ def trace_paged(config: Any, fields: str) -> TransformersSpec:
 
 
 class _TracedModel:
-    """A model without numbers, and the attention that its layers ask for, in order."""
+    """A model on the meta device, and the attention of its layers in execution order."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -124,7 +124,7 @@ class _TracedModel:
             attach(module, self._experts if is_experts(module) else self._attend)
 
     def run(self) -> Tensor:
-        """Return the logits of a few tokens; `layers` are known then."""
+        """Return the logits of a few tokens, and fill `layers`."""
         self._refuse_what_steps_decide()
         ids = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
         positions = torch.arange(_NUM_TOKENS, device="meta")[None]
@@ -213,7 +213,7 @@ class _TracedModel:
             raise Unpaged(f"its masks are not sliding windows: {error}") from error
 
 
-# (row, head, position of the query, position of the key) -> whether it is seen; they broadcast.
+# (row, head, query position, key position) -> key is visible; arguments broadcast.
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 MAX_LOOKED_AT = 2**17  # keys of one query
 
@@ -221,8 +221,8 @@ MAX_LOOKED_AT = 2**17  # keys of one query
 def window_of(is_visible: MaskFunction, num_positions: int) -> int | None:
     """Return the sliding window of a mask, None if each query sees all keys up to its own.
 
-    The last of `num_positions` queries says how wide it is; a few others must agree. Raises
-    `ValueError` for a mask that is neither.
+    The last of `num_positions` queries gives the width; a few others must agree. Raises
+    `ValueError` for any other mask.
     """
     num_keys = min(num_positions, MAX_LOOKED_AT)
     width = int(_visible_keys(is_visible, num_keys - 1, num_keys).sum())
@@ -243,17 +243,17 @@ def _visible_keys(is_visible: MaskFunction, query: int, num_keys: int) -> Tensor
 
 
 _PLAIN_TOKENS = 8
-# How long a context may be, by the names that config.json files have for it.
+# Names of the context length in config.json files.
 _CONTEXTS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
     *("max_sequence_length", "max_seq_length", "model_max_length"),
 )
-# Where none says it: of what grows with each token, and of what does not.
+# Without one: for caches that grow with each token, and for others.
 _CONTEXT, _CONTEXT_OF_STATES = 2048, 2**17
 
 
 class _CacheSize(NamedTuple):
-    """What a cache is called and holds; see `PlainSpec`."""
+    """Name and size of a cache; see `PlainSpec`."""
 
     cache_name: str
     num_state_numbers: int
@@ -261,11 +261,11 @@ class _CacheSize(NamedTuple):
 
 
 def trace_plain(config: Any, fields: str, why: str) -> PlainSpec:
-    """Return what the model of a library's `config` keeps of a sequence.
+    """Return the cache sizes of the model of a Transformers `config`.
 
-    `fields` are those that were read, `why` says why it does not run over paged memory. Raises
-    `NoCache` if it has nothing to go on from, and whatever its code raises if it has recurrent
-    layers and cannot be followed without numbers.
+    `fields` is the visible part of config.json, `why` the reason against paged memory. Raises
+    `NoCache` if the model returns no cache, and any error of its code if it has recurrent layers
+    and cannot be traced.
     """
     with torch.device("meta"), torch.inference_mode():
         model: Any = AutoModelForCausalLM.from_config(
@@ -282,7 +282,7 @@ def trace_plain(config: Any, fields: str, why: str) -> PlainSpec:
             kept = _traced_cache(model)
         except NoCache:
             raise
-        except Exception:  # whatever its code raises where it looks at numbers
+        except Exception:  # any error of its code on meta tensors
             if getattr(model, "_is_stateful", False):
                 raise
             kept = _assumed_cache(model, config)
@@ -305,7 +305,7 @@ def trace_plain(config: Any, fields: str, why: str) -> PlainSpec:
 
 
 def _traced_cache(model: Any) -> _CacheSize:
-    """Return what the cache of a few tokens holds."""
+    """Return the size of the cache, measured on a few tokens."""
     forward = CachedForward(model)
     ids = torch.zeros(_PLAIN_TOKENS, dtype=torch.long)
     _, cache = forward(ids, 0, None, 1)
@@ -322,8 +322,8 @@ def _traced_cache(model: Any) -> _CacheSize:
 
 
 def _assumed_cache(model: Any, config: Any) -> _CacheSize:
-    """Return what layers of attention keep whose code cannot be followed: keys and values as wide
-    as the residual stream. What they do keep is looked at when the model is loaded."""
+    """Return an upper bound for attention layers that cannot be traced: keys and values as wide as
+    the residual stream. The actual size is checked when the model is loaded."""
     takes = inspect.signature(model.forward).parameters
     if CACHE_NAMES[0] not in takes:
         raise NoCache
@@ -331,8 +331,8 @@ def _assumed_cache(model: Any, config: Any) -> _CacheSize:
 
 
 def _context(config: Any, *, grows: bool) -> int:
-    """Return the longest context: what config.json says; where it does not, what small models were
-    trained with, or much more where a longer one takes no more memory."""
+    """Return the maximum context of config.json, else that of small models, or a much longer one
+    if the cache does not grow with tokens."""
     for name in _CONTEXTS:
         value = getattr(config, name, None)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_POSITIONS:
@@ -345,7 +345,7 @@ def _experts(module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
 
 
 def token_width(model: Any, hidden_size: int) -> int:
-    """Return how many numbers a token takes at the widest point, as the widest products say."""
+    """Return the elements of a token at the widest point, estimated from the widest product."""
     head = model.get_output_embeddings()
     widths = [
         module.weight.shape[0 if isinstance(module, nn.Linear) else 1]
