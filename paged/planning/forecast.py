@@ -102,7 +102,7 @@ class Forecast:
             known[1] += shared.num_tokens_saved
 
     def to_dict(self, simulation: Simulation, refused: Counter[str], total: int) -> ForecastFigures:
-        """Return the forecast of a file of `total` rows; refused: counts of refused rows by code."""
+        """Return the forecast of `total` rows; refused: counts of refused rows by code."""
         totals, preemptions = self._totals, simulation.counts.preemptions
         refused = refused + Counter({TOO_LARGE: totals["too_large"]})
         figures: ForecastFigures = {
