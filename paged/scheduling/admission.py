@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imports torch
 
 
 class Admission:
-    """Decides who is let in, and gives it its blocks."""
+    """Admits waiting sequences and gives them their blocks."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class Admission:
     def _copy_partial(
         self, sequence: Sequence, running: list[Sequence], hits: list[int], step: StepBuilder
     ) -> int:
-        """Take what is missing from the store, or from a running sequence's block; say how much."""
+        """Copy the start of the next block from the store or a running sequence; return the number
+        of tokens."""
         if not self._state.prefix_caching:
             return 0
         prompt = sequence.request.prompt_token_ids
@@ -128,7 +129,7 @@ class Admission:
     def _load_state(
         self, sequence: Sequence, num_hits: int, num_found: int, step: StepBuilder
     ) -> int:
-        """Begin with a state of the store if that is further on; say behind how many tokens."""
+        """Load a state of the store if it is behind more tokens; return the tokens before it."""
         groups = self._state.groups
         return load_state(self._stored, groups, self._states, sequence, num_hits, num_found, step)
 
@@ -147,9 +148,9 @@ class Admission:
         return range(len(hits), self._pool.num_blocks_for(sequence.num_stored_tokens))
 
     def _start_from(self, sequence: Sequence, num_hits: int, num_copied: int, limit: int) -> None:
-        """Set where an admitted sequence goes on, and count what the cache gave it.
+        """Set the first token to compute of an admitted sequence, and count its cache hits.
 
-        limit: the tokens whose states there are, if that matters.
+        limit: the tokens with known states, in a model with recurrent layers.
         """
         size = self._pool.block_size
         found = num_hits * size + num_copied
@@ -223,7 +224,7 @@ class WindowAdmission(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """Whether enough blocks are free."""
+        """True if enough blocks are free."""
         pool = self.group.pool
         return self.num_new + pool.num_free_among(self.hits) <= pool.num_free
 
@@ -273,7 +274,7 @@ def _num_before(group: KVGroup, sequence: Sequence, num_hits: int) -> list[int]:
 
 
 class BlockSource(NamedTuple):
-    """Who has a block whose first tokens are wanted, and how many of them there are."""
+    """Sequence with a partly equal block, and the number of equal leading tokens."""
 
     place: int
     num_tokens: int

@@ -59,14 +59,14 @@ class _Lengths:
 
 
 class OutputLengthPredictor:
-    """Learns from finished sequences; says whether another one may run beside those that do."""
+    """Predicts output lengths from finished sequences, and decides on admission by them."""
 
     def __init__(self) -> None:
         self._all = _Lengths()
         self._groups: OrderedDict[int, _Lengths] = OrderedDict()
 
     def learn(self, sequence: Sequence) -> None:
-        """Remember how long a finished answer became."""
+        """Record the length of a finished answer."""
         length = sequence.num_output_tokens
         self._all.add(length)
         lengths = self._groups.setdefault(sequence.group, _Lengths())
@@ -76,10 +76,11 @@ class OutputLengthPredictor:
             self._groups.popitem(last=False)
 
     def expected_outputs(self, table: SequenceTable, places: Int64s) -> Int64s:
-        """Return how many tokens each answer is expected to have in the end.
+        """Return the expected final length of each answer.
 
-        What most of its group's longer answers had; of the whole run's while the group has too
-        few; at most `max_tokens`, which is also what is expected where nothing is known yet.
+        Most longer answers of its group were no longer; while the group has too few, those of the
+        whole run are used; at most `max_tokens`, which is also the value before any answer is
+        known.
         """
         limits = table.max_tokens[places]
         if len(self._all.ordered) < MIN_LENGTHS:
@@ -98,8 +99,8 @@ class OutputLengthPredictor:
         """Return whether the last of `places`, which takes `num_taken` free blocks now, may join
         the others.
 
-        True if everybody can grow to the full length, or, by what is expected, nobody will find
-        the pool dry before one that ends gives back blocks.
+        True if all sequences can grow to full length or, by the expected lengths, no sequence will
+        run out of blocks before one that ends frees some.
         """
         size = pool.block_size
         tokens = table.num_tokens(places)
@@ -132,31 +133,32 @@ class OutputLengthPredictor:
 
 
 class Refill:
-    """Lets them join when enough of those that ran have ended, many at a time.
+    """Admits sequences in groups, when enough of the running ones have ended.
 
     A step that begins sequences computes prompts beside the tokens of the others, and costs a
-    device that replays its steps more than one that does not. So when no more could join, for want
-    of seats or of memory, the next ones wait until a share of those that ran then has ended.
+    device that replays captured steps more than one that does not. So once no more could be
+    admitted, for lack of batch slots or memory, the next ones wait until a share of the sequences
+    running then has ended.
     """
 
     def __init__(self, share: float) -> None:
-        """share: 0 to 1; 0 lets everybody join at once."""
+        """share: 0 to 1; 0 admits sequences at once."""
         self._share = share
         self._num_full = 0  # how many ran when no more could join
 
     def is_open(self, num_running: int) -> bool:
-        """Return whether others may join so many; they always may if nobody runs."""
+        """Return whether sequences may join `num_running` others; always true without any."""
         self._num_full = max(self._num_full, num_running) if self._num_full else 0
         if not self._num_full or not num_running:
             return True
         return self._num_full - num_running >= math.ceil(self._share * self._num_full)
 
     def open(self) -> None:
-        """Take note that others are joining, now and in the next steps."""
+        """Record that sequences are being admitted, now and in the next steps."""
         self._num_full = 0
 
     def close(self, num_running: int) -> None:
-        """Take note that no more can join so many."""
+        """Record that no sequence can join `num_running` others."""
         self._num_full = num_running
 
 
@@ -165,23 +167,23 @@ QUANTILE = 0.9  # of these are shorter than what is left for the last rows
 
 
 class RequestListener(Protocol):
-    """What takes note of each row that a run begins, and of its end."""
+    """Listener to the begin and end of each request of a run."""
 
     def begin(self, request: Request) -> None:
-        """Take note that a request is let in."""
+        """Handle the admission of a request."""
 
     def end(self, row: int) -> None:
-        """Take note that a request, by its index, is answered."""
+        """Handle the completion of a request, by its index."""
 
 
 class AdmissionDeadline:
-    """Learns how long rows take, from those that are finished.
+    """Latest time of admission, estimated from the durations of finished rows.
 
-    Of a run without a deadline (`at` is None) it says nothing.
+    Without a deadline (`at` is None) admission is never over.
     """
 
     def __init__(self, at: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """at: when the run ends, on `clock`, in seconds."""
+        """at: end of the run on `clock`, in seconds."""
         self._at = at
         self._clock = clock
         self._begun: dict[int, float] = {}
@@ -190,12 +192,12 @@ class AdmissionDeadline:
         self._is_learnt = True
 
     def begin(self, request: Request) -> None:
-        """Take note that a request is let in."""
+        """Record the admission of a request."""
         if self._at is not None:
             self._begun[request.index] = self._clock()
 
     def end(self, row: int) -> None:
-        """Take note that a request is answered."""
+        """Record the completion of a request."""
         began = self._begun.pop(row, None)
         if began is not None:
             self._durations.append(self._clock() - began)
@@ -203,7 +205,7 @@ class AdmissionDeadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether too little time is left for another row."""
+        """True if too little time is left for another row."""
         if self._at is None:
             return False
         if not self._is_learnt:

@@ -52,7 +52,7 @@ class BeamSearch:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the beams that run have generated."""
+        """Number of generated tokens of each running beam."""
         return self._num_tokens
 
     def advance(self, tokens: Int32s, top_ids: Int64s, top_scores: Float32s) -> list[NextBeam]:

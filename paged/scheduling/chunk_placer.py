@@ -182,10 +182,10 @@ class ChunkPlacer:
 
 
 class _NewBlocks(NamedTuple):
-    """Which of some sequences need a block of a group for the token that they decode.
+    """Blocks of a group that sequences need for the token that they decode.
 
-    is_needed, is_shared: [num_sequences] bool; of a shared block they need a copy. num_fit: the
-    first so many of them can have theirs.
+    is_needed, is_shared: [num_sequences] bool; of a shared block they need a copy. num_fit: number
+    of leading sequences with enough free blocks.
     """
 
     group: KVGroup

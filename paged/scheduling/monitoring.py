@@ -23,11 +23,11 @@ MIN_STEPS = 1000
 
 
 class StallDetector:
-    """Counts the steps in which no sequence got a token.
+    """Detects stalls: too many steps without a new token.
 
-    The oldest sequence goes first in every step. Without a token for anybody it has all the tokens
+    The oldest sequence goes first in every step. If no sequence gets a token, it has all the tokens
     of the step for its prompt, so a prompt is done after `max_model_len / max_num_batched_tokens`
-    steps; many times as many mean that sequences only take each other's memory away.
+    steps; many times as many mean that sequences only preempt each other.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class StallDetector:
         self.num_steps = 0  # since the last token
 
     def is_stalled(self, num_grown: int) -> bool:
-        """Take note of a step in which so many sequences got a token."""
+        """Record a step in which `num_grown` sequences got a token; return whether the run is
+        stalled."""
         self.num_steps = 0 if num_grown else self.num_steps + 1
         return self.num_steps > self.max_steps
 
@@ -46,7 +47,7 @@ MAX_SEQUENCES = 64  # of each kind that are listed one by one
 
 
 def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dict[str, object]:
-    """Return what JSON can hold of a scheduler and its pool; any thread may ask."""
+    """Return the state of a scheduler and its pool as a JSON object; any thread may call it."""
     pool = scheduler.pool
     groups = [_group(each) for each in scheduler.groups]
     return {
@@ -79,7 +80,7 @@ def engine_state(scheduler: Scheduler, num_steps: int, num_finished: int) -> dic
 
 
 def stalled(what: str, scheduler: Scheduler, state: dict[str, object]) -> EngineStalled:
-    """Return the error of an engine that does not go on. state: see `engine_state`."""
+    """Return the error of a stalled engine. state: see `engine_state`."""
     pool = scheduler.pool
     return EngineStalled(
         f"{what}: {len(scheduler.running)} running, {len(scheduler.waiting)} waiting, "

@@ -10,7 +10,8 @@ from pagedrun.paged.values.planned_request import BlockKey
 
 
 class Preemption:
-    """`mode` says what becomes of keys and values that nobody else keeps."""
+    """Takes the blocks of a sequence that has to wait; `mode`: swap out its private blocks, or
+    recompute them."""
 
     def __init__(self, state: SchedulerState, mode: PreemptionMode) -> None:
         self._state = state
@@ -18,8 +19,8 @@ class Preemption:
         self._mode = mode
 
     def shortage(self, needy: Sequence, end: int) -> Shortage:
-        """Return why a sequence has to give way to one that wants to store its tokens up to `end`,
-        which may be the same: in the first group that has no room for them."""
+        """Return the cause of a preemption by a sequence that stores its tokens up to `end`: the
+        shortage of the first group without room for them."""
         for group in self._state.groups:
             missing = group.pool.num_blocks_for(end) - int(group.tables.ends[needy.place])
             if missing > group.pool.num_free:
@@ -54,8 +55,8 @@ class Preemption:
             sequence.forget_blocks()
 
     def _misses_blocks(self, sequence: Sequence, goes_on_from: int) -> bool:
-        """Return whether what is saved of a sequence begins behind what a window reaches back to
-        from some token, or is the state of a later one."""
+        """Return whether the saved blocks begin behind the window of some token, or the saved state
+        is that of a later one."""
         computed = sequence.num_computed_tokens
         if self._state.states.has_slots and goes_on_from < computed:
             return True

@@ -54,9 +54,10 @@ class SchedulerLimits:
 
 
 class Scheduler:
-    """Decides each step from the pool's books alone; touches no tensor.
+    """Chooses the sequences of each step from block counts alone; touches no tensor.
 
-    Sequences that decode, most of most steps, are scheduled all at once: see `ChunkPlacer.decode`.
+    Decoding sequences, the majority of most steps, are scheduled all at once: see
+    `ChunkPlacer.decode`.
     """
 
     def __init__(
@@ -124,19 +125,19 @@ class Scheduler:
 
     @property
     def may_refill(self) -> bool:
-        """Whether sequences may join those that run; see `Refill`."""
+        """True if sequences may join the running ones; see `Refill`."""
         return self._refill.is_open(len(self.running))
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence is unfinished."""
+        """True if any sequence is unfinished."""
         return bool(self.running or self.waiting or self.again or self.num_planned)
 
     @property
     def is_out(self) -> bool:
-        """Whether everything that was added is running or done, and nothing waits to come back.
+        """True if every added request is running or done, and no sequence waits to be resumed.
 
-        Before that the prefix that a waiting row will find must stay where it is.
+        Before that the prefix of the next waiting row must stay cached.
         """
         return not self.num_planned and not self.waiting and not self.again
 
@@ -330,11 +331,11 @@ class Scheduler:
 
     @property
     def _num_free_slots(self) -> int:
-        """How many more sequences may run."""
+        """Free batch slots."""
         return self.limits.max_num_seqs - len(self.running) - self._beams.num_free_slots
 
     def _has_slots_for(self, group: BeamGroup | None) -> bool:
-        """Return whether a group may run beside the others; alone it always may."""
+        """Return whether a group of beams may run beside the others; alone it always may."""
         return group is None or not self.running or group.width <= self._num_free_slots
 
     def _chunks_at(self, position: int, budget: int) -> list[tuple[Sequence, int]]:
@@ -355,7 +356,8 @@ class Scheduler:
         return list(zip(group.members, ends, strict=True))
 
     def _reserve(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> bool:
-        """Make room for chunks; the youngest give way. Return False if these had to themselves."""
+        """Make room for chunks; the youngest sequences are preempted. Return False if the chunks'
+        own sequences had to be."""
         first, _ = chunks[0]
         for sequence, end in chunks:
             while not self._chunks.reserve(sequence, end, step):

@@ -66,7 +66,7 @@ class ResidencyLog:
             self._count(len(new))
 
     def append(self, sequence: Sequence, block_id: int) -> None:
-        """Note one block that has come to the end of the table: `grow` for what is common."""
+        """Record one block appended to the table: a faster `grow` for the common case."""
         residency = self._current.get(sequence)
         if residency is not None:
             residency.block_ids.append(block_id)
@@ -141,12 +141,7 @@ class ResidencyLog:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerState:
-    """The memory, the sequences in it, and what was done with both.
-
-    The first of the `groups` has no window: it keeps all blocks of a sequence. Without
-    `prefix_caching` no sequence is given what another one computed. `states` are those of recurrent
-    layers.
-    """
+    """KV pools, sequence table and counters of a run."""
 
     groups: tuple[KVGroup, ...]
     prefix_caching: bool
@@ -186,7 +181,7 @@ class SchedulerState:
 
     @property
     def written(self) -> WrittenBlocks:
-        """What the step that is being scheduled writes in the first group."""
+        """Blocks of the first group written by the step being scheduled."""
         return self.groups[0].written
 
     @property

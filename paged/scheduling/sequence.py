@@ -10,7 +10,7 @@ from pagedrun.paged.values.request import Request
 
 
 class _Column:
-    """A number of the sequence that is kept in a column of its table, under the same name."""
+    """Number of the sequence that is kept in a column of its table, under the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -168,17 +168,17 @@ class Sequence:
 
     @property
     def only_scores(self) -> bool:
-        """Whether its tokens are given to be scored, or dropped: see `SequenceTable`."""
+        """True if its tokens are given to be scored, or dropped: see `SequenceTable`."""
         return bool(self.table.only_scores[self.place])
 
     @property
     def is_forked(self) -> bool:
-        """Whether the samples of the request have gone their own ways."""
+        """True if the samples of the request have diverged."""
         return self.num_output_tokens > self.num_begun_tokens
 
     @property
     def is_first(self) -> bool:
-        """Whether it has its request's first sample: others are drawn with it, or later."""
+        """True for its request's first sample: others are drawn with it, or later."""
         return self.sample_index == 0
 
     @property
@@ -214,7 +214,7 @@ class Sequence:
         return [*prompt[start:split], *generated] if start < split else generated
 
     def go_back_to(self, num_tokens: int, num_blocks: int) -> None:
-        """Give up what is stored behind so many tokens, and the blocks behind so many."""
+        """Drop the stored tokens behind `num_tokens`, and the blocks behind `num_blocks`."""
         self.num_computed_tokens = self.num_stored_tokens = num_tokens
         for tables in self.table.kv_groups:
             tables.cut(self.place, num_blocks)

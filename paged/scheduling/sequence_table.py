@@ -103,7 +103,7 @@ class SequenceTable:
     state_slot: Int64s
 
     def __init__(self, num_eos_tokens: int = 0, num_kv_groups: int = 1) -> None:
-        """num_eos_tokens: how many tokens end any answer. num_kv_groups: groups of layers."""
+        """num_eos_tokens: number of tokens that end any answer. num_kv_groups: groups of layers."""
         self._num_eos_tokens = num_eos_tokens
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(_FIRST_CAPACITY, dtype=dtype))

@@ -40,12 +40,12 @@ class StatePool(NamedTuple):
 
     @classmethod
     def of(cls, num_slots: int, num_host_slots: int, *, whole_prompts: bool = False) -> "StatePool":
-        """Return the books of memory that nothing is in yet."""
+        """Return an empty pool."""
         return cls(BlockPool(num_slots, block_size=1), SwapSpace(num_host_slots), whole_prompts)
 
 
 class StateEntry(NamedTuple):
-    """Where a sequence goes on: behind `num_tokens` tokens at the most, with the state of a slot.
+    """Starting point of a sequence: at most `num_tokens` tokens, with the state of a slot.
 
     `slot` is `NO_STATE` where the state is on the host, is zeros, or is not needed.
     """
@@ -55,7 +55,7 @@ class StateEntry(NamedTuple):
 
 
 class NoStates:
-    """What `StateSlots` does, for a model whose layers all read what they need from blocks."""
+    """Null object of `StateSlots`, for a model without recurrent layers."""
 
     has_slots = False
 
@@ -141,7 +141,7 @@ class NoStates:
         return 0
 
     def figures(self, bytes_per_slot: int) -> StateFigures:
-        """Return what there is to report of slots of so many bytes."""
+        """Return the report of slots of `bytes_per_slot` bytes."""
         return {
             "num_slots": 0,
             "bytes_per_slot": bytes_per_slot,
@@ -259,8 +259,7 @@ class StateSlots(NoStates):
         self._pin(place, _keys_at(sequence)[-1:] if has_samples else [])
 
     def can_load(self, place: int) -> bool:
-        """Return whether there is a slot for a state that comes from elsewhere, and one for what is
-        written behind it."""
+        """Return whether there is a slot for a state from elsewhere, and one for the next state."""
         return self.pool.num_free + (place in self._next) > 1
 
     def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
@@ -384,7 +383,7 @@ class StateSlots(NoStates):
         return self.pool.counts.peak_held
 
     def figures(self, bytes_per_slot: int) -> StateFigures:
-        """Return what there is to report of slots of so many bytes."""
+        """Return the report of slots of `bytes_per_slot` bytes."""
         return {
             "num_slots": self.pool.num_blocks,
             "bytes_per_slot": bytes_per_slot,

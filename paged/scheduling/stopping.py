@@ -87,7 +87,7 @@ class StopRule:
         return eos.union(params.stop_token_ids)
 
     def beam_output(self, request: Request, index: int, beam: FinishedBeam) -> SampleOutput:
-        """Return a finished beam as an answer; `output` says what is kept of a token that stops."""
+        """Return a finished beam as an answer, with the text of its tokens as in `output`."""
         params, texts = request.params, self._texts
         *before, last = beam.token_ids
         is_stopped = last in self.stop_token_ids(params)
