@@ -22,7 +22,7 @@ from pagedrun.paged.metrics.report_sections import (
 )
 from pagedrun.paged.metrics.run_statistics import AnswerCounts, plain_config
 from pagedrun.paged.metrics.timeline import ReplicaState, StepRecord
-from pagedrun.paged.replicas.crew import Member, Stage
+from pagedrun.paged.replicas.replica_set import Replica, Stage
 from pagedrun.paged.values.engine_config import FITTED
 from pagedrun.paged.values.request import Completion
 
@@ -56,7 +56,7 @@ class ReplicaCounts(AnswerCounts):
 
 
 def merged_report(
-    members: Seq[Member], counts: ReplicaCounts, load_s: float, config: Mapping[str, object]
+    members: Seq[Replica], counts: ReplicaCounts, load_s: float, config: Mapping[str, object]
 ) -> EngineReport:
     """Return the report; pools, rates and memory are those of the replicas that lived to the end.
 
@@ -122,7 +122,7 @@ def _nothing_known() -> dict[str, Any]:
     return {**sections, "hardware": {}}
 
 
-def _figures(member: Member) -> ReplicaFigures:
+def _figures(member: Replica) -> ReplicaFigures:
     """Return the entry of one replica in the report."""
     record, ended = member.record, member.ended
     prompt, cached, generated, steps = 0, 0, 0, 0
@@ -212,7 +212,7 @@ def _prefix(
     return cast(PrefixFigures, merged)
 
 
-def _memory(members: Seq[Member]) -> MemoryFigures:
+def _memory(members: Seq[Replica]) -> MemoryFigures:
     """Return the sums over replicas; the total of a machine that several share counts once."""
     found = [(each.node, each.ended.report["memory"]) for each in members if each.ended is not None]
     merged = _summed([dict(each) for _, each in found])
@@ -236,7 +236,7 @@ def _mean(sections: Seq[Mapping[str, Any]], name: str, weight: Callable[[Any], f
     return sum(each[name] * part for each, part in pairs) / total if total else 0.0
 
 
-def merged_record(members: Iterable[Member], counts: ReplicaCounts) -> StepRecord:
+def merged_record(members: Iterable[Replica], counts: ReplicaCounts) -> StepRecord:
     """Return the sums over all replicas; of dead ones only totals, not held blocks."""
     records = [(each.record, each.is_there) for each in members if each.record is not None]
 
@@ -272,13 +272,13 @@ QUIET_SECONDS = 5.0  # of silence before the state of a running replica mentions
 
 
 def replica_states(
-    members: Iterable[Member], num_open: Callable[[int], int]
+    members: Iterable[Replica], num_open: Callable[[int], int]
 ) -> tuple[ReplicaState, ...]:
     """Return the states; num_open: returns the number of unanswered rows of a running replica."""
     return tuple(_state(each, num_open) for each in members)
 
 
-def _state(member: Member, num_open: Callable[[int], int]) -> ReplicaState:
+def _state(member: Replica, num_open: Callable[[int], int]) -> ReplicaState:
     is_running = member.stage is Stage.RUNNING
     is_quiet = is_running and max(member.silent_s, member.stuck_s) > QUIET_SECONDS
     return ReplicaState(
@@ -293,7 +293,7 @@ def _state(member: Member, num_open: Callable[[int], int]) -> ReplicaState:
     )
 
 
-def _at(member: Member, num_open: Callable[[int], int]) -> str:
+def _at(member: Replica, num_open: Callable[[int], int]) -> str:
     if member.ended is not None:
         return "done"
     if member.cause is not None:

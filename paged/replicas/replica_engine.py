@@ -18,12 +18,12 @@ from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.pool_sizing import PoolDemand
 from pagedrun.paged.planning.sizing import PlanBasis
 from pagedrun.paged.planning.windows import BackgroundPlanner
-from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.ray_actor import PushedFolder, ReplicaModel
 from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.replicas.ray_pool import RayPool
 from pagedrun.paged.replicas.replica_messages import ReplicaOffer, RunTerms
 from pagedrun.paged.replicas.replica_run import ReplicaRun
+from pagedrun.paged.replicas.replica_set import ReplicaSet
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig, ReplicaConfig
 from pagedrun.paged.values.errors import EngineError, option
 from pagedrun.paged.values.request import Completion, Request
@@ -32,9 +32,9 @@ from pagedrun.paged.values.request import Completion, Request
 class ReplicaEngine:
     """Plans requests in this process and has replicas compute them; starts one run."""
 
-    def __init__(self, config: EngineConfig, crew: Crew) -> None:
+    def __init__(self, config: EngineConfig, replicas: ReplicaSet) -> None:
         self.config = config
-        self._crew = crew
+        self._replicas = replicas
         self._warnings: list[str] = []
         self._offers: list[ReplicaOffer] = []
         self._load_s = 0.0
@@ -48,9 +48,9 @@ class ReplicaEngine:
         if not self._offers:
             began = time.perf_counter()
             try:
-                self._offers = self._crew.gather(self._warnings.append)
+                self._offers = self._replicas.start_all(self._warnings.append)
             except BaseException:
-                self._crew.pool.close()
+                self._replicas.pool.close()
                 raise
             self._load_s = time.perf_counter() - began
             self.config = replace(self.config, block_size=self._basis().rules.block_size)
@@ -62,7 +62,7 @@ class ReplicaEngine:
 
     def close(self) -> None:
         """End the replicas."""
-        self._crew.pool.close()
+        self._replicas.pool.close()
 
     def start(
         self,
@@ -89,7 +89,7 @@ class ReplicaEngine:
             self.close()
             raise
         return ReplicaRun(
-            self._crew,
+            self._replicas,
             self.config,
             iter([first]) if more is None else BackgroundPlanner(first, planner.windows(more)),
             RunTerms(
@@ -169,7 +169,7 @@ def start_replicas(
         pushed = _pushed(cluster, {config.model, tokenizer})
     model = ReplicaModel(config, tokenizer, threads, pushed)
     return ReplicaEngine(
-        config, Crew(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
+        config, ReplicaSet(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
     )
 
 

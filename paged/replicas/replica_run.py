@@ -17,7 +17,6 @@ from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.pool_sizing import too_large
 from pagedrun.paged.planning.units import unit_cuts
 from pagedrun.paged.planning.windows import BackgroundPlanner, PlannedWindow
-from pagedrun.paged.replicas.crew import Crew, Member, Stage
 from pagedrun.paged.replicas.merged_report import (
     ReplicaCounts,
     merged_record,
@@ -35,6 +34,7 @@ from pagedrun.paged.replicas.replica_messages import (
     RunTerms,
     Tick,
 )
+from pagedrun.paged.replicas.replica_set import Replica, ReplicaSet, Stage
 from pagedrun.paged.replicas.unit_queue import (
     MAX_DEATHS,
     MAX_DEATHS_A_REPLICA,
@@ -103,7 +103,7 @@ class ReplicaRun:
 
     def __init__(
         self,
-        crew: Crew,
+        replicas: ReplicaSet,
         config: EngineConfig,
         windows: Iterator[PlannedWindow[Plan]],
         terms: RunTerms,
@@ -116,14 +116,14 @@ class ReplicaRun:
         load_s: seconds that these took to load. ends_at: time after which no row is started
         (`time.monotonic`).
         """
-        self._crew = crew
+        self._replicas = replicas
         self._config = config
         self._windows = windows
         self._terms = terms
         self._hooks = hooks
         self._load_s = load_s
         self._ends_at = ends_at
-        self._queue = UnitQueue(crew.pool.num_wanted)
+        self._queue = UnitQueue(replicas.pool.num_wanted)
         self._open: dict[int, OpenWindow] = {}  # by number
         self._of_row: dict[int, int] = {}  # row → its window's number
         self._num_windows = self._num_records = self._last_step = 0
@@ -140,13 +140,13 @@ class ReplicaRun:
         """Yield one completion per request, as they finish."""
         self._began = time.perf_counter()
         yield from self._take_windows()
-        for member in list(self._crew.members.values()):
+        for member in list(self._replicas.members.values()):
             if member.stage is Stage.READY:
                 self._join(member)
         while not self._queue.is_over and not self.is_cut:
             self._hand_out()
-            for number, event in self._crew.hear():
-                yield from self._heard(self._crew.members[number], event)
+            for number, event in self._replicas.receive():
+                yield from self._heard(self._replicas.members[number], event)
             yield from self._take_windows()
             self._note_state()
         self._end()
@@ -155,11 +155,11 @@ class ReplicaRun:
         """Stop the planning of further windows, and end the replicas."""
         if isinstance(self._windows, BackgroundPlanner):
             self._windows.close()
-        self._crew.pool.close()
+        self._replicas.pool.close()
 
     def report(self) -> EngineReport:
         """Return the report so far, of all replicas together and of each."""
-        members = list(self._crew.members.values())
+        members = list(self._replicas.members.values())
         return merged_report(members, self.counts, self._load_s, asdict(self._config))
 
     def state(self) -> dict[str, object]:
@@ -178,13 +178,13 @@ class ReplicaRun:
                     "stuck_s": each.stuck_s,
                     "cause": each.cause,
                 }
-                for each in list(self._crew.members.values())
+                for each in list(self._replicas.members.values())
             ],
         }
 
     def snapshot(self) -> dict[int, Snapshot]:
         """Return the block history of each replica that lived to the end."""
-        members = self._crew.members.values()
+        members = self._replicas.members.values()
         return {each.number: each.ended.snapshot for each in members if each.ended is not None}
 
     # ── Windows ─────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ class ReplicaRun:
     def _take_windows(self) -> Iterator[Completion]:
         """Add the next planned window when few units are waiting; wait for it if no replica has
         work."""
-        while not self._is_last and self._queue.num_waiting < self._crew.pool.num_wanted:
+        while not self._is_last and self._queue.num_waiting < self._replicas.pool.num_wanted:
             is_ready = not isinstance(self._windows, BackgroundPlanner) or self._windows.is_ready
             if self._of_row and not is_ready:
                 return
@@ -216,7 +216,7 @@ class ReplicaRun:
         opened = OpenWindow(plan)
         yield from map(self._completed, window.unrun())
         for request in plan.too_large:
-            error = too_large(request, self._config.block_size, self._crew.max_blocks)
+            error = too_large(request, self._config.block_size, self._replicas.max_blocks)
             yield from map(self._completed, opened.refuse(request, error))
         if opened.rows:
             self._open[number] = opened
@@ -224,20 +224,20 @@ class ReplicaRun:
             has_next = isinstance(
                 self._windows, BackgroundPlanner
             )  # unknown in advance for the last one
-            cuts = unit_cuts(plan.tree.common, self._crew.pool.num_wanted, has_next=has_next)
+            cuts = unit_cuts(plan.tree.common, self._replicas.pool.num_wanted, has_next=has_next)
             self._queue.add(number, opened.units(cuts.tolist()))
 
     # ── Replicas ────────────────────────────────────────────────────────────────────────────────
 
     def _hand_out(self) -> None:
-        for member in self._crew.running:
+        for member in self._replicas.running:
             while (unit := self._queue.next(member.number)) is not None:
                 part = self._open[unit.window].part(unit.places)
-                self._crew.pool.feed(member.number, unit.number, part)
+                self._replicas.pool.feed(member.number, unit.number, part)
             if not self._queue.num_open(member.number):
                 member.stuck_s = 0.0  # idle
 
-    def _heard(self, member: Member, event: ReplicaEvent) -> Iterator[Completion]:
+    def _heard(self, member: Replica, event: ReplicaEvent) -> Iterator[Completion]:
         number = member.number
         match event:
             case Answered(completions):
@@ -248,20 +248,20 @@ class ReplicaRun:
             case Tick():
                 self._reported = 0.0  # record the new state
             case Offered(offer):
-                refusal = self._crew.admits(member, offer)
+                refusal = self._replicas.admits(member, offer)
                 if refusal is None:
                     self._join(member)
                 else:
-                    self._crew.pool.kill(number)
+                    self._replicas.pool.kill(number)
                     member.stage, member.cause = Stage.GONE, refusal
                     self._warn(f"the replica on {member.node} is refused: {refusal}")
             case Ended():
                 self._note_end(member, event)
-                self.is_cut = self.is_cut or not self._crew.running
+                self.is_cut = self.is_cut or not self._replicas.running
             case Died(cause) | Failed(message=cause):
                 yield from self._died(member, cause)
 
-    def _answered(self, member: Member, completion: Completion) -> Iterator[Completion]:
+    def _answered(self, member: Replica, completion: Completion) -> Iterator[Completion]:
         row = completion.request.index
         if not self._queue.answer(member.number, row):
             self.counts.num_twice += 1
@@ -272,16 +272,16 @@ class ReplicaRun:
         if not self._queue.num_left(number):
             self._let_go()
 
-    def _join(self, member: Member) -> None:
+    def _join(self, member: Replica) -> None:
         """Assign units to a ready replica from now on."""
         left = None if self._ends_at is None else self._ends_at - time.monotonic()
         terms = RunTerms(self._terms.demand, self._terms.reserved_len, left)
-        self._crew.pool.begin(member.number, terms)
+        self._replicas.pool.begin(member.number, terms)
         self._queue.join(member.number)
         self._joined.add(member.number)
         member.stage, member.joined_s = Stage.RUNNING, self._elapsed
 
-    def _died(self, member: Member, cause: str) -> Iterator[Completion]:
+    def _died(self, member: Replica, cause: str) -> Iterator[Completion]:
         """Reassign the rows of a dead replica; yield the completions of rows that are given up."""
         member.left_s = self._elapsed
         self._first_cause = self._first_cause or cause
@@ -299,13 +299,13 @@ class ReplicaRun:
             )
             yield from map(self._completed, self._window_of(row).fail(row, error))
         self._let_go()
-        most = MAX_DEATHS + MAX_DEATHS_A_REPLICA * self._crew.pool.num_wanted
+        most = MAX_DEATHS + MAX_DEATHS_A_REPLICA * self._replicas.pool.num_wanted
         if self._queue.is_lost or self.counts.num_deaths > most:
             raise EngineError(
                 f"{self.counts.num_deaths} replicas died; cause of the first: {self._first_cause}"
             )
         if not self._queue.is_over:
-            self._crew.ask()
+            self._replicas.ask()
 
     def _end(self) -> None:
         """End all replicas, and collect their reports.
@@ -313,15 +313,15 @@ class ReplicaRun:
         The run time ends with the last row, as that of one engine.
         """
         self.counts.run_s = self._elapsed
-        for member in self._crew.running:
-            self._crew.pool.end(member.number)
+        for member in self._replicas.running:
+            self._replicas.pool.end(member.number)
         ends_at = time.perf_counter() + END_SECONDS
-        while self._crew.running and time.perf_counter() < ends_at:
-            for number, event in self._crew.hear():
+        while self._replicas.running and time.perf_counter() < ends_at:
+            for number, event in self._replicas.receive():
                 if isinstance(event, Ended):
-                    self._note_end(self._crew.members[number], event)
+                    self._note_end(self._replicas.members[number], event)
 
-    def _note_end(self, member: Member, ended: Ended) -> None:
+    def _note_end(self, member: Replica, ended: Ended) -> None:
         member.ended, member.stage, member.left_s = ended, Stage.GONE, self._elapsed
 
     # ── Rows ────────────────────────────────────────────────────────────────────────────────────
@@ -343,10 +343,10 @@ class ReplicaRun:
         """Record the state of the run, at most every `STEP_SECONDS`, while there are replicas."""
         now = time.perf_counter()
         self.counts.run_s = now - self._began
-        if now - self._reported < STEP_SECONDS or not self._crew.num_there:
+        if now - self._reported < STEP_SECONDS or not self._replicas.num_there:
             return
         self._reported = now
-        members = self._crew.members.values()
+        members = self._replicas.members.values()
         record = merged_record(members, self.counts)
         if record.step > self._last_step:  # a timeline's steps rise
             self._last_step = record.step

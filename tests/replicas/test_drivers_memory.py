@@ -16,8 +16,8 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import ReplicatedModel
 from pagedrun.paged.job.progress import SilentListener, Tally
 from pagedrun.paged.planning.planner import RequestLimits
-from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
+from pagedrun.paged.replicas.replica_set import ReplicaSet
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
@@ -36,7 +36,7 @@ class ThreadedModel(ReplicatedModel):
         rules = replace(BASIS.rules, max_blocks=4096, block_size=16)
         basis = replace(BASIS, limits=limits, rules=rules)
         pool = ThreadPool(4, lambda number: ScriptedEngine(number, basis=basis))
-        return ReplicaEngine(self.settings, Crew(pool, 0.0))
+        return ReplicaEngine(self.settings, ReplicaSet(pool, 0.0))
 
 
 def resident_mib() -> float:

@@ -11,9 +11,9 @@ import pytest
 
 from pagedrun.paged.metrics.timeline import ReplicatedStep, RunHooks, StepRecord
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.replicas.crew import Crew
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.replica_messages import VERSION
+from pagedrun.paged.replicas.replica_set import ReplicaSet
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import EngineError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
@@ -36,7 +36,7 @@ def requests(count: int, params: SamplingParams = SAMPLED, first: int = 0) -> li
 
 
 def engine(pool: ThreadPool, stall_timeout_s: float = 0.0) -> ReplicaEngine:
-    return ReplicaEngine(CONFIG, Crew(pool, stall_timeout_s))
+    return ReplicaEngine(CONFIG, ReplicaSet(pool, stall_timeout_s))
 
 
 def answers(completions: Iterable[Completion]) -> dict[int, list[str]]:
@@ -280,7 +280,7 @@ def test_the_smallest_pool_decides_which_rows_are_too_large() -> None:
 
 
 def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None:
-    with_default = ReplicaEngine(replace(CONFIG, block_size=16), Crew(ThreadPool(2), 0.0))
+    with_default = ReplicaEngine(replace(CONFIG, block_size=16), ReplicaSet(ThreadPool(2), 0.0))
     run = with_default.start(requests(40))
     assert answers(run) == expected(requests(40))
     assert with_default.config.block_size == BASIS.rules.block_size == 4
@@ -288,7 +288,7 @@ def test_blocks_are_as_large_as_the_replicas_fit_them_to_their_devices() -> None
 
 
 def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("pagedrun.paged.replicas.replica_set.PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr("pagedrun.paged.replicas.replica_worker.TICK_SECONDS", 0.01)
     warnings: list[str] = []
     pool = ThreadPool(3, has_room=lambda number: number == 0)
@@ -301,7 +301,7 @@ def test_a_run_goes_on_with_what_there_is_room_for(monkeypatch: pytest.MonkeyPat
 def test_a_replica_that_comes_late_takes_part_unless_it_is_unlike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pagedrun.paged.replicas.crew.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("pagedrun.paged.replicas.replica_set.PATIENCE_SECONDS", 0.05)
     goes_on, is_refused, warnings = Event(), Event(), list[str]()
 
     def on_row(number: int, row: int) -> None:

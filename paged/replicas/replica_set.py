@@ -34,7 +34,7 @@ MARK_SECONDS = 0.5  # between two records of that window
 class Stage(Enum):
     """Stage of a replica."""
 
-    ASKED = "waiting for room"
+    REQUESTED = "waiting for room"
     LOADING = "loading the model"
     READY = "ready"
     RUNNING = "running"
@@ -42,7 +42,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True)
-class Member:
+class Replica:
     """State of a replica.
 
     `silent_s`: seconds that the driver has waited without an event of it; `stuck_s`: without a
@@ -51,7 +51,7 @@ class Member:
     """
 
     number: int
-    stage: Stage = Stage.ASKED
+    stage: Stage = Stage.REQUESTED
     node: str = ""
     offer: ReplicaOffer | None = None
     record: StepRecord | None = None
@@ -98,7 +98,7 @@ MAX_SILENT_SECONDS = 60.0  # of a running replica; it ticks once a second
 Warn = Callable[[str], None]
 
 
-class Crew:
+class ReplicaSet:
     """Set of replicas: keeps as many as are wanted, and refuses those with another fingerprint."""
 
     def __init__(
@@ -106,13 +106,13 @@ class Crew:
     ) -> None:
         """stall_timeout_s: maximum seconds of a step, 0 for no limit."""
         self.pool = pool
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Replica] = {}
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._first: ReplicaOffer | None = None
         self.max_blocks = 0  # of the smallest pool, for which rows are planned
 
-    def gather(self, warn: Warn) -> list[ReplicaOffer]:
+    def start_all(self, warn: Warn) -> list[ReplicaOffer]:
         """Start the replicas; return the offers of those that fit when all of them have loaded
         their models. A replica that dies before is replaced.
 
@@ -126,7 +126,7 @@ class Crew:
         while not self._is_gathered(waited_s):
             began = self._clock()
             is_news = False
-            for number, event in self.hear():
+            for number, event in self.receive():
                 is_news = is_news or not isinstance(event, Tick)
                 self._refuse_failed(event)
                 if isinstance(event, Died):
@@ -159,9 +159,9 @@ class Crew:
     def ask(self) -> None:
         """Request another replica."""
         number = self.pool.add()
-        self.members[number] = Member(number)
+        self.members[number] = Replica(number)
 
-    def hear(self) -> Iterator[Heard]:
+    def receive(self) -> Iterator[Heard]:
         """Wait a moment; yield new events, with the deaths of silent replicas.
 
         Events are applied to the replicas first.
@@ -186,7 +186,7 @@ class Crew:
                 self._note(member, died)
                 yield member.number, died
 
-    def admits(self, member: Member, offer: ReplicaOffer) -> str | None:
+    def admits(self, member: Replica, offer: ReplicaOffer) -> str | None:
         """Return the reason to refuse a late replica, None for none."""
         if offer.version not in (None, __version__):
             return f"it has pagedrun {offer.version}, and this is {__version__}"
@@ -199,7 +199,7 @@ class Crew:
         return None
 
     @property
-    def running(self) -> list[Member]:
+    def running(self) -> list[Replica]:
         """Running replicas."""
         return [each for each in self.members.values() if each.stage is Stage.RUNNING]
 
@@ -212,9 +212,9 @@ class Crew:
         stages = [each.stage for each in self.members.values()]
         if Stage.LOADING in stages or Stage.READY not in stages:
             return False
-        return Stage.ASKED not in stages or waited_s >= PATIENCE_SECONDS
+        return Stage.REQUESTED not in stages or waited_s >= PATIENCE_SECONDS
 
-    def _check(self, member: Member, offer: ReplicaOffer) -> None:
+    def _check(self, member: Replica, offer: ReplicaOffer) -> None:
         if offer.version not in (None, __version__):
             raise UsageError(
                 f"the replica on {member.node} has pagedrun {offer.version}, and this is "
@@ -236,7 +236,7 @@ class Crew:
             kind = UsageError if event.is_usage else EngineError
             raise kind(f"the replica on {event.node} cannot start: {event.message}")
 
-    def _note(self, member: Member, event: ReplicaEvent) -> None:
+    def _note(self, member: Replica, event: ReplicaEvent) -> None:
         member.silent_s = 0.0
         match event:
             case Placed(node):
@@ -250,7 +250,7 @@ class Crew:
             case _:
                 pass
 
-    def _why_hung(self, member: Member) -> str | None:
+    def _why_hung(self, member: Replica) -> str | None:
         """Return the reason to kill a replica that is silent or takes no steps, None for none."""
         limit = self._stall_timeout_s
         is_running = member.stage is Stage.RUNNING
