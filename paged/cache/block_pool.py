@@ -28,7 +28,7 @@ from pagedrun.paged.values.planned_request import BlockKey
 
 @dataclass(slots=True)
 class PoolCounts:
-    """What the pool has done since it was built; blocks, not tokens."""
+    """Counters of a pool since it was built, in blocks."""
 
     hits: int = 0
     misses: int = 0
@@ -75,7 +75,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, those with a cached prefix included."""
+        """Blocks without holders, including those with a cached prefix."""
         return len(self._empty) + self.num_cached
 
     @property
@@ -194,10 +194,9 @@ class BlockPool:
                     self._cache(block_id, key.digest)
 
     def pin_path(self, keys: Sequence[BlockKey]) -> None:
-        """Say what the next prompt will have in common with the last one: the blocks of `keys`.
+        """Pin the blocks that the next prompt shares with the last one.
 
-        Takes the place of the path before; what was on that one and is not pinned otherwise has
-        had its last use.
+        Replaces the previous path; its blocks that are not pinned otherwise are released.
         """
         path = self._path
         while path and (len(path) > len(keys) or path[-1] != keys[len(path) - 1].digest):
@@ -210,7 +209,7 @@ class BlockPool:
             self._settle(key.digest)
 
     def pin_only(self, keys: Sequence[BlockKey]) -> None:
-        """Let the path be these blocks, which need not follow one another."""
+        """Replace the path by these blocks, which need not be consecutive."""
         before = self._path
         self._path = [key.digest for key in keys]
         self._on_path = set(self._path)
@@ -219,7 +218,7 @@ class BlockPool:
                 self._settle(digest)
 
     def pin(self, keys: Iterable[BlockKey]) -> None:
-        """Say that one more waiting sequence will come back for the blocks of `keys`."""
+        """Pin the blocks of `keys` for one more waiting sequence."""
         for key in keys:
             count = self._num_waiting.get(key.digest, 0)
             self._num_waiting[key.digest] = count + 1
@@ -227,7 +226,7 @@ class BlockPool:
                 self._settle(key.digest)
 
     def unpin(self, keys: Iterable[BlockKey]) -> None:
-        """Take back one `pin`: the sequence has come back, or is over."""
+        """Undo one `pin`: the sequence has resumed or finished."""
         for key in keys:
             count = self._num_waiting[key.digest]
             if count > 1:
@@ -241,7 +240,7 @@ class BlockPool:
         return dict(self._num_waiting)
 
     def is_pinned(self, key: BlockKey) -> bool:
-        """Return whether somebody will ask for `key` as far as is known."""
+        """Return whether a later prompt or a waiting sequence needs `key`."""
         return key.digest in self._on_path or key.digest in self._num_waiting
 
     def publish(self, block_id: int, key: BlockKey) -> None:
@@ -259,7 +258,7 @@ class BlockPool:
             self._key_of[block_id] = key
 
     def retract(self, block_id: int) -> None:
-        """Make a published block impossible to find: its content is of no use, or not any more."""
+        """Unpublish a block whose content is not needed."""
         key = self._key_of.pop(block_id, None)
         if key is not None:
             del self._block_of[key.digest]
@@ -269,7 +268,7 @@ class BlockPool:
                 self._empty.append(block_id)
 
     def retract_key(self, key: BlockKey) -> None:
-        """Make the block under a key, if there is one, impossible to find."""
+        """Unpublish the block under a key, if there is one."""
         for block_id in self.match([key]):
             self.retract(block_id)
 
@@ -303,9 +302,9 @@ class BlockPool:
         self._num_tokens_held += int(grown.sum())
 
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
-        """Prove the books: free + held = total, and reference counts = the tables' entries.
+        """Check that free + held = total, and that reference counts match the tables.
 
-        Raises `AssertionError` naming the first account that does not balance.
+        Raises `AssertionError` naming the first violated invariant.
         """
         holders = Counter(block_id for table in block_tables for block_id in table)
         for block_id, count in enumerate(self._ref_counts):
@@ -344,7 +343,7 @@ class BlockPool:
         return block_id
 
     def _settle(self, digest: bytes) -> None:
-        """Put the block under `digest` where it belongs now that it is pinned more, or less."""
+        """Move the block under `digest` to the free list of its current pins."""
         block_id = self._block_of.get(digest)
         if block_id is None:
             return
@@ -371,10 +370,10 @@ class BlockPool:
 
 
 class SwapSpace:
-    """A free list over `num_blocks` blocks of host memory. Nothing is shared in it.
+    """Free list of `num_blocks` unshared blocks of host memory.
 
-    Most runs preempt nobody, and a small model has millions of blocks in a gigabyte: blocks that
-    were never taken are a number, not a list.
+    Most runs preempt no sequence, and a small model has millions of blocks in a gigabyte: blocks
+    that were never taken are a count, not a list.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -410,7 +409,7 @@ class SwapSpace:
 
 
 class TransferKind(Enum):
-    """Which memory a block moves between."""
+    """Source and target memory of a transfer."""
 
     COPY = "copy"  # pool → pool, for copy-on-write
     SWAP_OUT = "swap_out"  # pool → host

@@ -15,7 +15,7 @@ _SCALE_BYTES = 4  # of one float32 for each head of each token
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec:
-    """Layers that have the same needs, and therefore one block table a sequence between them.
+    """Sizes of keys and values of a group of layers that share a block table per sequence.
 
     `dtype` is what keys and values are stored in, by torch's name. Tokens further back than
     `window` are read by none of the layers; None if they read the whole context. A group without
@@ -30,12 +30,12 @@ class KVCacheSpec:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether each head of each token has a scale of its own (see `KVScales`)."""
+        """True with a scale for each head of each token (see `KVScales`)."""
         return self.dtype in KV_DTYPES.values()
 
     @property
     def reads_together(self) -> bool:
-        """Whether rows may read what they share together: behind a window each begins elsewhere."""
+        """True if rows can read a shared prefix together; windows begin at different tokens."""
         return self.window is None and self.num_layers > 0
 
     @property
@@ -79,7 +79,7 @@ class PoolShape:
 
 
 class KVLayerIndex(NamedTuple):
-    """The group of layers that it is of, and its place among them."""
+    """Group of an attention layer, and its index in the group."""
 
     group: int
     layer: int
@@ -87,7 +87,7 @@ class KVLayerIndex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateArray:
-    """Numbers of one kind: their name, their shape, and their dtype by torch's name."""
+    """Name, shape and dtype, as torch names it, of a state array."""
 
     name: str
     shape: tuple[int, ...]
@@ -95,13 +95,13 @@ class StateArray:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of the array."""
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """The arrays of one slot in one layer: all that it knows of the tokens of a sequence.
+    """Arrays of one slot in one recurrent layer: the state of a sequence.
 
     Behind any token they say everything that the next one needs, and they do not grow. What a
     library keeps `is_opaque`: an object for each sequence, of all layers together, which takes at
@@ -123,6 +123,6 @@ class StateSpec:
 
 
 class StateLayerIndex(NamedTuple):
-    """Its place among the recurrent layers."""
+    """Index of a layer among the recurrent layers."""
 
     layer: int

@@ -30,21 +30,21 @@ class CacheDevice(Protocol):
 
     @property
     def torch_device(self) -> torch.device:
-        """Where the pool lies."""
+        """Device of the pool."""
         ...
 
     @property
     def kernels(self) -> Backend:
-        """What copies blocks."""
+        """Kernels that copy blocks."""
         ...
 
     @property
     def pins_host_memory(self) -> bool:
-        """Whether host blocks are page-locked, so that the device can reach them."""
+        """True if host blocks are page-locked for access by the device."""
         ...
 
     def aside(self) -> AbstractContextManager[None]:
-        """Launch what is in the context beside the computation, in its order."""
+        """Launch the operations of the context in order, concurrently with computation."""
         ...
 
 
@@ -308,18 +308,18 @@ class OpaqueStates:
         return self.num_slots[0] * self.bytes_per_slot
 
     def take(self, read_slot: int, write_slot: int) -> object:
-        """Return what a chunk goes on from, for it to change: the object of a slot, or a copy if
-        it is written to another one, where the first may be read again."""
+        """Return the mutable state that a chunk continues from: the object of a slot, or a copy if
+        it is written to another slot."""
         if read_slot == write_slot:
             return self._objects.pop(read_slot)
         return deepcopy(self._objects[read_slot])
 
     def put(self, write_slot: int, state: object) -> None:
-        """Keep what a chunk leaves behind."""
+        """Store the state after a chunk."""
         self._objects[write_slot] = state
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
-        """Move nothing: a sequence that gives way is computed again."""
+        """Do nothing: preempted sequences are recomputed."""
         assert not list(transfers), "there is nowhere to move an object to"
 
 
@@ -350,7 +350,7 @@ class KVCache:
 
     @property
     def specs(self) -> tuple[KVCacheSpec, ...]:
-        """What the layers of each group keep of a token."""
+        """Cache spec of each group of layers."""
         return tuple(each.spec for each in self.groups)
 
     @property
@@ -360,7 +360,7 @@ class KVCache:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """What each group is stored in."""
+        """Storage dtype of each group."""
         return tuple(each.blocks.dtype for each in self.groups)
 
     def layer(self, place: KVLayerIndex) -> KVLayer:

@@ -21,7 +21,7 @@ KV_DTYPES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "int8": "int8"
 
 
 class PreemptionMode(StrEnum):
-    """How a preempted sequence gets its keys and values back."""
+    """Recovery of the keys and values of a preempted sequence."""
 
     SWAP = "swap"
     RECOMPUTE = "recompute"
@@ -47,7 +47,7 @@ def _is_part(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Where a field is `None` the engine decides: see `memory` for the pool's size.
+    """Configuration of an engine; for a field that is None the engine chooses.
 
     `quantization` says whether the checkpoint's weights may be quantised, and whether plain ones
     are rounded to int8 while they are read. `max_model_len` bounds
@@ -268,7 +268,7 @@ class EngineConfig:
 
     @classmethod
     def fitting(cls, **given: Any) -> "EngineConfig":
-        """Return the configuration of what was given; what else suits a device is `fitted`."""
+        """Return a configuration with `given` fields; other device-dependent ones are `fitted`."""
         return cls(**given, fitted=tuple(name for name in FITTED if name not in given))
 
     def described(self) -> dict[str, object]:
@@ -351,8 +351,7 @@ class ReplicaConfig:
         check_fields(self)
 
     def refuse_alone(self, names: Container[str]) -> None:
-        """Raise `UsageError` if one of the fields `names` says of replicas what nobody asks, as
-        there are none."""
+        """Raise `UsageError` if `names` has a replica option although there are no replicas."""
         for name in ("ray_address", "cpus_per_replica", "gpus_per_replica", "push_model"):
             if self.replicas is None and name in names and getattr(self, name):
                 raise UsageError(f"{option(name)} needs {option('replicas')}", field=name)

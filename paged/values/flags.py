@@ -32,7 +32,7 @@ class Panel(StrEnum):
 
 
 class Form(Enum):
-    """How a value is typed, where that is not as its type says."""
+    """Input syntax of a value that differs from its type."""
 
     PLAIN = "plain"
     SIZE = "size"  # bytes: a number, or such as 4GiB

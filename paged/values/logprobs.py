@@ -45,7 +45,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How likely a continuation is: `logprob` is the sum of its tokens'.
+    """Log-probability of a continuation: `logprob` is the sum over its tokens.
 
     `is_greedy` says whether a greedy choice would have been each of them at its place.
     """

@@ -47,7 +47,7 @@ PromptInput = str | Sequence[int] | Conversation | TextPrompt | TokensPrompt | C
 
 
 class ChatMessage(TypedDict):
-    """Who says what; `name` tells speakers of one role apart.
+    """Message of a chat; `name` distinguishes speakers of one role.
 
     `reasoning` is the thought before an answer, `tool_calls` are what an answer calls, beside its
     text or without one; `tool_call_id` says which call a tool's message answers.

@@ -4,7 +4,7 @@ from typing import Literal, NotRequired, TypedDict
 
 
 class TransformersPath(TypedDict):
-    """`library` of a plan: what is known before weights are read.
+    """`library` section of a plan, known before weights are read.
 
     `computed_by` is the library with its version. `path` says over what memory it computes: paged
     memory, or caches of its own, sequence by sequence (`plain`), of which no row shares any;
@@ -17,7 +17,7 @@ class TransformersPath(TypedDict):
 
 
 class TransformersFigures(TransformersPath):
-    """`library` of a report: what was seen of the model when it was loaded, as well.
+    """`library` section of a report, with checks of the loaded model.
 
     `largest_difference` is that between its logits alone and those of the path, as a share of the
     largest logit. `rows_depend_on_batch` says whether a token's last bits were seen to depend on

@@ -164,7 +164,7 @@ class SampleOutput:
 
     @property
     def is_cut_thought(self) -> bool:
-        """Whether the tokens ended before the thought did, so that there is no answer."""
+        """True if the token limit ended the reasoning, so that there is no answer."""
         is_cut = self.finish_reason is FinishReason.LENGTH
         return self.reasoning is not None and not self.text and is_cut
 

@@ -15,7 +15,7 @@ class Rule:
 
     @property
     def way_out(self) -> str:
-        """What to tell about a value that is not accepted."""
+        """Hint about a refused value."""
         return (
             f"choose one of {', '.join(self.words)}" if self.words else f"it must be {self.wanted}"
         )
@@ -53,7 +53,7 @@ def one_of(words: Sequence[str]) -> Rule:
 
 
 def is_int(value: object) -> bool:
-    """Whether a value is an integer; to Python, True is one."""
+    """Return true for an integer; to Python, True is one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -70,22 +70,22 @@ MAX_TAG_LENGTH = 64
 
 
 def is_share(value: object) -> bool:
-    """Whether a value is a share above 0 and at most 1."""
+    """Return true for a share above 0 and at most 1."""
     return isinstance(value, float) and 0.0 < value <= 1.0
 
 
 def is_repetition(value: object) -> bool:
-    """Whether a value is a number of repetitions, or 0."""
+    """Return true for a number of repetitions, or 0."""
     return is_int(value) and (value == 0 or 2 <= value <= MAX_REPETITION)  # type: ignore[operator]
 
 
 def is_budget(value: object) -> bool:
-    """Whether a value is a number of tokens, or None for any number."""
+    """Return true for a number of tokens, or None for any number."""
     return value is None or (is_int(value) and 0 <= value < 2**31)  # type: ignore[operator]
 
 
 def is_reasoning_tags(value: object) -> bool:
-    """Whether a value is auto, none, or an opening and a closing tag with a comma between."""
+    """Return true for auto, none, or an opening and a closing tag with a comma between."""
     if value in ("auto", "none"):
         return True
     if not isinstance(value, str) or not is_unicode(value):
@@ -97,7 +97,7 @@ def is_reasoning_tags(value: object) -> bool:
 
 
 def is_stop(value: object) -> bool:
-    """Whether a value is a tuple of stop strings, not too many and not too long."""
+    """Return true for a tuple of stop strings, not too many and not too long."""
     return (
         isinstance(value, tuple)
         and len(value) <= MAX_STOP_STRINGS
@@ -109,7 +109,7 @@ def is_stop(value: object) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: half a surrogate pair cannot."""
+    """Return true for text that UTF-8 can encode: no unpaired surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,7 +118,7 @@ def is_unicode(text: str) -> bool:
 
 
 def is_id_list(value: object, most: int = MAX_STOP_TOKEN_IDS) -> bool:
-    """Whether a value is a tuple of token ids, not too many."""
+    """Return true for a tuple of token ids, not too many."""
     return (
         isinstance(value, tuple)
         and len(value) <= most
@@ -127,7 +127,7 @@ def is_id_list(value: object, most: int = MAX_STOP_TOKEN_IDS) -> bool:
 
 
 def as_float(value: object) -> object:
-    """Return an integer as a float, and what is no number, or has no float, as it is."""
+    """Return an integer as a float, any other value unchanged."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT32:
         return float(value)  # of hundreds of digits, it has no float and is out of range
     return value
@@ -152,7 +152,7 @@ def _id_of(key: object) -> object:
 
 
 def _is_pair(pair: object) -> bool:
-    """Whether a value is a pair of a token id and a bias."""
+    """Return true for a pair of a token id and a bias."""
     if not isinstance(pair, tuple) or len(pair) != 2:
         return False
     token_id, bias = pair
@@ -165,7 +165,7 @@ def _is_pair(pair: object) -> bool:
 
 
 def _is_bias(value: object) -> bool:
-    """Whether a value is a tuple of pairs, not too many, each id greater than the one before."""
+    """Return true for a tuple of pairs, not too many, each id greater than the one before."""
     return (
         isinstance(value, tuple)
         and len(value) <= MAX_TOKEN_IDS
@@ -175,7 +175,7 @@ def _is_bias(value: object) -> bool:
 
 
 def _are_bad_words(value: object) -> bool:
-    """Whether a value is a tuple of words, not too many, not too long, none of spaces alone."""
+    """Return true for a tuple of words, not too many, not too long, none of spaces alone."""
     return (
         isinstance(value, tuple)
         and len(value) <= MAX_BAD_WORDS

@@ -399,7 +399,7 @@ class SamplingParams:
 
     @property
     def has_beams(self) -> bool:
-        """Whether its answers are found by beam search."""
+        """True for beam search."""
         return self.beam_width > 1
 
     @property
@@ -414,7 +414,7 @@ class SamplingParams:
 
     @property
     def structure(self) -> Structure | None:
-        """What the answer must be a sentence of, None if it is free."""
+        """Structure of the answer, None without one."""
         for name in STRUCTURES:
             if value := getattr(self, name):
                 return Structure.of(name, value)
@@ -427,12 +427,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the choice is the most probable token, with no randomness."""
+        """True if the most probable token is chosen."""
         return self.temperature == 0.0
 
     @property
     def draws_equal_answers(self) -> bool:
-        """Whether it asks for several answers that are equal, since there is nothing to draw."""
+        """True for several greedy answers, which are all equal."""
         return self.n > 1 and self.is_greedy and not self.has_beams
 
     def token_ids(self) -> dict[str, tuple[int, ...]]:
@@ -445,7 +445,7 @@ class SamplingParams:
 
     @property
     def has_stops(self) -> bool:
-        """Whether something of its own may end an answer before `max_tokens`."""
+        """True if stop strings, stop ids or repetition may end an answer before `max_tokens`."""
         return bool(self.stop or self.stop_token_ids or self.stop_on_repetition)
 
     def override(self, given: Mapping[str, Any]) -> "SamplingParams":
@@ -506,7 +506,7 @@ def sampling_keys() -> frozenset[str]:
 
 
 def _frozen(name: str, value: object) -> object:
-    """Turn what callers say into the field's own type, without widening what is accepted."""
+    """Convert a value to the type of its field, without accepting more values."""
     if name in ("stop", "bad_words") and isinstance(value, str):
         return (value,)
     if name == "logit_bias":

@@ -71,14 +71,14 @@ CHOICE_WANTED = (
 
 
 def is_grammar_text(value: object) -> bool:
-    """Whether a value is None, or a text that may be compiled."""
+    """Return true for None, or a text that may be compiled."""
     return value is None or (
         isinstance(value, str) and 0 < len(value) <= MAX_GRAMMAR_CHARS and is_unicode(value)
     )
 
 
 def is_json_schema(value: object) -> bool:
-    """Whether a value is None, or the text of a JSON schema that may be compiled."""
+    """Return true for None, or the text of a JSON schema that may be compiled."""
     if value is None:
         return True
     if not isinstance(value, str) or not is_grammar_text(value):
@@ -91,7 +91,7 @@ def is_json_schema(value: object) -> bool:
 
 
 def is_choice(value: object) -> bool:
-    """Whether a value is a tuple of texts, not too many and not too long."""
+    """Return true for a tuple of texts, not too many and not too long."""
     return (
         isinstance(value, tuple)
         and len(value) <= MAX_CHOICES

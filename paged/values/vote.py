@@ -12,7 +12,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """What `drawn` samples voted for. `counts` are in the order of each one's first vote; `winner`
+    """Votes of `drawn` samples. `counts` are in the order of each one's first vote; `winner`
     has most, of equals it is the one that came first; None if no sample voted."""
 
     winner: str | None
@@ -61,7 +61,7 @@ class Ballot:
 
     @property
     def result(self) -> VoteResult:
-        """Who leads, and wins if it is decided."""
+        """Current result; final once decided."""
         winner = max(
             self._counts, key=self._counts.__getitem__, default=None
         )  # the first of equals
@@ -69,7 +69,7 @@ class Ballot:
 
     @property
     def num_needed(self) -> int:
-        """How many samples have to be drawn at least before it can be decided; 0 if it is.
+        """Minimum number of further samples before a decision; 0 if decided.
 
         The next ones decide soonest if all vote for the one that leads.
         """
@@ -101,7 +101,7 @@ Reader = Callable[[str], str | None]
 
 
 def is_vote(value: object) -> bool:
-    """Whether a value is a regular expression, or `json:` and a path; None for no vote."""
+    """Return true for a regular expression, or `json:` and a path; None for no vote."""
     if value is None:
         return True
     if not isinstance(value, str) or not 0 < len(value) <= MAX_VOTE_LENGTH:
@@ -115,7 +115,7 @@ def is_vote(value: object) -> bool:
 
 @lru_cache(maxsize=256)
 def vote_reader(vote: str) -> Reader:
-    """Return what reads a vote from a text.
+    """Return the function that reads a vote from a text.
 
     A regular expression gives its first group, or the whole match if it has none, of its first
     match. `json:a.0.b` gives what is there in a text that is JSON: names and, in lists, numbers; a

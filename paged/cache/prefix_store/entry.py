@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from pagedrun.paged.values.errors import option
 
-# What a user calls the fields of an identity.
+# Names of identity fields in messages.
 _NAMES = {
     "weights": "weights",
     "config": "config.json",
@@ -32,7 +32,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Which runs may use each other's keys and values: those with the same `fingerprint`.
+    """Identity of runs that may share keys and values: those with equal `fingerprint`.
 
     `model` is a name for people. `fields` hold what decides the bytes: the weights and the shape
     of the model, the number formats, the block size; and, since the last bits of a sum belong to
@@ -67,12 +67,12 @@ _HEADER = "pagedrun_prefix"  # one key alone: safetensors writes several in any 
 
 
 class DamagedEntryError(Exception):
-    """A file of the store that is not what was written; the message says in what."""
+    """A damaged file of the store; the message names the damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """What a file says of itself: the tokens whose keys and values it has, and whose they are.
+    """Header of a file: its tokens and the identity of its runs.
 
     The piece begins at token `start` of its prompts, at a block's border; `parent` is the digest
     of the block before it, which names all tokens before. Where the prefix ends inside a
@@ -88,7 +88,7 @@ class StoredPrefix:
     has_state: bool = False
 
     def metadata(self) -> dict[str, str]:
-        """Return what is in the file's `__metadata__`."""
+        """Return the `__metadata__` of the file."""
         header = {
             "model": self.identity.model,
             "identity": self.identity.fields,

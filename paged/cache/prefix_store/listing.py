@@ -1,4 +1,4 @@
-"""StoreListing: contents of a prefix store, and removal of entries that are of no use."""
+"""StoreListing: contents of a prefix store, and removal of useless entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from pagedrun.paged.values.planned_request import ROOT_DIGEST, BlockKey
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """A file of the store: its size and use, what it says of itself, or what is wrong with it."""
+    """File of the store with its size and use, its header, or its problem."""
 
     use: EntryUse
     entry: StoredPrefix | None
     problem: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry as JSON holds it; what a damaged file says of itself is None."""
+        """Return the entry as JSON; header fields of a damaged file are None."""
         entry = self.entry
         fields = {} if entry is None else entry.identity.fields
         last_use = datetime.fromtimestamp(self.use.last_use_ns / 1e9, UTC)
@@ -43,7 +43,7 @@ class ListedEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """The entries of a store, the most recently used first, and what was removed from it."""
+    """Entries of a store, the most recently used first, and the removed ones."""
 
     path: Path
     entries: Sequence[ListedEntry]
@@ -51,7 +51,7 @@ class StoreListing:
 
     @classmethod
     def read(cls, path: Path) -> "StoreListing":
-        """List a store. Headers and sizes are checked, which notices what was cut off.
+        """List a store; headers and sizes are checked, so truncated files are found.
 
         Raises `UsageError` if `path` is no store or cannot be read.
         """
@@ -59,10 +59,10 @@ class StoreListing:
 
     @classmethod
     def pruned(cls, path: Path, max_bytes: int | None) -> "StoreListing":
-        """Remove what is of no use, and what was not used for longest beyond `max_bytes`.
+        """Remove useless entries, and the least recently used ones beyond `max_bytes`.
 
-        Of no use is a damaged file, for which every byte is read, and the end of a prefix whose
-        beginning is gone. Raises `UsageError` if `path` is no store or cannot be changed.
+        Useless are damaged files, for which every byte is read, and prefixes without their
+        beginning. Raises `UsageError` if `path` is no store or cannot be changed.
         """
         folder = _opened(path)
         before = _listed(folder, whole=True)

@@ -54,7 +54,7 @@ class PrefixIndex:
         return len(self._blocks_of)
 
     def add(self, file_name: str, entry: StoredPrefix) -> None:
-        """Take in a file."""
+        """Add a file."""
         size, parent = self._block_size, entry.parent
         blocks: list[StoredBlock] = []
         for start in range(0, len(entry.token_ids), size):
@@ -70,7 +70,7 @@ class PrefixIndex:
         self._blocks_of[file_name] = blocks
 
     def drop(self, file_name: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         for block in self._blocks_of.pop(file_name, ()):
             siblings = self._after[block.parent]
             siblings.remove(block)
@@ -85,7 +85,7 @@ class PrefixIndex:
         return self._state_behind.get(digest)
 
     def matches(self, prompt: Sequence[int], begin: int, parent: bytes) -> list[Match]:
-        """Return what is stored of a prompt from token `begin` on, block after block.
+        """Return the stored blocks of a prompt from token `begin` on.
 
         begin: a block's border. parent: the digest of the block before it. All matches but the
         last are of whole blocks.
@@ -217,7 +217,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def describe_error(name: str, error: Exception) -> str:
-    """Return what a user reads of a file that could not be used."""
+    """Return the message about a file that cannot be used."""
     if isinstance(error, OSError):
         return f"{name} cannot be read ({error.strerror})"
     return f"{name} is damaged and is ignored ({error})"

@@ -74,7 +74,7 @@ class StoredPrefixes:
         self._read_index()
 
     def watched(self, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
-        """Yield the requests, and remember of each what is to be stored."""
+        """Yield the requests, and record them for storing."""
         for planned in requests:
             self._rows[planned.request.index] = planned
             yield planned
@@ -248,9 +248,9 @@ class StoredPrefixes:
     def _check(
         self, matches: Sequence[Match], entry: StoredPrefix, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Raise `DamagedEntryError` unless a file has what was matched, as the cache's tensors are.
+        """Raise `DamagedEntryError` unless a file has the matched tokens and the cache's shapes.
 
-        What is read now may not be what the index was made of.
+        The file may have changed since the index was built.
         """
         size = self._cache.block_size
         num_blocks = -(-len(entry.token_ids) // size)
@@ -457,12 +457,12 @@ class WindowCopies:
             self._rows[row] = known._replace(end=filled)
 
     def forget(self, row: int) -> None:
-        """Drop what was copied of a row."""
+        """Drop the copies of a row."""
         self._rows.pop(row, None)
 
     def of(self, row: int, first: int) -> list[Tensor] | None:
-        """Return what was copied of a row from block `first` on, as `KVMemory.read` does; None if
-        it was not from there on."""
+        """Return the copies of a row from block `first` on, as `KVMemory.read` does; None if they
+        begin later."""
         copied = self._rows.get(row)
         if copied is None or copied.first > first:
             return None
