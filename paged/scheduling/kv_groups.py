@@ -32,11 +32,11 @@ class GroupPool(NamedTuple):
 
 
 class KVGroup:
-    """A group of layers with one pool and one block table a sequence.
+    """Group of layers with one pool, and one block table per sequence.
 
-    With a `window` the blocks behind it are given back. `index` is its number among the groups.
-    What a waiting sequence has left on the host, and what it has pinned, is kept here by its place
-    for groups behind the first; for the first the sequence itself has it.
+    With a `window` the blocks behind it are freed. `index` is its number among the groups. Host
+    blocks and pinned keys of waiting sequences are kept here by row index of the table for groups
+    behind the first; for the first in the sequence itself.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class KVGroup:
         return max(position - self.window + 1, 0) // self.pool.block_size
 
     def free_behind(self, place: int, position: int) -> None:
-        """Give back what neither the token at a position nor any later one reads."""
+        """Free the blocks that neither the token at a position nor any later one reads."""
         if self.window is not None:
             self.pool.release(self.tables.take_before(place, self.first_read(position)))
 
     def free_all_behind(self, places: Int64s, positions: Int64s) -> None:
-        """Do that for many sequences. places, positions: [num_sequences] int64."""
+        """Free such blocks of many sequences. places, positions: [num_sequences] int64."""
         if self.window is None:
             return
         firsts = (positions - self.window + 1) // self.pool.block_size
@@ -77,20 +77,20 @@ class KVGroup:
             self.pool.release(self.tables.take_before(place, first))
 
     def writes_shared(self, places: Int64s, positions: Int64s) -> bool:
-        """Return whether any of many sequences holds, with others, the block that it writes to."""
+        """Return whether any of many sequences writes to a block that others hold too."""
         index = positions // self.pool.block_size
         is_held = index < self.tables.ends[places]
         held = self.tables.ids[places[is_held], index[is_held]]
         return bool((self.pool.ref_counts_of(held) > 1).any())
 
     def num_missing(self, places: Int64s, ends: Int64s) -> int:
-        """Return how many blocks many sequences lack for their tokens up to `ends`."""
+        """Return the number of blocks that many sequences lack for their tokens up to `ends`."""
         needed = -(-ends // self.pool.block_size)
         return int((needed - self.tables.ends[places]).sum())
 
     def grow(self, places: Int64s, starts: Int64s, ends: Int64s) -> None:
-        """Give many sequences the blocks that they lack for their tokens up to `ends`, which are
-        free, and book those from `starts` on as stored."""
+        """Allocate the blocks that many sequences lack for their tokens up to `ends`, and record
+        those from `starts` on as stored. Enough blocks must be free."""
         pool, tables, size = self.pool, self.tables, self.pool.block_size
         for place, end in zip(places.tolist(), ends.tolist(), strict=True):
             missing = pool.num_blocks_for(end) - int(tables.ends[place])
@@ -104,12 +104,12 @@ class KVGroup:
             places, index, ends = places[goes_on], index[goes_on], ends[goes_on]
 
     def num_lacking(self, place: int, first: int, end: int) -> int:
-        """Return how many blocks a sequence lacks to hold those from index `first` up to `end`."""
+        """Return the number of blocks that a sequence lacks from index `first` up to `end`."""
         return max(end - max(first, int(self.tables.ends[place])), 0)
 
     def hold(self, place: int, first: int, end: int) -> None:
-        """Let a sequence hold the blocks from index `first` up to `end` at least, and none before
-        them; what it lacks is free."""
+        """Allocate the blocks of a sequence from index `first` up to `end`, and free those before
+        them. Enough blocks must be free."""
         held_end = int(self.tables.ends[place])
         new = self.pool.allocate(self.num_lacking(place, first, end))
         assert new is not None, "fewer blocks are free than were counted"
@@ -120,21 +120,21 @@ class KVGroup:
             self.tables.append(place, new)
 
     def has_gap_before(self, sequence: Sequence) -> bool:
-        """Return whether blocks were given back that the sequence's next token reads."""
+        """Return whether blocks were freed that the sequence's next token reads."""
         first = self.first_read(sequence.num_computed_tokens)
         return first < int(self.tables.firsts[sequence.place])
 
     def release(self, place: int) -> None:
-        """Give back all blocks of a sequence."""
+        """Free all blocks of a sequence."""
         self.pool.release(self.tables.held(place))
 
     def share(self, place: int) -> None:
-        """Count a sequence, whose table is a copy, as a holder of its blocks."""
+        """Add a reference to the blocks of a sequence, whose table is a copy."""
         self.pool.share(self.tables.held(place))
 
     def pin_branches(self, keys: list[BlockKey], branch: BranchPoint | None) -> None:
-        """Say where later prompts leave that of the row let in last: of each such point the blocks
-        are pinned that its window reaches back to. keys: of the prompt's blocks."""
+        """Pin the blocks within the window before each point at which later prompts leave the path
+        of the row admitted last. keys: of the prompt's blocks."""
         wanted: dict[int, BlockKey] = {}
         size = self.pool.block_size
         while branch is not None and branch.num_blocks:
@@ -157,17 +157,17 @@ class KVGroup:
             self.pool.publish(block_id, key)
 
     def unpin(self, place: int) -> None:
-        """Take back what a waiting sequence has pinned."""
+        """Unpin the keys of a waiting sequence."""
         self.pool.unpin(self.pinned.pop(place, ()))
 
     def drop_host_blocks(self, place: int) -> None:
-        """Give back what a sequence has on the host."""
+        """Free the host blocks of a sequence."""
         self.swap_space.give_back(self.on_host.pop(place, []))
 
     def check(self, held: Iterable[int], waiting: Set[int]) -> None:
-        """Prove that tables, pool and swap space of a group behind the first agree. For tests.
+        """Assert that tables, pool and swap space of a group behind the first agree. For tests.
 
-        held: places of the sequences that have blocks. waiting: of those that have none.
+        held: row indices of the sequences with blocks. waiting: of those without.
         """
         self.pool.check([self.tables.held(place) for place in held])
         assert not any(map(self.tables.held, waiting)), "a waiting sequence holds blocks"
@@ -181,7 +181,7 @@ class KVGroup:
 
 
 class WrittenBlocks:
-    """Two arrays with an entry for each block of the pool; a step is forgotten in O(1)."""
+    """First offsets that the current step writes in blocks; a step is cleared in O(1)."""
 
     def __init__(self, num_blocks: int) -> None:
         self._step = 1
@@ -189,13 +189,13 @@ class WrittenBlocks:
         self._offsets = np.zeros(num_blocks, dtype=np.int32)
 
     def clear(self) -> None:
-        """Begin with the next step."""
+        """Start the next step."""
         self._step += 1
 
     def note(
         self, block_ids: "NDArray[np.int32] | int", offsets: "NDArray[np.int64] | int"
     ) -> None:
-        """Note the first offsets that the step writes in some blocks."""
+        """Record the first offsets that the step writes in some blocks."""
         self._steps[block_ids] = self._step
         self._offsets[block_ids] = offsets
 

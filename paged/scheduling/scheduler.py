@@ -142,18 +142,17 @@ class Scheduler:
         return not self.num_planned and not self.waiting and not self.again
 
     def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
-        """Take the next `count` requests of the plan, when those before are out; one by one, when
-        there is room.
-        """
+        """Add the next `count` requests of the plan, when those before are out; they are taken one
+        by one, when there is room."""
         self._pending.add(planned, count)
 
     def end_plan(self) -> None:
-        """Begin no more requests, not even of those added: no later prompt needs a prefix."""
+        """Start no more requests, not even of those added: no later prompt needs a prefix."""
         self._pending.end_plan()
         self._state.end_plan()
 
     def begin_step(self) -> None:
-        """Count a step: what becomes of blocks from now on belongs to it."""
+        """Count a step: later events of blocks belong to it."""
         self.residency.step += 1
 
     def schedule(self) -> StepInput:
@@ -246,7 +245,7 @@ class Scheduler:
         return grown
 
     def sequence_at(self, place: int) -> Sequence:
-        """Return the sequence that has this place."""
+        """Return the sequence at a row index of the table."""
         return self._sequences[place]
 
     def retire(self, sequence: Sequence) -> None:
@@ -263,7 +262,7 @@ class Scheduler:
         self.ending.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out of the run, whatever its state, and give its blocks back."""
+        """Remove a sequence from the run, in any state, and free its blocks."""
         if sequence not in self.waiting:
             self.predictor.learn(sequence)
         if sequence not in self.ending:
@@ -280,10 +279,11 @@ class Scheduler:
         return list(self._beams.of_row(row).members)
 
     def branch(self, row: int, beams: Seq[NextBeam]) -> None:
-        """Let the beams of a request go on as its search has chosen, whose last tokens were drawn.
+        """Replace the beams of a request by the ones that its search has chosen; their last tokens
+        were drawn.
 
         The children of a beam share every block, and the first to write to one copies it; a beam
-        without children gives its blocks back.
+        without children frees its blocks.
         """
         group = self._beams.of_row(row)
         first, count = self.running.index(group.members[0]), len(group.members)
@@ -291,15 +291,16 @@ class Scheduler:
         self.running[first : first + count] = group.members
 
     def end_beams(self, row: int) -> None:
-        """Take all beams of a request out of the run."""
+        """Remove all beams of a request from the run."""
         for beam in self.beams(row):
             self.finish(beam)
         self._beams.end(row)
 
     def fail(self, request: Request) -> None:
-        """End every sample of a request, whatever its state.
+        """End every sample of a request, in any state.
 
-        What it published is retracted first: keys and values that led to NaN must not be shared.
+        Its published blocks are retracted first: keys and values that led to NaN must not be
+        shared.
         """
         everyone = self._sequences.values()
         for sequence in [each for each in everyone if each.request.index == request.index]:
@@ -309,7 +310,7 @@ class Scheduler:
         self._beams.end(request.index)
 
     def check(self) -> None:
-        """Prove that block tables, pool and swap space agree. For tests, after every step."""
+        """Assert that block tables, pool and swap space agree. For tests, after every step."""
         self._state.check([*self.running, *self.ending], list(self.waiting))
         every = (*self.running, *self.waiting, *self.ending)
         assert {each.place: each for each in every} == self._sequences, "places"
@@ -418,7 +419,7 @@ class Scheduler:
 
 
 class PendingRequests:
-    """Those of the plan in its order, one by one, behind those that run `again`."""
+    """Requests of the plan in order, behind those that are run `again` for more samples."""
 
     def __init__(self) -> None:
         self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
@@ -432,7 +433,7 @@ class PendingRequests:
         self.num_planned = count
 
     def end_plan(self) -> None:
-        """Forget those of the plan."""
+        """Drop the requests of the plan."""
         self._planned, self.num_planned = iter(()), 0
 
     def next(self) -> PlannedRequest | None:

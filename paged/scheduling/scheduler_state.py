@@ -190,26 +190,26 @@ class SchedulerState:
         return self.groups[1:]
 
     def release(self, sequence: Sequence) -> None:
-        """Give back all blocks of a sequence."""
+        """Free all blocks of a sequence."""
         for group in self.groups:
             group.release(sequence.place)
         self.states.release(sequence.place)
 
     def share(self, sequence: Sequence) -> None:
-        """Count a sequence, whose tables are copies, as a holder of its blocks."""
+        """Add a reference to the blocks of a sequence, whose tables are copies."""
         for group in self.groups:
             group.share(sequence.place)
         self.states.share(sequence.place)
 
     def unpin(self, sequence: Sequence) -> None:
-        """Take back what a waiting sequence has pinned."""
+        """Unpin the keys of a waiting sequence."""
         self.pool.unpin(sequence.pinned_keys)
         sequence.pinned_keys = []
         for group in self.further:
             group.unpin(sequence.place)
 
     def drop_host_blocks(self, sequence: Sequence, *, keep_progress: bool = False) -> None:
-        """Give back what a swapped-out sequence has on the host; without it, it begins anew."""
+        """Free the host blocks of a swapped-out sequence; it restarts unless `keep_progress`."""
         self.swap_space.give_back(list(sequence.host_blocks.values()))
         sequence.host_blocks = {}
         for group in self.further:
@@ -219,14 +219,14 @@ class SchedulerState:
             sequence.forget_blocks()
 
     def end_plan(self) -> None:
-        """Take note that no later row will ask for a prefix."""
+        """Unpin all prefixes: no later row needs one."""
         self.pool.pin_path(())
         for group in self.further:
             group.pool.pin_only(())
         self.states.end_plan()
 
     def retract(self, sequence: Sequence) -> None:
-        """Make what a sequence has published impossible to find."""
+        """Remove the published blocks of a sequence from the cache."""
         own = slice(sequence.num_hit_blocks, sequence.num_published_blocks)
         for block_id in sequence.block_table[own]:
             self.pool.retract(block_id)
@@ -236,9 +236,9 @@ class SchedulerState:
         self.states.retract(sequence.block_keys)
 
     def check(self, held: Seq[Sequence], waiting: Seq[Sequence]) -> None:
-        """Prove that tables, pools and swap spaces agree. For tests.
+        """Assert that tables, pools and swap spaces agree. For tests.
 
-        held: the sequences that have blocks. waiting: those that have none.
+        held: sequences with blocks. waiting: sequences without.
         """
         assert not any(each.block_table for each in waiting), "a waiting sequence holds blocks"
         self.pool.check(each.block_table for each in held)

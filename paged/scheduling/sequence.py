@@ -92,7 +92,7 @@ class Sequence:
     def __init__(
         self, table: SequenceTable, planned: PlannedRequest, pending_samples: tuple[int, ...]
     ) -> None:
-        """Take a place in the table, with no blocks and nothing computed."""
+        """Add a row to the table, with no blocks and nothing computed."""
         self.table = table
         self.request: Request = planned.request
         self.sample_index = pending_samples[0]
@@ -120,7 +120,7 @@ class Sequence:
 
     @classmethod
     def start(cls, table: SequenceTable, planned: PlannedRequest) -> "Sequence":
-        """Return the sequence that computes the prompt for all of the samples to draw."""
+        """Return the sequence that computes the prompt for all samples to draw."""
         return cls(table, planned, planned.samples)
 
     @property
@@ -150,7 +150,7 @@ class Sequence:
         self.table.set_outputs(self.place, token_ids)
 
     def set_newest_token(self, token_id: int) -> None:
-        """Say what the last generated token is, which was unknown."""
+        """Set the last generated token, which was unknown."""
         self.table.outputs[self.place, self.num_output_tokens - 1] = token_id
 
     @property
@@ -200,7 +200,7 @@ class Sequence:
         return self.table.kv_groups[0].held(self.place, index)
 
     def block(self, index: int) -> int:
-        """Return the block at a place of the block table."""
+        """Return the block at an index of the block table."""
         return self.table.kv_groups[0].block(self.place, index)
 
     def token_ids(self, start: int, end: int) -> list[int]:
@@ -220,11 +220,11 @@ class Sequence:
             tables.cut(self.place, num_blocks)
 
     def truncate(self, num_output_tokens: int) -> None:
-        """Forget the generated tokens behind so many."""
+        """Drop the generated tokens behind `num_output_tokens`."""
         self.num_output_tokens = num_output_tokens
 
     def forget_blocks(self) -> None:
-        """Go back to the state of a sequence whose keys and values are nowhere."""
+        """Reset the sequence to one without stored keys and values."""
         for tables in self.table.kv_groups:
             tables.set(self.place, [])
         self.table.state_slot[self.place] = NO_STATE
@@ -244,8 +244,7 @@ class Sequence:
         return siblings
 
     def branch(self, sample_index: int) -> "Sequence":
-        """Return a sibling that has the same tokens and holds the same blocks; the caller counts
-        the references."""
+        """Return a sibling with the same tokens and blocks; the caller counts the references."""
         sibling = copy(self)
         sibling.place = self.table.copy(self.place, sample_index)
         sibling.sample_index = sample_index

@@ -116,7 +116,7 @@ class SequenceTable:
         self._num_added = 0
 
     def add(self, request: Request, group: tuple[int, int], sample: int, num_pending: int) -> int:
-        """Give a sequence without tokens of its own and without blocks a place; return it."""
+        """Add a row for a sequence without generated tokens and blocks; return its index."""
         if not self._holes:
             self._widen_columns()
         place = self._holes.pop()
@@ -188,16 +188,16 @@ class SequenceTable:
         self.num_top[place] = max(self.num_top[place], 1)  # whether a greedy choice would be it
 
     def remove(self, place: int) -> None:
-        """Leave a hole."""
+        """Free a row."""
         self.uid[place] = NO_UID
         del self.stop_token_ids[place]
         self.continuations.pop(place, None)
         self._holes.append(place)
 
     def append_outputs(self, places: Int64s, tokens: "Int64s | int", count: int = 1) -> None:
-        """Put tokens at the end of each of these sequences' answers. places: each at most once.
+        """Append tokens to the answers of these sequences. places: each at most once.
 
-        tokens: one for each sequence, or one number for all; put there `count` times.
+        tokens: one for each sequence, or one number for all; appended `count` times.
         """
         lengths = self.num_output_tokens[places]
         longest = int(lengths.max(initial=0)) + count
@@ -211,7 +211,7 @@ class SequenceTable:
         self.num_output_tokens[places] = lengths + count
 
     def set_outputs(self, place: int, token_ids: list[int]) -> None:
-        """Let an answer be these tokens."""
+        """Set the tokens of an answer."""
         if len(token_ids) > self.outputs.shape[1]:
             self.outputs = widened(self.outputs, len(token_ids))
         self.outputs[place, : len(token_ids)] = token_ids
@@ -258,7 +258,7 @@ class SequenceTable:
 
 
 def group_number(group: tuple[int, int]) -> int:
-    """Return a group (its window, and its subtree in that) as one number."""
+    """Return a group (its window, and its subtree in the window) as one number."""
     window, subtree = group
     return window << 32 | subtree
 
@@ -295,13 +295,13 @@ class BlockTables:
         return ids
 
     def set(self, place: int, block_ids: list[int], first: int = 0) -> None:
-        """Let a table be these blocks, the first of them at index `first`."""
+        """Set the blocks of a table, the first of them at index `first`."""
         self.firsts[place] = first
         self.ends[place] = 0
         self.append(place, [NO_BLOCK] * first + block_ids)
 
     def append(self, place: int, block_ids: list[int]) -> None:
-        """Put blocks at the end of a table."""
+        """Append blocks to a table."""
         first = int(self.ends[place])
         end = first + len(block_ids)
         if end > self.ids.shape[1]:
@@ -310,7 +310,7 @@ class BlockTables:
         self.ends[place] = end
 
     def append_one(self, place: int, block_id: int) -> None:
-        """Put one block at the end of a table."""
+        """Append one block to a table."""
         count = self.ends[place]
         if count == self.ids.shape[1]:
             self.ids = widened(self.ids, count + 1)
@@ -318,16 +318,16 @@ class BlockTables:
         self.ends[place] = count + 1
 
     def replace(self, place: int, index: int, block_id: int) -> None:
-        """Put another block at an index of a table."""
+        """Replace the block at an index of a table."""
         self.ids[place, index] = block_id
 
     def cut(self, place: int, end: int) -> None:
-        """Let a table end at index `end`; the caller has counted the references."""
+        """Truncate a table at index `end`; the caller has counted the references."""
         self.ends[place] = end
         self.firsts[place] = min(self.firsts[place], end)
 
     def take_before(self, place: int, index: int) -> list[int]:
-        """Take the blocks before an index out of a table; return them, to be given back."""
+        """Remove the blocks before an index from a table; return them, to be freed."""
         first, index = int(self.firsts[place]), min(index, int(self.ends[place]))
         if index <= first:
             return []
@@ -337,7 +337,7 @@ class BlockTables:
         return taken
 
     def num_common(self, one: int, two: int) -> int:
-        """Return how many blocks, from the first on, two sequences have in common."""
+        """Return the number of leading blocks that two sequences have in common."""
         count = int(min(self.ends[one], self.ends[two]))
         differ = np.flatnonzero(self.ids[one, :count] != self.ids[two, :count])
         return int(differ[0]) if len(differ) else count

@@ -30,8 +30,8 @@ from pagedrun.paged.values.planned_request import BlockKey
 class StatePool(NamedTuple):
     """Memory of recurrent layers: slots, each with room for the state behind one token.
 
-    With `whole_prompts` it is a library that computes them, whose last bits depend on where a
-    prompt is cut: a chunk has all of it, also where a step has more tokens then than it should.
+    With `whole_prompts` the states are those of a Transformers model, whose last bits depend on the
+    split of a prompt: a chunk has all of it, even if the step then exceeds its token limit.
     """
 
     slots: BlockPool
@@ -60,11 +60,11 @@ class NoStates:
     has_slots = False
 
     def end_step(self) -> None:
-        """Give back what the scheduled step reads for the last time, and let be found what it
-        writes: the next one comes behind it."""
+        """Free the slots that the scheduled step reads for the last time, and make those that it
+        writes available."""
 
     def chunk_end(self, sequence: Sequence, end: int) -> int:
-        """Return where a chunk up to `end` has to end, for a state that is needed again."""
+        """Return the end of a chunk up to `end`, for a state that is needed again."""
         return end
 
     def must_wait(self, sequence: Sequence, running: list[Sequence], places: Int64s) -> bool:
@@ -72,12 +72,12 @@ class NoStates:
         return False
 
     def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
-        """Return where a sequence of which so many tokens are stored in blocks can go on; None if
-        too few slots are free."""
+        """Return the starting point of a sequence with `num_stored` tokens stored in blocks; None
+        if too few slots are free."""
         return StateEntry(NO_STATE, sequence.num_tokens)
 
     def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
-        """Give a sequence the state of its entry; what it pinned while it waited goes."""
+        """Give a sequence the state of its entry, and unpin the keys of its wait."""
 
     def can_load(self, place: int) -> bool:
         """Return whether there is a slot for a state that comes from elsewhere."""
@@ -95,26 +95,26 @@ class NoStates:
         return len(needs)
 
     def reserve(self, place: int) -> bool:
-        """Make sure that the next chunk has a slot to write; return False if none is free."""
+        """Reserve a slot for the next chunk to write; return False if none is free."""
         return True
 
     def advance(self, places: Int64s, step: StepBuilder) -> None:
-        """Book the chunks that were just added to the step, of these sequences."""
+        """Record the slots of the chunks just added to the step, of these sequences."""
 
     def publish(self, sequence: Sequence) -> None:
-        """Let later rows begin with the state behind a sequence's last chunk, if one wants to."""
+        """Publish the state behind a sequence's last chunk, if a later row needs it."""
 
     def pin_points(self, sequence: Sequence) -> None:
-        """Say where rows behind the one let in last begin on its path."""
+        """Pin the states from which later rows start on the path of the row admitted last."""
 
     def end_plan(self) -> None:
-        """Take note that no later row begins anywhere."""
+        """Unpin all states: no later row starts from one."""
 
     def share(self, place: int) -> None:
-        """Count a sequence, whose entry is a copy, as a holder of its slot."""
+        """Add a reference to the slot of a sequence, whose entry is a copy."""
 
     def release(self, place: int) -> None:
-        """Give back what a sequence holds."""
+        """Free the slots of a sequence."""
 
     def retire(self, place: int) -> None:
         """Take back what a sequence has, whose last step has been scheduled."""
@@ -124,16 +124,16 @@ class NoStates:
         return True
 
     def drop_host_slot(self, place: int) -> None:
-        """Give back what a sequence has on the host."""
+        """Free the host slot of a sequence."""
 
     def pin(self, sequence: Sequence) -> None:
-        """Keep the state from which a sequence that has to wait will go on."""
+        """Pin the state from which a waiting sequence will resume."""
 
     def unpin(self, place: int) -> None:
-        """Take back what a sequence has pinned."""
+        """Unpin the keys of a sequence."""
 
     def retract(self, keys: list[BlockKey]) -> None:
-        """Make the states behind these blocks impossible to find."""
+        """Remove the states behind these blocks from the cache."""
 
     @property
     def peak_slots(self) -> int:
@@ -153,7 +153,7 @@ class NoStates:
         }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:
-        """Prove that sequences and slots agree. For tests."""
+        """Assert that sequences and slots agree. For tests."""
 
 
 class StateSlots(NoStates):
@@ -180,15 +180,15 @@ class StateSlots(NoStates):
         self._pinned: dict[int, list[BlockKey]] = {}
 
     def end_step(self) -> None:
-        """Give back what the scheduled step reads for the last time, and let be found what it
-        writes: the next one comes behind it."""
+        """Free the slots that the scheduled step reads for the last time, and make those that it
+        writes available."""
         self.pool.release(self._read)
         self._read.clear()
         self._new.clear()
 
     def chunk_end(self, sequence: Sequence, end: int) -> int:
-        """Return where a chunk up to `end` has to end, for a state that is needed again, or for a
-        prompt that must not be cut."""
+        """Return the end of a chunk up to `end`, for a state that is needed again, or for a prompt
+        that must not be split."""
         start = sequence.num_computed_tokens
         if start >= sequence.num_prompt_tokens:
             return end
@@ -222,8 +222,8 @@ class StateSlots(NoStates):
         )
 
     def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
-        """Return where a sequence of which so many tokens are stored in blocks can go on; None if
-        too few slots are free."""
+        """Return the starting point of a sequence with `num_stored` tokens stored in blocks; None
+        if too few slots are free."""
         if sequence.place in self._on_host:
             entry = StateEntry(NO_STATE, sequence.num_computed_tokens)
         else:
@@ -290,7 +290,7 @@ class StateSlots(NoStates):
         return int(np.searchsorted(np.cumsum(needs), self.pool.num_free, side="right"))
 
     def reserve(self, place: int) -> bool:
-        """Make sure that the next chunk has a slot to write; return False if none is free."""
+        """Reserve a slot for the next chunk to write; return False if none is free."""
         if place in self._next or not self.needs_slot(np.array([place]))[0]:
             return True
         if not self.pool.num_free:
@@ -299,7 +299,7 @@ class StateSlots(NoStates):
         return True
 
     def advance(self, places: Int64s, step: StepBuilder) -> None:
-        """Book the chunks that were just added to the step, of these sequences."""
+        """Record the slots of the chunks just added to the step, of these sequences."""
         reads = self._table.state_slot[places]
         writes = reads.copy()
         for position, place in enumerate(places.tolist()) if self._next else ():
@@ -310,7 +310,7 @@ class StateSlots(NoStates):
         step.pass_states(reads, writes)
 
     def publish(self, sequence: Sequence) -> None:
-        """Let later rows begin with the state behind a sequence's last chunk, if one wants to."""
+        """Publish the state behind a sequence's last chunk, if a later row needs it."""
         count, rest = divmod(sequence.num_computed_tokens, self._block_size)
         if rest or not 0 < count <= len(sequence.block_keys):
             return
@@ -322,15 +322,15 @@ class StateSlots(NoStates):
             self.counts.kept += 1
 
     def pin_points(self, sequence: Sequence) -> None:
-        """Say where rows behind the one let in last begin on its path."""
+        """Pin the states from which later rows start on the path of the row admitted last."""
         self.pool.pin_only(_keys_at(sequence))
 
     def end_plan(self) -> None:
-        """Take note that no later row begins anywhere."""
+        """Unpin all states: no later row starts from one."""
         self.pool.pin_only(())
 
     def share(self, place: int) -> None:
-        """Count a sequence, whose entry is a copy, as a holder of its slot."""
+        """Add a reference to the slot of a sequence, whose entry is a copy."""
         self.pool.share(self._held(place))
 
     def release(self, place: int) -> None:
