@@ -35,10 +35,9 @@ class AttentionSpec:
     `rope` None: no rotation.
 
     `q_norm` and `k_norm` have head_dim elements and normalize each head before its rotation, or
-    after it if `norms_after_rotation`; or they span all heads, before it. `query_scaling` multiplies
-    rotated queries.
-    `sinks`, [num_heads] float32, are learned scores that join the softmax of each head and have no
-    value.
+    after it if `norms_after_rotation`; or they span all heads, before it. `query_scaling`
+    multiplies rotated queries. `sinks`, [num_heads] float32, are learned scores that join the
+    softmax of each head and have no value.
 
     With `value_norm_eps` values pass an RMS norm of each head without a weight. With
     `keys_are_values` they are the keys before norm and rotation. `source` is the index of an

@@ -36,7 +36,7 @@ class MlpSpec:
         return 3 * self.intermediate_size
 
     def stored_as(self, stored: StoredTensors) -> "MlpSpec":
-        """Return itself: there is one layout."""
+        """Return the MLP itself, which has one layout."""
         return self
 
 

@@ -1,9 +1,9 @@
-"""Mixture-of-experts layers: description, and their reading from config.json.
+"""Mixture-of-experts (MoE) layers: description and its reading from config.json.
 
-A router scores the experts of a layer and chooses some for each token: by softmax (Qwen,
-Mixtral), or by sigmoids with a correction bias, within groups of experts (DeepSeek-V3's way:
-dots1, GLM-4.5). Shared experts are MLPs that all tokens pass. Gemma 4 has an MoE layer beside a
-dense MLP (`ParallelMoeSpec`). `moe_layer` computes them.
+A router scores the experts of a layer and chooses some for each token: by softmax (Qwen, Mixtral),
+or by sigmoids with a correction bias within groups of experts, as in DeepSeek-V3 (dots1, GLM-4.5).
+Shared experts are MLPs for all tokens. Gemma 4 has an MoE layer beside a dense MLP
+(`ParallelMoeSpec`). The computation is in `moe_layer`.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,11 +43,11 @@ class ClippedSwiglu:
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec(Part):
-    """`linear` gives each expert a logit, from which `choice` makes scores, experts and weights.
+    """Description of a router: `linear` gives expert logits, `choice` scores, experts and weights.
 
-    `correction`, if there is one, has a number for each expert that is added to its score where
-    scores are compared; training moves it so that all experts are chosen about as often. It is held
-    in float32. `in_float32`: the weights and the product are so too, whatever the model's dtype.
+    `correction`, [num_experts] float32, is added to scores where they are compared; training
+    adjusts it to balance the load of experts. `in_float32`: the linear layer computes in float32
+    whatever the model's dtype.
     """
 
     linear: LinearSpec
@@ -57,7 +57,7 @@ class RouterSpec(Part):
 
     @property
     def num_experts(self) -> int:
-        """Experts that there are."""
+        """Number of experts."""
         return self.linear.out_features
 
     @property
@@ -70,7 +70,7 @@ class RouterSpec(Part):
         return *self.linear.parameters(stored), *self._corrections
 
     def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of all of them."""
+        """Return the bytes of the matrix, its bias and the correction."""
         correction = sum(each.num_bytes(dtype_bytes) for each in self._corrections)
         return correction + self.linear.num_bytes(4 if self.in_float32 else dtype_bytes)
 
@@ -81,10 +81,10 @@ class RouterSpec(Part):
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
-    """Each token passes the experts that `router` chooses; their results are added with weights.
+    """Description of an MoE layer: a weighted sum of the experts that `router` chooses for a token.
 
-    All tokens also pass the `shared` expert, if there is one, whose result is multiplied by the
-    sigmoid of `shared_gate`'s one output, or added as it is without one.
+    The result of the `shared` expert of all tokens, if any, is multiplied by the sigmoid of the
+    output of `shared_gate`, if any, and added.
     """
 
     router: RouterSpec
@@ -95,34 +95,35 @@ class MoeSpec:
 
     @property
     def num_chosen(self) -> int:
-        """Experts that each token passes, the shared one left out."""
+        """Experts of a token, without the shared one."""
         return self.router.choice.num_chosen
 
     @property
     def intermediate_size(self) -> int:
-        """Inner width of all networks that a token passes."""
+        """Inner width of all experts of a token."""
         shared = 0 if self.shared is None else self.shared.intermediate_size
         return self.num_chosen * self.experts.intermediate_size + shared
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         shared = () if self.shared is None else self.shared.parts
         gate = () if self.shared_gate is None else (self.shared_gate,)
         return self.router, self.experts, *shared, *gate
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes: its inputs and outputs, gate, up and their product, k times.
+        """Peak numbers of activation of a token.
 
-        And the router's outputs, and what the shared expert takes.
+        Inputs, outputs, gate, up and their product of each chosen expert, the outputs of the
+        router and the activations of the shared expert.
         """
         of_expert = 2 * self.experts.hidden_size + 3 * self.experts.intermediate_size
         shared = 0 if self.shared is None else self.shared.width + self.experts.hidden_size
         return self.experts.num_experts + self.num_chosen * of_expert + shared
 
     def stored_as(self, stored: StoredTensors) -> "MoeSpec":
-        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
         return replace(self, experts=self.experts.stored_as(stored))
 
 
@@ -144,31 +145,31 @@ class ParallelMoeSpec:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         scales = (self.router_scale, self.expert_scales)
         return *self.moe.parts, *scales, self.norm, self.out_norm, self.dense_norm
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point."""
+        """Peak numbers of activation of a token."""
         return self.moe.width + 3 * self.norm.size
 
     def stored_as(self, stored: StoredTensors) -> "ParallelMoeSpec":
-        """Return it as a checkpoint holds it, whose tensors are those `stored`."""
+        """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
         return replace(self, moe=self.moe.stored_as(stored))
 
 
-# Experts of all layers: far above what is published, and few enough to list their tensors.
+# Limit of experts in all layers: far above published models, and few enough to list tensors.
 _MAX_EXPERTS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
 class MoeForm:
-    """`num_experts` of `inner` width, of which tokens make their `choice`.
+    """Common fields of the MoE layers of a model: `num_experts` of `inner` width, and `choice`.
 
-    `router`, `correction` and `experts` say how the names of their tensors go on behind that of
-    the mixture; `correction` None: there is none. `num_axes`: of the correction's tensor, of which
-    all but the last have one element. `in_float32`: see `RouterSpec`.
+    `router`, `correction` and `experts` are tensor names behind that of the layer; `correction`
+    None: no correction. `num_axes`: axes of the correction's tensor, all but the last of length 1.
+    `in_float32`: see `RouterSpec`.
     """
 
     num_experts: int
@@ -182,10 +183,7 @@ class MoeForm:
     in_float32: bool = False
 
     def spec(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MoeSpec:
-        """Return a mixture whose tensors have names that begin with `name`.
-
-        `shared` is an expert that all tokens pass.
-        """
+        """Return an MoE layer with tensor names that begin with `name`, and a `shared` expert."""
         method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
         correction = None
         if self.correction is not None:
@@ -214,9 +212,9 @@ class MoeForm:
 
 @dataclass(frozen=True, slots=True)
 class MoeDefaults:
-    """What a family assumes where config.json is silent.
+    """Defaults of a family for fields of config.json.
 
-    `inner_name` is the field for an expert's inner width, whose default is `inner`.
+    `inner_name` is the field for the inner width of an expert.
     """
 
     num_experts: int
@@ -233,10 +231,10 @@ def softmax_moe(
     normalise: bool,
     projections: PerExpert,
 ) -> MoeSpec:
-    """Return a mixture whose weights are a softmax, without a shared expert.
+    """Return an MoE layer with softmax weights and no shared expert.
 
-    `name` is what its tensors' names begin with, `projections` the layout of a tensor for each
-    expert; the stacked one is read as well. Raises `ModelError` for what it cannot be.
+    Tensor names begin with `name`. `projections` is the layout with a tensor for each expert;
+    stacked layouts are read too. Raises `ModelError` for inconsistent numbers.
     """
     num_experts = read_num_experts(config, defaults.num_experts)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen)
@@ -252,9 +250,9 @@ def softmax_moe(
 def qwen_moe(
     config: JsonObject, defaults: MoeDefaults, *, shared_inner: int | None = None
 ) -> FfnOfLayer:
-    """Return the feed-forward part of each layer: some are dense, the others mixtures.
+    """Return the feed-forward parts of all layers, some dense and the others MoE, by layer index.
 
-    `shared_inner` is the inner width of a shared expert with a gate; None: there is none.
+    `shared_inner` is the inner width of a shared expert with a gate; None: no shared expert.
     """
     normalise = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
@@ -270,7 +268,7 @@ def qwen_moe(
 def shared_expert_moe(
     config: JsonObject, defaults: MoeDefaults, shared_inner: int | None, *, normalise: bool
 ) -> FfnOfLayer:
-    """Return the feed-forward part of each layer where all are mixtures; see `qwen_moe`."""
+    """Return MoE feed-forward parts of all layers, by layer index; see `qwen_moe`."""
     hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
 
     def ffn(layer: int) -> MoeSpec:
@@ -289,9 +287,9 @@ def shared_expert_moe(
 
 
 def read_num_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
-    """Read a field that has two names: in the hub's files, and in what transformers 5 saves.
+    """Read the number of experts under `name`, or under the name that transformers 5 saves.
 
-    `name` is the first of them; `default` None: it must be given.
+    `default` None: the field is required.
     """
     other = "num_local_experts"
     name = other if config.has(other) and not config.has(name) else name
@@ -308,21 +306,21 @@ def _mlp_only_layers(config: JsonObject) -> Collection[int]:
     return frozenset(each for each in layers if is_integer(each))
 
 
-# What other models choose by, under the same names of fields.
-_MEANT = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+# The only supported values of fields that select a router.
+_SUPPORTED = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 
 
 def sigmoid_moe(
     config: JsonObject, defaults: Mapping[str, JSONValue], num_experts: int | None = None
 ) -> FfnOfLayer:
-    """Return the feed-forward part of each layer: the first `first_k_dense_replace` are dense.
+    """Return the feed-forward parts of all layers, the first `first_k_dense_replace` dense.
 
-    `defaults` has what a family assumes where config.json is silent, `num_experts` their number,
-    None if that must be given. All tokens also pass the
-    `n_shared_experts`, which are one network. Raises `ModelError` for what it cannot be.
+    `defaults` are those of a family for fields of config.json; `num_experts` None: the field is
+    required. The `n_shared_experts` are one MLP. Raises `ModelError` for inconsistent numbers and
+    for other routers.
     """
     config = config.with_defaults(defaults)
-    for name, value in _MEANT.items():
+    for name, value in _SUPPORTED.items():
         if config.string(name) not in (None, value):
             raise config.error(name, f'"{value}" for a model of this type')
     num_experts = read_num_experts(config, num_experts, "n_routed_experts")

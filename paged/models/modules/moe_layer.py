@@ -1,4 +1,4 @@
-"""Mixture-of-experts layers with their weights.
+"""Mixture-of-experts (MoE) layers with weights.
 
 Tokens are sorted by expert for one grouped product of all experts. The result of a token depends
 on its own experts and weights, not on the other tokens of a batch.
@@ -15,9 +15,9 @@ from pagedrun.paged.models.modules.norm_layer import Norm
 
 
 class Moe:
-    """A token's result depends on the experts that it chooses, not on who else chooses them.
+    """MoE layer with weights.
 
-    `scales`, [num_experts] float32, multiply the weights of the experts that are chosen.
+    `scales`, [num_experts] float32, multiply the weights of chosen experts.
     """
 
     def __init__(self, spec: MoeSpec, source: WeightSource, scales: Tensor | None = None) -> None:
@@ -35,7 +35,7 @@ class Moe:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights of all experts."""
+        """Bytes of the weights in memory."""
         parts = (self._router, self._gate_up, self._down, self._shared, self._shared_gate)
         scales = 0 if self._scales is None else self._scales.nbytes
         return scales + sum(part.num_bytes for part in parts if part is not None)
@@ -43,7 +43,7 @@ class Moe:
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """Map x [num_tokens, hidden_size] to the same shape and dtype.
 
-        routed: the same shape, what the router reads; None: x.
+        routed: input of the router, of the same shape; None: x.
         """
         spec, kernels = self._spec, self._kernels
         routing = self._router(x if routed is None else routed)
@@ -62,7 +62,7 @@ class Moe:
 
 
 class Router:
-    """A token's experts depend on the token alone."""
+    """Router with weights: the experts of a token depend on the token alone."""
 
     def __init__(self, spec: RouterSpec, source: WeightSource) -> None:
         self._choice = spec.choice
@@ -75,7 +75,7 @@ class Router:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         correction = 0 if self._correction is None else self._correction.nbytes
         return self._linear.num_bytes + correction
 
@@ -86,7 +86,7 @@ class Router:
 
 
 class ParallelMoe:
-    """Adds what experts make of the residual stream to what the dense part made of it."""
+    """MoE layer beside a dense part, with weights."""
 
     def __init__(self, spec: ParallelMoeSpec, source: WeightSource) -> None:
         scales = source.tensor(spec.expert_scales)
@@ -103,7 +103,7 @@ class ParallelMoe:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         norms = (self._norm, self._out_norm, self._dense_norm)
         parts = self._moe.num_bytes + self._router_scale.nbytes
         return parts + sum(norm.num_bytes for norm in norms)
@@ -111,8 +111,8 @@ class ParallelMoe:
     def __call__(self, dense: Tensor, residual: Tensor) -> Tensor:
         """Return the sum of both parts, in the model's dtype.
 
-        dense: [num_tokens, hidden_size], what the dense part gives. residual: the same shape,
-        float32, what it was given before its norm.
+        dense: [num_tokens, hidden_size], output of the dense part. residual: its input before the
+        norm, of the same shape, float32.
         """
         routed = self._kernels.rms_norm(residual, self._router_scale, self._eps, self._dtype)
         mixed = self._moe(self._norm.normalize(residual), routed)

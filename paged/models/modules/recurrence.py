@@ -1,9 +1,9 @@
-"""Recurrent layers: short convolutions and Gated DeltaNets, and decoders of both kinds of layers.
+"""Recurrent layers: short convolutions and Gated DeltaNets, and their reading from config.json.
 
-A recurrent layer keeps a state of fixed size for each sequence in place of keys and values. A
-decoder mixes them with attention, layer by layer, as `layer_types` of config.json says. Gated
-DeltaNets are those of Qwen3-Next and Qwen3.5, short convolutions those of LFM2.
-`recurrence_layer` computes them.
+A recurrent layer keeps a state of fixed size for each sequence instead of keys and values. A
+decoder mixes recurrent layers and attention as in `layer_types` of config.json. Gated DeltaNets are
+those of Qwen3-Next and Qwen3.5, short convolutions those of LFM2. The computation is in
+`recurrence_layer`.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from pagedrun.paged.models.quant.registry import linear_method
 
 @dataclass(frozen=True, slots=True)
 class ConvSpec(Part):
-    """Each of `num_channels` channels sees its newest input and the `size` - 1 before that."""
+    """Description of a causal convolution over `size` tokens in each of `num_channels` channels."""
 
     name: str
     num_channels: int
@@ -40,28 +40,28 @@ class ConvSpec(Part):
 
     @property
     def weight(self) -> Parameter:
-        """The weights, [num_channels, 1, size]."""
+        """Weight, [num_channels, 1, size]."""
         return Parameter(f"{self.name}.weight", (self.num_channels, 1, self.size), Role.MATRIX)
 
     @property
     def bias(self) -> Parameter | None:
-        """What is added, [num_channels]."""
+        """Bias, [num_channels]."""
         if not self.has_bias:
             return None
         return Parameter(f"{self.name}.bias", (self.num_channels,), Role.BIAS)
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
-        """Return weight and bias."""
+        """Return the weight and the bias if any."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def state(self, dtype: str) -> StateArray:
-        """Return what it keeps of a sequence: the inputs before the next, oldest first."""
+        """Return the state of a sequence: the last size - 1 inputs, oldest first."""
         return StateArray("conv", (self.size - 1, self.num_channels), dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class ShortConvSpec:
-    """`inputs` gives b, c and x side by side; `out` maps `c * conv(b * x)` back."""
+    """Description of `out(c * conv(b * x))`; `inputs` gives b, c and x side by side."""
 
     inputs: LinearSpec
     conv: ConvSpec
@@ -69,27 +69,27 @@ class ShortConvSpec:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         return self.inputs, self.conv, self.out
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point: inputs, what passes, and the result."""
+        """Peak numbers of activation of a token: inputs, convolution and result."""
         return self.inputs.out_features + 3 * self.conv.num_channels
 
     def state_spec(self, dtype: str) -> StateSpec:
-        """Return what it keeps of each sequence."""
+        """Return the state of a sequence."""
         return StateSpec((self.conv.state(dtype),))
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetSpec:
-    """`num_heads` value heads of `value_dim`; `num_key_heads` of `key_dim` are shared among them.
+    """Description of a Gated DeltaNet with `num_heads` value heads that share `num_key_heads`.
 
-    `inputs` gives queries, keys and values, which pass `conv`, then a gate for each value, and two
+    `inputs` gives queries, keys and values, the input of `conv`, then a gate for each value and two
     numbers for each value head. `a_log` and `dt_bias`, [num_heads] float32, are the logarithms of
-    the decay rates and the biases of their steps. `norm` is of value_dim; `out` maps the heads'
-    results back.
+    the decay rates and the biases of their steps. `norm` has value_dim
+    elements; `out` projects the results of the heads.
     """
 
     num_key_heads: int
@@ -105,30 +105,30 @@ class DeltaNetSpec:
 
     @property
     def num_values(self) -> int:
-        """Numbers of a token's values, and of its gates."""
+        """Number of values of a token, and of gates."""
         return self.num_heads * self.value_dim
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has parameters."""
+        """Parts with parameters."""
         return self.inputs, self.conv, self.a_log, self.dt_bias, self.norm, self.out
 
     @property
     def width(self) -> int:
-        """Numbers that a token takes at the widest point: inputs, what passed, and the results."""
+        """Peak numbers of activation of a token: inputs, convolution and results."""
         return self.inputs.out_features + 2 * self.conv.num_channels + 2 * self.num_values
 
     def state_spec(self, dtype: str) -> StateSpec:
-        """Return what it keeps of each sequence: a matrix a head, in float32 always."""
+        """Return the state of a sequence: inputs of `conv`, and a float32 matrix a head."""
         matrices = StateArray("delta", (self.num_heads, self.key_dim, self.value_dim), "float32")
         return StateSpec((self.conv.state(dtype), matrices))
 
 
 def attention_flags(config: JsonObject, recurrent: str, default: object) -> tuple[bool, ...]:
-    """Return which layers attend: those of which `layer_types` says so, and not `recurrent`.
+    """Return True for each layer with attention, False for each layer of the type `recurrent`.
 
-    `default` stands for `layer_types` where config.json is silent. Raises `ModelError` for a list
-    of another length, for other kinds, and where no layer attends.
+    `default` is that of `layer_types`. Raises `ModelError` for a list of another length, for other
+    types, and for a model without attention.
     """
     num_layers = config.integer("num_hidden_layers", 1, 4096)
     given = config.get("layer_types") if config.has("layer_types") else default
@@ -146,10 +146,7 @@ def attention_flags(config: JsonObject, recurrent: str, default: object) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetSizes:
-    """Heads of keys and queries, and of values; the heads' sizes; tokens that the convolution sees.
-
-    Raises `ModelError` for numbers that do not go together.
-    """
+    """Numbers of key heads and of value heads, their sizes, and the size of the convolution."""
 
     num_key_heads: int
     num_heads: int
@@ -159,7 +156,7 @@ class DeltaNetSizes:
 
     @classmethod
     def from_json(cls, config: JsonObject) -> "DeltaNetSizes":
-        """Read them from config.json."""
+        """Read config.json. Raises `ModelError` for inconsistent numbers."""
         num_key_heads = config.integer("linear_num_key_heads", 1, 2**14, 16)
         num_heads = config.integer("linear_num_value_heads", 1, 2**14, 32)
         if num_heads % num_key_heads:
@@ -176,12 +173,12 @@ class DeltaNetSizes:
 
     @property
     def num_keys(self) -> int:
-        """Numbers of a token's keys."""
+        """Number of keys of a token."""
         return self.num_key_heads * self.key_dim
 
     @property
     def num_values(self) -> int:
-        """Numbers of a token's values."""
+        """Number of values of a token."""
         return self.num_heads * self.value_dim
 
 
@@ -189,7 +186,7 @@ InputsOf = Callable[[DeltaNetSizes, str], tuple[Projection, ...]]
 
 
 def split_projections(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
-    """Return a tensor for queries, keys and values, one for gates, and one for each number."""
+    """Return the input projections of Qwen3.5: one for q, k and v, then three for gates."""
     return (
         Projection(f"{prefix}.in_proj_qkv", 2 * sizes.num_keys + sizes.num_values),
         Projection(f"{prefix}.in_proj_z", sizes.num_values),
@@ -199,7 +196,7 @@ def split_projections(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ..
 
 
 def grouped_projections(sizes: DeltaNetSizes, prefix: str) -> tuple[Projection, ...]:
-    """Return the same in two tensors, in each of which a key head's share lies together."""
+    """Return the input projections of Qwen3-Next: two tensors, in groups of a key head."""
     repeats = sizes.num_heads // sizes.num_key_heads
     values = repeats * sizes.value_dim
     qkvz = GroupedParts((sizes.key_dim, sizes.key_dim, values, values), order=(0, 1, 2, 3))
@@ -221,10 +218,10 @@ def delta_net_decoder(
     ffn: FfnOfLayer,
     inputs: InputsOf,
 ) -> DecoderSpec:
-    """Return a decoder of which every `full_attention_interval`th layer attends, or as listed.
+    """Return a decoder with attention by `layer_types`, else by `full_attention_interval`.
 
-    `ffn` gives the feed-forward part of a layer by its index, `inputs` what the tensors of a
-    DeltaNet's inputs are. Raises `ModelError` for what such a decoder does not have.
+    `ffn` gives the feed-forward part of a layer by its index, `inputs` the input projections of a
+    DeltaNet. Raises `ModelError` for unsupported variants.
     """
     check_activation(config, "silu")
     if not config.boolean("attn_output_gate", True):
@@ -233,8 +230,8 @@ def delta_net_decoder(
         raise config.error("output_gate_type", '"swish" for a model of this type')
     sizes, norm = DeltaNetSizes.from_json(config), NormForm.from_json(config, offset=1.0)
     interval = config.integer("full_attention_interval", 1, 4096, 4)
-    places = range(1, config.integer("num_hidden_layers", 1, 4096) + 1)
-    default = ["linear_attention" if place % interval else "full_attention" for place in places]
+    numbers = range(1, config.integer("num_hidden_layers", 1, 4096) + 1)
+    default = ["linear_attention" if n % interval else "full_attention" for n in numbers]
     attends = attention_flags(config, "linear_attention", default)
     bias = config.boolean("attention_bias", False)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.25)

@@ -1,4 +1,4 @@
-"""Recurrent layers over states of sequences: short convolutions and Gated DeltaNets."""
+"""Recurrent layers with weights: short convolutions and Gated DeltaNets."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from pagedrun.paged.models.modules.recurrence import ConvSpec, DeltaNetSpec, Sho
 
 
 class ShortConv:
-    """The last few tokens of a sequence are all that it knows. `place`: of its states."""
+    """Short convolution with weights; `place` is the index of its states in the cache."""
 
     def __init__(self, spec: ShortConvSpec, place: StateLayerIndex, source: WeightSource) -> None:
         self._place = place
@@ -23,19 +23,19 @@ class ShortConv:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         return self._inputs.num_bytes + self._conv.num_bytes + self.out.num_bytes
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Bring the states up to date; return [num_tokens, hidden_size], what `out` takes."""
-        assert batch.states is not None, "made without states"
+        """Update the states; return the input of `out`, [num_tokens, hidden_size]."""
+        assert batch.states is not None, "a batch without states"
         (state,) = cache.state(self._place)
         before, behind, x = self._inputs(x).chunk(3, dim=1)
         return behind * self._conv(before * x, state, batch.states)
 
 
 class DeltaNet:
-    """Keeps of a sequence what its keys say of its values, a matrix a head. `place`: of these."""
+    """Gated DeltaNet with weights; `place` is the index of its states in the cache."""
 
     def __init__(self, spec: DeltaNetSpec, place: StateLayerIndex, source: WeightSource) -> None:
         self._spec = spec
@@ -50,14 +50,14 @@ class DeltaNet:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights as they are held."""
+        """Bytes of the weights in memory."""
         parts = (self._inputs, self._conv, self._norm, self.out)
         decay = self._a_log.nbytes + self._dt_bias.nbytes
         return sum(part.num_bytes for part in parts) + decay
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Bring the states up to date; return [num_tokens, num_heads * value_dim] for `out`."""
-        assert batch.states is not None, "made without states"
+        """Update the states; return the input of `out`, [num_tokens, num_heads * value_dim]."""
+        assert batch.states is not None, "a batch without states"
         spec, kernels = self._spec, self._kernels
         conv, matrices = cache.state(self._place)
         sizes = [spec.conv.num_channels, spec.num_values, 2 * spec.num_heads]
@@ -74,7 +74,7 @@ class DeltaNet:
 
 
 class CausalConv:
-    """Lets each token see the few before it, channel by channel."""
+    """Causal convolution with weights, followed by SiLU if `activate`."""
 
     def __init__(self, spec: ConvSpec, source: WeightSource, *, activate: bool) -> None:
         self._kernels = source.kernels
@@ -84,9 +84,9 @@ class CausalConv:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights."""
+        """Bytes of the weights in memory."""
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
     def __call__(self, x: Tensor, state: Tensor, inputs: StateInputs) -> Tensor:
-        """Return the shape of x [num_tokens, num_channels], and bring the states up to date."""
+        """Update the states; return the shape of x, [num_tokens, num_channels]."""
         return self._kernels.causal_conv(x, self._weight, self._bias, state, inputs, self._activate)
