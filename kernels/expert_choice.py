@@ -19,14 +19,14 @@ class Score(StrEnum):
 class ExpertChoice:
     """The `num_chosen` experts with the largest scores, the lowest number first among equal ones.
 
-    Their weights are the scores, divided by their sum (and `sum_eps`) if `normalise`, times
+    Their weights are the scores, divided by their sum (and `sum_eps`) if `normalize`, times
     `scaling`. Where experts come in `num_groups` of one size, side by side, only those of the
     `num_chosen_groups` whose two largest scores add up to most can be chosen.
     """
 
     num_chosen: int
     score: Score
-    normalise: bool = False
+    normalize: bool = False
     sum_eps: float = 0.0
     scaling: float = 1.0
     num_groups: int = 1

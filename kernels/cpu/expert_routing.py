@@ -29,7 +29,7 @@ def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
         choice.score is Score.SOFTMAX,
         choice.score is Score.SIGMOID,
         (choice.num_groups, choice.num_chosen_groups),
-        choice.normalise,
+        choice.normalize,
         np.float32(choice.sum_eps),
         np.float32(choice.scaling),
         experts.numpy(),

@@ -30,7 +30,7 @@ def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None
     weights = scores.gather(1, experts)
     if choice.score is Score.SOFTMAX_OF_CHOSEN:
         weights = weights.softmax(dim=-1)
-    if choice.normalise:
+    if choice.normalize:
         weights = weights / (weights.sum(dim=-1, keepdim=True) + choice.sum_eps)
     return Routing(experts, weights * choice.scaling)
 

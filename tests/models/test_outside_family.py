@@ -69,7 +69,7 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             config,
             f"model.layers.{layer}.mlp",
             defaults,
-            normalise=config.boolean("norm_topk_prob", True),
+            normalize=config.boolean("norm_topk_prob", True),
             projections=PerExpert(),
         ),
     )

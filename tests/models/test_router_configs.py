@@ -97,7 +97,7 @@ def test_mixtures_are_those_of_transformers(
         assert choice.num_chosen_groups == getattr(theirs, "topk_group", 1)
         assert choice.scaling == getattr(theirs, "routed_scaling_factor", 1.0)
         if hasattr(theirs, "norm_topk_prob"):
-            assert choice.normalise == theirs.norm_topk_prob
+            assert choice.normalize == theirs.norm_topk_prob
         names = {name for name, _ in block.named_buffers()}
         names |= {name for name, _ in block.named_parameters()}
         is_corrected = any("bias" in name for name in names)

@@ -1,11 +1,9 @@
-"""Parameters of a network, and the tensors that a checkpoint stores for them.
+"""Parameters of a network and the tensors of a checkpoint, without torch.
 
-Values without torch: `plan` sizes a model by them, the loader reads by them. A `Part` of a
-network declares its `Parameter`s once; the check of a checkpoint, byte counts and random weights
-follow from that. `StoredTensors` gives shape and dtype of each tensor from the checkpoint's
-header, `HeldCodes` adds the kernels of the backend, which decide about quantized weights that
-stay quantized in memory. A `RowOrder` permutes rows of a matrix from the checkpoint's order into
-that of the kernels.
+`plan` sizes a model by them and the loader reads by them. A `Part` of a network declares its
+`Parameter`s. `StoredTensors` gives shape and dtype of each tensor from the header of a checkpoint.
+`HeldCodes` adds the kernels of the backend, by which weights stay quantized in memory. A `RowOrder`
+permutes rows of a matrix from the order of the checkpoint to that of the kernels.
 """
 
 import math
@@ -19,7 +17,7 @@ from pagedrun.paged.files.gguf import BLOCK_TYPES
 
 
 class Role(Enum):
-    """What a tensor is for, which decides what replaces it where there is no checkpoint."""
+    """Role of a tensor, which decides its random values."""
 
     MATRIX = "matrix"
     BIAS = "bias"
@@ -28,28 +26,28 @@ class Role(Enum):
     QUANTIZED = "quantized"
 
 
-# The names of safetensors for what a tensor's numbers may be stored as.
+# Dtypes of unquantized tensors, in the names of safetensors.
 FLOATS = ("F32", "F16", "BF16")
 
 
 class RowOrder(Protocol):
-    """A value, without torch: rows of matrices are brought into it while they are read."""
+    """Order of the rows of a matrix in the kernels, applied as it is read; a value."""
 
     def rows(self, num_rows: int) -> list[int]:
-        """Return which of a tensor's `num_rows` rows is the first, the second, …"""
+        """Return the row indices of a tensor of `num_rows` rows in this order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor's shape, and the name of safetensors for its dtype, such as "F8_E4M3"."""
+    """Shape of a tensor and its dtype in the names of safetensors, such as "F8_E4M3"."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in its file."""
+        """Bytes in the file."""
         num_values, block = math.prod(self.shape), _BLOCKS.get(self.dtype)
         if block is not None:
             return num_values // block.num_weights * block.num_bytes
@@ -57,10 +55,10 @@ class StoredTensor:
 
 
 class StoredTensors(Protocol):
-    """A checkpoint's tensors, by the names of a network's parameters."""
+    """Tensors of a checkpoint by the names of a network's parameters."""
 
     def get(self, name: str) -> StoredTensor | None:
-        """Return what is stored under a name, None for nothing."""
+        """Return the tensor stored under a name, if any."""
         ...
 
 
@@ -69,26 +67,26 @@ class _Nothing:
         return None
 
 
-# Where there is no checkpoint, or none has been opened yet.
+# For a network without a checkpoint.
 NO_TENSORS: StoredTensors = _Nothing()
 
 
-# Bytes of a number in dtypes that are no block of GGUF's and have not one.
+# Bytes of a number in dtypes of other sizes than one byte, blocks of GGUF excepted.
 _BYTES = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 _BLOCKS = {each.name: each for each in BLOCK_TYPES.values()}
 
 
 def number_bytes(stored: "StoredTensors", name: str) -> int:
-    """Return the bytes that a number of a tensor's dtype has once it is read, 4 for odd ones."""
+    """Return the bytes of a number of a tensor after reading: 2 for 16-bit floats, else 4."""
     tensor = stored.get(name)
     return 2 if tensor is not None and tensor.dtype in ("F16", "BF16") else 4
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCodes:
-    """What is `stored`, for a model in `dtype` that runs on `kernels`; implements `StoredTensors`.
+    """Tensors `stored` for a model in `dtype` on `kernels`; implements `StoredTensors`.
 
-    Where these hold nothing, nothing is stored.
+    Empty if the kernels hold no quantized weights.
     """
 
     stored: StoredTensors
@@ -96,16 +94,16 @@ class HeldCodes:
     dtype: str
 
     def get(self, name: str) -> StoredTensor | None:
-        """Return what is stored under a name, None for nothing."""
+        """Return the tensor stored under a name, if any."""
         return None if self.kernels is CodeKernels.NONE else self.stored.get(name)
 
     def hold(self, form: CodeForm, in_features: int) -> bool:
-        """Return whether linear layers hold such codes."""
+        """Return True if linear layers hold codes of this form."""
         return self.kernels.hold(form, in_features, self.dtype)
 
     @property
     def of_experts(self) -> "HeldCodes":
-        """What is held so of the experts of mixtures."""
+        """The same for the experts of MoE layers."""
         return replace(self, kernels=self.kernels.of_experts)
 
 
@@ -181,7 +179,7 @@ class GroupedParts:
     order: tuple[int, ...]
 
     def rows(self, num_rows: int) -> list[int]:
-        """Return the order of a projection's rows in which each part is in one piece."""
+        """Return the row indices with each part in one piece."""
         starts, size = [0, *accumulate(self.sizes)], sum(self.sizes)
         return [
             group + starts[part] + row
@@ -193,17 +191,17 @@ class GroupedParts:
 
 @dataclass(frozen=True, slots=True)
 class InterleavedRotary:
-    """In each head of `head_dim` the elements 0 and 1, 2 and 3, … below `rotary_dim` turn together.
+    """Row order of a projection whose heads rotate elements 0 and 1, 2 and 3, … as pairs.
 
-    Kernels turn elements i and i + rotary_dim / 2. Scores are sums over a head's elements, so
-    queries and keys may have these in another order, as long as it is the same in both.
+    Kernels rotate elements i and i + rotary_dim / 2. Scores are sums over the elements of a head,
+    so queries and keys may have any common order.
     """
 
     head_dim: int
     rotary_dim: int
 
     def rows(self, num_rows: int) -> list[int]:
-        """Return the order of a projection's rows in which kernels turn what neighbours were."""
+        """Return the row indices with pairs rotary_dim / 2 apart."""
         first, second = range(0, self.rotary_dim, 2), range(1, self.rotary_dim, 2)
         order = [*first, *second, *range(self.rotary_dim, self.head_dim)]
         return [head + row for head in range(0, num_rows, self.head_dim) for row in order]

@@ -33,7 +33,7 @@ def _moe(config: JsonObject) -> FfnOfLayer:
         ExpertChoice(
             num_chosen,
             Score.SOFTMAX,
-            normalise=True,
+            normalize=True,
             sum_eps=config.number("moe_norm_min", 0.0, 1e-6, 1e-12),
         ),
         correction="moe_statics.e_score_correction_bias",

@@ -134,7 +134,7 @@ def _parallel_moe(config: JsonObject, name: str, norm: NormForm) -> ParallelMoeS
         MoeSpec(
             RouterSpec(
                 replace(router, keep_precision=True),
-                ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True),
+                ExpertChoice(num_chosen, Score.SOFTMAX, normalize=True),
             ),
             activation=_ACTIVATION,
             experts=ExpertsSpec(f"{name}.experts", num_experts, hidden, inner, layouts, method),

@@ -39,7 +39,7 @@ def _moe(config: JsonObject) -> FfnOfLayer:
     for name, wanted in (("moe_intermediate_size", inner), ("num_shared_expert", 1)):
         if config.integer(name, 0, 2**22, wanted) != wanted:
             raise config.error(name, f"{wanted} for a model of this type")
-    choice = ExpertChoice(num_chosen, Score.SOFTMAX, normalise=True)
+    choice = ExpertChoice(num_chosen, Score.SOFTMAX, normalize=True)
     form = MoeForm(num_experts, inner, choice, router="gate.wg")
 
     def ffn(layer: int) -> MoeSpec:

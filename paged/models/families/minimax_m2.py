@@ -44,7 +44,7 @@ def _moe(config: JsonObject) -> FfnOfLayer:
     form = MoeForm(
         num_experts,
         config.integer("intermediate_size", 1, 2**22, 1536),
-        ExpertChoice(num_chosen, Score.SIGMOID, normalise=True),
+        ExpertChoice(num_chosen, Score.SIGMOID, normalize=True),
         layouts=_LAYOUTS,
         correction="e_score_correction_bias",
     )

@@ -25,7 +25,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             config,
             f"model.layers.{layer}.block_sparse_moe",
             _DEFAULTS,
-            normalise=True,
+            normalize=True,
             projections=_PROJECTIONS,
         ),
     )

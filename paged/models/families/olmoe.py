@@ -26,7 +26,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             "clip_qkv", "null: clipping of queries, keys and values is not supported"
         )
     bias = config.boolean("attention_bias", False)
-    windows, normalise = uniform_windows(config, None), config.boolean("norm_topk_prob", False)
+    windows, normalize = uniform_windows(config, None), config.boolean("norm_topk_prob", False)
     heads = Heads.from_json(config)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
@@ -46,7 +46,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             config,
             f"model.layers.{layer}.mlp",
             _DEFAULTS,
-            normalise=normalise,
+            normalize=normalize,
             projections=PerExpert(),
         ),
     )

@@ -13,7 +13,7 @@ _DEFAULTS = MoeDefaults(num_experts=256, num_chosen=8, inner=512)
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=2, head_dim=256)
     shared_inner = config.integer("shared_expert_intermediate_size", 1, 2**22, 512)
-    ffns = shared_expert_moe(config, _DEFAULTS, shared_inner, normalise=True)
+    ffns = shared_expert_moe(config, _DEFAULTS, shared_inner, normalize=True)
     return delta_net_decoder(config, max_positions, heads, ffns, split_projections)
 
 

@@ -1,9 +1,9 @@
-"""Linear layers and experts: descriptions, and the interfaces of weight formats.
+"""Linear layers and experts: descriptions and the interfaces of weight formats.
 
 A `LinearSpec` is one product of several projections of the same input, an `ExpertsSpec` the gated
-networks of an MoE layer. Each names the format of its weights: a `LinearMethod` (dense, or one
-kind of quantization) and, for experts, an `ExpertLayout` (a tensor for each projection and
-expert, or stacked ones). Methods and layouts are values; importing them imports no torch.
+MLPs of an MoE layer. Each names the format of its weights: a `LinearMethod` (dense, or one kind of
+quantization) and, for experts, an `ExpertLayout` (one tensor for each projection and expert, or
+stacked tensors). Methods and layouts are values; importing them does not import torch.
 """
 
 from abc import ABC, abstractmethod
@@ -75,7 +75,7 @@ class LinearMethod(ABC):
 class Projection:
     """A linear layer of the checkpoint, by the name before `.weight`.
 
-    `order`: what a method brings its outputs into; None: they are as kernels want them.
+    `order`: row order of the kernels; None: that of the checkpoint.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LinearSpec(Part):
-    """Projections of the same input, computed as one product: their outputs lie side by side.
+    """Projections of one input, computed as one product with outputs side by side.
 
     `method` is the format of the weights, `has_bias` holds for all of them. `keep_precision`:
     weights that are stored unquantized stay so, since small differences of the results have large
@@ -105,7 +105,7 @@ class LinearSpec(Part):
 
     @property
     def num_weights(self) -> int:
-        """How many numbers its matrices and biases have, however they are held."""
+        """Number of values of matrices and biases, whatever their format."""
         return self.out_features * (self.in_features + self.has_bias)
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
@@ -117,7 +117,7 @@ class LinearSpec(Part):
         return self.method.num_bytes(self, dtype_bytes)
 
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of the weights where few bits among the `codes` stay few."""
+        """Return the bytes of the weights in memory where those in `codes` stay quantized."""
         return self.method.held_bytes(self, dtype_bytes, codes)
 
     def load(self, source: "WeightSource") -> "Linear":
@@ -125,7 +125,7 @@ class LinearSpec(Part):
         return self.method.load(self, source)
 
     def matrix_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of what `matrix` returns."""
+        """Return the bytes of `matrix`."""
         return self.method.matrix_bytes(self, dtype_bytes, codes)
 
     def matrix(self, source: "WeightSource") -> "PackedWeight | Tensor":
@@ -135,9 +135,7 @@ class LinearSpec(Part):
 
 @dataclass(frozen=True, slots=True)
 class ExpertMatrices:
-    """Every expert's matrices, of the same shape in each of the three, and biases if any.
-
-    They are in few bits where a backend holds experts so.
+    """Matrices of all experts, dense or quantized, and biases if any.
 
     gate, up: [intermediate_size, hidden_size]. down: [hidden_size, intermediate_size].
     gate_up_bias: [num_experts, 2 * intermediate_size], gates first. down_bias: [num_experts,
@@ -160,7 +158,7 @@ class ExpertLayout(ABC):
     def parameters(
         self, experts: "ExpertsSpec", stored: StoredTensors = NO_TENSORS
     ) -> tuple[Parameter, ...]:
-        """Return the tensors that a checkpoint with the tensors `stored` has for them."""
+        """Return the tensors of experts in a checkpoint that has the tensors `stored`."""
 
     @abstractmethod
     def held_bytes(self, experts: "ExpertsSpec", dtype_bytes: int, codes: HeldCodes) -> int:
@@ -173,10 +171,10 @@ class ExpertLayout(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec(Part):
-    """`num_experts` gated networks: `down(activation(gate) * up)`, or with biases in both products.
+    """Description of `num_experts` gated MLPs, `down(activation(gate) * up)`, with or without biases.
 
-    `name` is what their tensors' names begin with. Checkpoints hold them in one of `layouts`; the
-    first is meant where there is no checkpoint. `method` is how a matrix is held.
+    Tensor names begin with `name`. Checkpoints have one of `layouts`; the first is the default.
+    `method` is the format of a matrix.
     """
 
     name: str
@@ -188,7 +186,7 @@ class ExpertsSpec(Part):
     has_bias: bool = False
 
     def stored_as(self, stored: StoredTensors) -> "ExpertsSpec":
-        """Return them in the layout of which most is `stored`, the first if nothing is."""
+        """Return the experts in the layout with the largest share of its tensors in `stored`."""
 
         def share(layout: ExpertLayout) -> float:
             found = [stored.get(each.name) for each in layout.parameters(self, stored)]
@@ -206,17 +204,17 @@ class ExpertsSpec(Part):
 
     @property
     def num_weights(self) -> int:
-        """How many numbers all experts have, however they are held."""
+        """Number of values of all experts, whatever their format."""
         biases = 2 * self.intermediate_size + self.hidden_size if self.has_bias else 0
         weights = 3 * self.intermediate_size * self.hidden_size
         return self.num_experts * (weights + biases)
 
     def num_bytes(self, dtype_bytes: int) -> int:
-        """Return the bytes of all experts, in a model whose numbers have `dtype_bytes`."""
+        """Return the bytes of all experts in a dtype of `dtype_bytes` a number."""
         return dtype_bytes * self.num_weights
 
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
-        """Return the bytes of all experts where few bits among the `codes` stay few."""
+        """Return the bytes of all experts in memory where those in `codes` stay quantized."""
         return self.layouts[0].held_bytes(self, dtype_bytes, codes.of_experts)
 
     def load(self, source: "WeightSource") -> ExpertMatrices:

@@ -228,7 +228,7 @@ def softmax_moe(
     name: str,
     defaults: MoeDefaults,
     *,
-    normalise: bool,
+    normalize: bool,
     projections: PerExpert,
 ) -> MoeSpec:
     """Return an MoE layer with softmax weights and no shared expert.
@@ -241,7 +241,7 @@ def softmax_moe(
     form = MoeForm(
         num_experts,
         config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
-        ExpertChoice(num_chosen, Score.SOFTMAX, normalise),
+        ExpertChoice(num_chosen, Score.SOFTMAX, normalize),
         layouts=(projections, Stacked(), StackedProjections()),
     )
     return form.spec(config, name)
@@ -254,10 +254,10 @@ def qwen_moe(
 
     `shared_inner` is the inner width of a shared expert with a gate; None: no shared expert.
     """
-    normalise = config.boolean("norm_topk_prob", False)
+    normalize = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
     dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
-    ffn = shared_expert_moe(config, defaults, shared_inner, normalise=normalise)
+    ffn = shared_expert_moe(config, defaults, shared_inner, normalize=normalize)
 
     def is_dense(layer: int) -> bool:
         return layer in dense_layers or (layer + 1) % every != 0
@@ -266,14 +266,14 @@ def qwen_moe(
 
 
 def shared_expert_moe(
-    config: JsonObject, defaults: MoeDefaults, shared_inner: int | None, *, normalise: bool
+    config: JsonObject, defaults: MoeDefaults, shared_inner: int | None, *, normalize: bool
 ) -> FfnOfLayer:
     """Return MoE feed-forward parts of all layers, by layer index; see `qwen_moe`."""
     hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
 
     def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
-        plain = softmax_moe(config, name, defaults, normalise=normalise, projections=PerExpert())
+        plain = softmax_moe(config, name, defaults, normalize=normalize, projections=PerExpert())
         if shared_inner is None:
             return plain
         gate = Projection(f"{name}.shared_expert_gate", 1)

@@ -1,8 +1,8 @@
 """Rotary embeddings: frequencies and scaling, read from config.json.
 
 Both styles of config.json are read, the old one (`rope_theta`, `rope_scaling`) and that of
-transformers 5 (`rope_parameters`), for all layers alike or by kind of layer (full attention,
-sliding window). `rotary_tables` has the formulas. `QueryScaling` scales queries by position.
+transformers 5 (`rope_parameters`), for all layers or by kind of layer (full attention, sliding
+window). The formulas are in `rotary_tables`. `QueryScaling` scales queries by position.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Literal
 from pagedrun.paged.files.json_object import JsonObject
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
-# "longrope" belongs to one family, which reads it.
+# "longrope" is read by its one family.
 _KINDS: dict[str, RopeKind] = {
     "default": "default",
     "linear": "linear",
@@ -27,14 +27,14 @@ MAX_FACTOR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding. `pagedrun.paged.models.modules.rotary_tables` has the formulas.
+    """Rotary position embedding; the formulas are in `rotary_tables`.
 
     `theta` is the base of the geometric series of frequencies. `factor` stretches the context for
     every kind but "default". `original_max_positions` is the context length before stretching, in
-    tokens (llama3, yarn, longrope; None: the model's own `max_position_embeddings`).
+    tokens (llama3, yarn, longrope; None: `max_position_embeddings` of the model).
     `low_freq_factor` and `high_freq_factor` belong to llama3, `attention_factor` to `truncate` to
-    yarn; `attention_factor` None means: derived from `factor`, `mscale` and `mscale_all_dim`.
-    `periods` belongs to longrope: what each pair's period is multiplied by, for contexts up to
+    yarn; `attention_factor` None: derived from `factor`, `mscale` and `mscale_all_dim`. `periods`
+    belongs to longrope: factors of the periods of pairs, for contexts up to
     `original_max_positions`. `partial_rotary_factor` is the rotated share of a head's dimensions.
     `rotated_pairs_share` belongs to proportional: share of a head's pairs that are rotated, the
     first ones, with the frequencies of a rotation of all pairs.
@@ -67,10 +67,10 @@ class RopeConfig:
     ) -> "RopeConfig":
         """Read the old style (`rope_theta`, `rope_scaling`) and the new one (`rope_parameters`).
 
-        As in transformers 5, `rope_scaling` wins over `rope_parameters`, and what lies inside
-        either wins over what lies beside it. `theta` and `rotated`, the share of a head, are what a
-        family assumes where config.json is silent; `rotated` None: it turns whole heads only.
-        Raises `ModelError` for an unknown kind, a missing or an absurd value.
+        As in transformers 5, `rope_scaling` has precedence over `rope_parameters`, and fields
+        inside either over fields beside it. `theta` and `rotated`, the rotated share of a head,
+        are defaults of a family; `rotated` None: only 1.0 is supported. Raises `ModelError` for an
+        unknown kind and for a missing value or one out of range.
         """
         scaling = config.nested("rope_scaling") or config.nested("rope_parameters")
         theta = config.number("rope_theta", 1.001, 1e15, theta)
@@ -92,7 +92,7 @@ class RopeConfig:
         original: int | None,
         max_position_embeddings: int,
     ) -> "RopeConfig":
-        """Read one object of them; `theta` and `original` are what lies beside it."""
+        """Read one object of scaling; `theta` and `original` are the fields beside it."""
         kind = _kind(scaling)
         theta = scaling.number("rope_theta", 1.001, 1e15, theta)
         if kind == "default":
@@ -150,7 +150,7 @@ def _yarn(
 ) -> RopeConfig:
     if "factor" not in scaling:
         raise scaling.error("factor", f"a number from 1 to {MAX_FACTOR:g}, or null")
-    # null means: as far as max_position_embeddings reaches.
+    # null means a stretch to max_position_embeddings.
     factor = scaling.number("factor", 1.0, MAX_FACTOR, max_positions / (original or max_positions))
     beta_fast = scaling.number("beta_fast", 1e-3, MAX_FACTOR, 32.0)
     beta_slow = scaling.number("beta_slow", 1e-3, MAX_FACTOR, 1.0)
@@ -185,11 +185,11 @@ def ropes_by_kind(
     full_theta: float,
     sliding_theta: float,
 ) -> list[RopeConfig]:
-    """Return each layer's rotation, as config.json gives it to layers with and without a window.
+    """Return the rotation of each layer, by kind of layer: with and without a window.
 
-    The new style has an object for each kind in `rope_parameters`. In the old one `rope_theta` and
-    `rope_scaling` belong to full attention alone. The thetas are those of a kind of layer of which
-    config.json says nothing. Raises `ModelError` as `RopeConfig.from_fields` does.
+    The new style has an object for each kind in `rope_parameters`. In the old style `rope_theta`
+    and `rope_scaling` apply to full attention alone. The thetas are defaults. Raises `ModelError`
+    as `RopeConfig.from_fields` does.
     """
     given = config.nested("rope_parameters") or JsonObject(config.origin, {})
     if given.fields and not (_FULL in given or _SLIDING in given):
@@ -211,9 +211,9 @@ def ropes_by_kind(
 
 @dataclass(frozen=True, slots=True)
 class QueryScaling:
-    """Multiplies the query at position p by 1 + beta * ln(1 + floor(p / length)).
+    """Factor 1 + beta * ln(1 + floor(p / length)) of the query at position p.
 
-    So attention stays sharp over contexts longer than `length` tokens: Nakanishi 2025,
+    It keeps attention sharp over contexts longer than `length` tokens: Nakanishi 2025,
     "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399.
     """
 

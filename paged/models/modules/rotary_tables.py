@@ -1,10 +1,9 @@
-"""Rotary tables: cos and sin of every position's angles, shared by layers that rotate alike.
+"""Rotary tables: cos and sin of the angles of each position, shared by layers of one rotation.
 
 Frequencies and angles are computed in float32, in the order of operations of transformers 5
 (`modeling_rope_utils`), because the engine is tested for equality with it, token for token.
-Powers, cosines and sines are taken in float64 by NumPy and rounded: torch's in float32 came out
-in two versions, 2 of 58 fresh processes on a Xeon having the other one, and with it other
-answers.
+Powers, cosines and sines are computed in float64 by NumPy and rounded: those of torch in float32
+had two versions, with different tokens, in 2 of 58 fresh processes on a Xeon.
 """
 
 import math
@@ -17,9 +16,9 @@ from pagedrun.paged.models.modules.rotary import QueryScaling, RopeConfig
 
 
 class RotaryTables:
-    """Tables of `num_positions` positions on `device`, made when a layer first asks.
+    """Tables of `num_positions` positions on `device`, computed at first use.
 
-    `max_position_embeddings` is taken for `original_max_positions` where a rope has none.
+    `max_position_embeddings` is the default of `original_max_positions`.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class RotaryTables:
     def table(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
         """Return cos and sin, [num_positions, 2, rotary_dim // 2] float32; see `rotary_table`.
 
-        Without a rope they turn nothing.
+        Without a rope they rotate nothing.
         """
         key = (rope, head_dim)
         if key not in self._tables:
@@ -41,7 +40,7 @@ class RotaryTables:
         return self._tables[key]
 
     def factors(self, query_scaling: QueryScaling) -> Tensor:
-        """Return what multiplies the query at each position, [num_positions] float32."""
+        """Return the factor of the query at each position, [num_positions] float32."""
         times = torch.arange(self._num_positions).numpy() // query_scaling.length
         return (
             torch.from_numpy(1 + query_scaling.beta * np.log(1.0 + times)).float().to(self._device)
@@ -49,8 +48,8 @@ class RotaryTables:
 
     def _made(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
         if rope is None:
-            unturned = torch.tensor([1.0, 0.0])[:, None]
-            return unturned.repeat(self._num_positions, 1, head_dim // 2)
+            identity = torch.tensor([1.0, 0.0])[:, None]
+            return identity.repeat(self._num_positions, 1, head_dim // 2)
         return rotary_table(rope, head_dim, self._num_positions, self._max_position_embeddings)
 
 
@@ -63,9 +62,9 @@ def rotary_table(
     """Return [num_positions, 2, rotary_dim // 2] float32: cos and sin of each position's angles.
 
     `rotary_dim` is the rotated part of `head_dim`, all of it for most models. Dimension i of the
-    first half and dimension i of the second half of it turn together by angle i, as in the Hugging
-    Face layout. For yarn and longrope both rows are multiplied by its attention factor.
-    `max_position_embeddings` is taken for `rope.original_max_positions` where that is None.
+    first half and dimension i of the second half are rotated together by angle i, the layout of
+    Hugging Face. For yarn and longrope both rows are multiplied by the attention factor.
+    `max_position_embeddings` is the default of `rope.original_max_positions`.
     """
     rotary_dim = int(head_dim * rope.partial_rotary_factor)
     original = rope.original_max_positions or max_position_embeddings
@@ -130,15 +129,15 @@ def _llama3_frequencies(
 def _yarn_frequencies(
     rope: RopeConfig, periods: torch.Tensor, dim: int, original_max_positions: int
 ) -> torch.Tensor:
-    """Stretch dimensions that turn less than `beta_slow` times over the original context.
+    """Stretch dimensions with fewer than `beta_slow` rotations over the original context.
 
-    Those that turn more than `beta_fast` times are left, a linear ramp joins the two: Peng et al.
+    Those with more than `beta_fast` rotations are left, a linear ramp joins the two: Peng et al.
     2023, "YaRN", arXiv 2309.00071, section 3.2.
     """
 
-    def dimension_of(num_turns: float) -> float:
-        turns = original_max_positions / (num_turns * 2 * math.pi)
-        return (dim * math.log(turns)) / (2 * math.log(rope.theta))
+    def dimension_of(num_rotations: float) -> float:
+        period = original_max_positions / (num_rotations * 2 * math.pi)
+        return (dim * math.log(period)) / (2 * math.log(rope.theta))
 
     low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
     if rope.truncate:
@@ -152,7 +151,7 @@ def _yarn_frequencies(
 
 
 def _long_attention_factor(rope: RopeConfig, original_max_positions: int) -> float:
-    """Return what longrope multiplies cos and sin with.
+    """Return the factor of cos and sin in longrope.
 
     sqrt(1 + ln(factor) / ln(original)), unless given: Ding et al. 2024, "LongRoPE",
     arXiv 2402.13753, and the code of Phi-3.
@@ -165,7 +164,7 @@ def _long_attention_factor(rope: RopeConfig, original_max_positions: int) -> flo
 
 
 def _attention_factor(rope: RopeConfig) -> float:
-    """Return what yarn multiplies cos and sin with: 0.1 ln(factor) + 1, unless given.
+    """Return the factor of cos and sin in yarn: 0.1 ln(factor) + 1, unless given.
 
     arXiv 2309.00071, equation 22; with both mscale fields, DeepSeek-V2's ratio of two such terms.
     """

@@ -14,20 +14,20 @@ IN_GROUPS = {"num_groups": 4, "num_chosen_groups": 2}
 SOFTMAX = Score.SOFTMAX
 
 
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("num_experts", "num_chosen"), [(8, 3), (1, 1), (60, 4), (5, 5)])
 def test_matches_reference(
     num_experts: int,
     num_chosen: int,
     score: Score,
-    normalise: bool,
+    normalize: bool,
     twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     torch.manual_seed(0)
     logits = torch.randn(7, num_experts) * 4
-    choice = ExpertChoice(num_chosen, score, normalise)
+    choice = ExpertChoice(num_chosen, score, normalize)
     expected = Backend.route(logits.double(), choice)
     found = twin.ops.route(logits.to(twin.device), choice)
     assert found.weights.dtype is torch.float32
