@@ -171,7 +171,7 @@ class ExpertLayout(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec(Part):
-    """Description of `num_experts` gated MLPs, `down(activation(gate) * up)`, with or without biases.
+    """Description of `num_experts` gated MLPs: `down(activation(gate) * up)`, biases optional.
 
     Tensor names begin with `name`. Checkpoints have one of `layouts`; the first is the default.
     `method` is the format of a matrix.
