@@ -101,7 +101,7 @@ class JsonObject:
         return name in self.fields
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not `null`."""
+        """Return true if the field is present and not `null`."""
         return self.fields.get(name) is not None
 
     def get(self, name: str) -> JSONValue:
@@ -173,7 +173,7 @@ class JsonObject:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether `value` is an integer that JSON wrote as one: `true` is an int in Python."""
+    """Return true for a JSON integer; `true` is an int in Python, too."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -38,7 +38,7 @@ class PagedrunError(Exception):
 
     @property
     def marked(self) -> str:
-        """The message with its options marked, for another message to take in."""
+        """The message with its options marked, for use in another message."""
         return str(self.args[0])
 
     def shown(self, spell: Spell) -> str:
@@ -55,7 +55,7 @@ class ModelError(UsageError):
 
 
 class EngineError(PagedrunError):
-    """The engine cannot go on. Rows not yet written are not done."""
+    """The engine cannot continue; rows not yet written are undone."""
 
 
 class EngineStalled(EngineError):
@@ -127,22 +127,22 @@ _OFF = "=False"
 
 
 def option(name: str) -> str:
-    """Return how a message names the option `name`, a field of one of the configurations."""
+    """Return the mark of option `name`, a configuration field, for a message."""
     return f"\x02{name}\x03"
 
 
 def turned_off(name: str) -> str:
-    """Return how a message names that a switch is turned off."""
+    """Return the mark of a switch that is turned off, for a message."""
     return option(f"{name}{_OFF}")
 
 
 def spelled(message: str, spell: Spell) -> str:
-    """Return a message as people read it, the options in it spelled by `spell`."""
+    """Return a message with its marked options spelled by `spell`."""
     return _OPTION.sub(lambda found: spell(found[1]), message)
 
 
 def first_option(message: str) -> str | None:
-    """Return the option that a message names first, None if it names none."""
+    """Return the first option in a message, None without one."""
     found = _OPTION.search(message)
     return None if found is None else found[1].removesuffix(_OFF)
 

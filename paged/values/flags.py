@@ -48,12 +48,11 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`help` says what the field does, `metavar` names its value.
+    """Command-line option of a field: its `help`, and `metavar`, the name of its value.
 
-    `default` is what the help calls the default, where the field's own does not tell. `low` and
-    `high` bound a number, and are refused as the command line is read; `rule` says what else a
-    value must be. `name` is the option's, where it is not the field's; `declared` is how it is
-    typed, where that is not as its name says. An argument is given by its place.
+    `default` replaces the field's default in the help. `low` and `high` bound a number and are
+    checked by the command-line parser; `rule` has all other checks. `name` and `declared` override
+    the option's name and spellings. `is_argument`: a positional argument.
     """
 
     help: str
@@ -86,7 +85,7 @@ class FlagField:
 
 @cache
 def flag_fields(config: type) -> tuple[FlagField, ...]:
-    """Return those fields of a dataclass that have a flag, in order."""
+    """Return the fields of a dataclass with a flag, in order."""
     hints = get_type_hints(config, include_extras=True)
     found = []
     for each in fields(config):

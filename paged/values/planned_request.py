@@ -18,7 +18,7 @@ DIGEST_BYTES = len(ROOT_DIGEST)
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
-    """Names the content of one full block: its tokens and, through the chain, all before them.
+    """Key of a full block: its tokens and, through the chain, all tokens before it.
 
     `digest` = SHA-256(parent digest ‖ tokens as little-endian int32). A fixed-width encoding of a
     fixed number of tokens leaves no two token lists with the same bytes. A cryptographic hash,
@@ -57,9 +57,9 @@ def block_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class BranchPoint(NamedTuple):
-    """So many of its first blocks some later prompt has in common with it, and no more.
+    """Number of leading blocks that a later prompt shares.
 
-    `next` is the one that comes to be asked for after it: another prompt's, with fewer blocks.
+    `next` is the branch point needed after it: another prompt's, with fewer blocks.
     """
 
     num_blocks: int
@@ -68,10 +68,10 @@ class BranchPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A request as the scheduler, the simulation and other processes take it; can be pickled.
+    """A request with its plan, for the scheduler, the simulation and replicas; can be pickled.
 
-    What decides a row's bytes, `num_read_once_tokens` above all, is decided from all rows of the
-    window and travels with the row: whoever runs it beside whatever others computes the same.
+    Fields that affect the bytes of a row, above all `num_read_once_tokens`, depend on all rows of
+    the window and travel with the row, so that results are the same in any batch.
 
     `place` counts from 0 in the window's run order. `block_keys` name the prompt's first whole
     blocks, as many as another row may ask for. Of the prompt's leading tokens `num_shared_tokens`

@@ -11,7 +11,7 @@ from pagedrun.paged.values.vote import VoteResult, vote_reader
 
 
 class FinishReason(StrEnum):
-    """Why a sample ended, in the words of the OpenAI API."""
+    """Finish reasons of the OpenAI API."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -44,9 +44,9 @@ class Request:
         continuations: tuple[Continuation, ...],
         prompt_logprobs: int | None = None,
     ) -> "Request":
-        """Return the request for how likely each of these is behind a prompt.
+        """Return the request for the log-probability of each continuation of a prompt.
 
-        Each is one of its samples, whose tokens are given.
+        Each is a sample with given tokens.
         """
         longest = max(len(each.token_ids) for each in continuations)
         params = SamplingParams(
@@ -171,7 +171,7 @@ class SampleOutput:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """All answers to one request, or the reason why there are none.
+    """All answers to one request, or its error.
 
     `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
     duplicate was answered with what another request got; `num_copied_tokens` are the generated
@@ -222,13 +222,13 @@ class Completion:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why `answer` ended; of a request without outputs, why it has none."""
+        """Finish reason of `answer`; without outputs, the reason for that."""
         answer = self.answer
         return self.finish_reasons[0] if answer is None else answer.finish_reason
 
     @property
     def finish_reasons(self) -> tuple[FinishReason, ...]:
-        """Why each output ended; of a request without outputs, why it has none."""
+        """Finish reason of each output; without outputs, the reason for that."""
         if self.error is not None:
             return (FinishReason.ERROR,)
         if self.scores:

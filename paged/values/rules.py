@@ -7,7 +7,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`wanted` goes on from "must be"; `words` are all values there are, if these are few."""
+    """Check of a value; `wanted` completes "must be", `words` are all values of a short list."""
 
     accepts: Callable[[object], bool]
     wanted: str
