@@ -1,7 +1,7 @@
 """Recipes and the configuration file: settings of a run from YAML.
 
-Both read the same keys (`Setting`), with messages that name file, line and key. A recipe is
-given by the name of a bundled one or by its path; `copy_recipe` copies it with its sample.
+Both read the same keys (`Setting`), with messages that name file, line and key. A recipe is the
+name of a bundled one or a path; `copy_recipe` copies it with its sample.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from typing import Any
 from pagedrun.paged.values.errors import UsageError, nearest
 from pagedrun.recipes.yaml_file import YamlField, parse_fields, read_bytes
 
-FROM_FILE = "@"  # begins a text that names a file with the value
+FROM_FILE = "@"  # prefix of the path of a file with the text
 
 
 class Kind(Enum):
-    """What a value is. A relative path counts from the folder of the recipe."""
+    """Type of a setting's value; relative paths start at the folder of the file."""
 
     INTEGER = "integer"
     NUMBER = "number"
@@ -35,10 +35,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`words` are the values allowed, if only some are; `low` is the least number.
+    """Setting of a YAML file.
 
-    `parse` makes the value out of the text, and raises `ValueError` saying what it wants.
-    `refusal` says why no recipe may set it, where that is so.
+    `words` are the allowed values, empty for any; `low` is the minimum. `parse` converts the text,
+    or raises `ValueError` with the expected form. `refusal` is the reason why a file cannot set it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Setting:
     refusal: str | None = None
 
     def read(self, field: YamlField, folder: Path) -> Any:
-        """Return the value as the flag of this name would have it; `UsageError` if it is unfit."""
+        """Return the value in the type of the flag; `UsageError` for an invalid one."""
         value = self._value(field, folder)
         if self.words and value not in self.words:
             raise field.error(f"is {value!r}; choose one of {', '.join(self.words)}")
@@ -85,7 +85,7 @@ class Setting:
 
 
 def relative_to(folder: Path, name: str) -> Path:
-    """Return the path that `name` means in a recipe in `folder`."""
+    """Return the path `name` of a file in `folder`, with ~ expanded."""
     path = Path(name)
     with suppress(RuntimeError):  # `~name` of an unknown user is left as it is
         path = path.expanduser()
@@ -93,7 +93,7 @@ def relative_to(folder: Path, name: str) -> Path:
 
 
 def _text_or_file(field: YamlField, folder: Path) -> str:
-    """Return the text without the newline that ends a block of YAML, or `@` and the file's path."""
+    """Return the text without the last newline of a YAML block, or `@` and the file's path."""
     text = field.text()
     if not text.startswith(FROM_FILE):
         return text.removesuffix("\n")
@@ -118,10 +118,11 @@ METADATA_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`values` maps the settings to values as their flags would have them, `lines` to their lines.
+    """Recipe: settings and a prompt.
 
-    `shown` is the recipe as messages name it, `text` the file's. `columns` says what the recipe
-    wants of a row, name by name, `sample` is a small input for it.
+    `shown` is its name in messages, `text` the contents of the file, `columns` the descriptions of
+    the required columns, `sample` a small input. `values` and `lines` have value and line of each
+    setting.
     """
 
     path: Path
@@ -138,11 +139,11 @@ class Recipe:
     def read(
         cls, path: Path, settings: Mapping[str, Setting], shown: str | None = None
     ) -> "Recipe":
-        """Read the file at `path`; `settings` are those there are.
+        """Read the file at `path`; `settings` are all known settings.
 
-        Raises `UsageError` with file, line and key for a key that is no setting (and the nearest
-        one), for one that a recipe may not set, and for a value of the wrong type. Ranges are for
-        those who use the values to check.
+        Raises `UsageError` with file, line and key for an unknown key (and the nearest one), for
+        one not allowed in recipes, and for a value of the wrong type. Ranges are checked later, by
+        the configurations.
         """
         shown = shown or str(path)
         content = read_bytes(path, f"--recipe {shown}")
@@ -165,16 +166,16 @@ class Recipe:
         )
 
     def place(self, name: str) -> str:
-        """Return how messages name a setting of this recipe."""
+        """Return the name of a setting for messages, with file and line."""
         return f"{name} ({self.shown} line {self.lines[name]})"
 
 
 def refuse_unset(
     each: YamlField, settings: Mapping[str, Setting], source: str, others: Iterable[str] = ()
 ) -> None:
-    """Raise `UsageError` for a key that is no setting, or none for such a file to set.
+    """Raise `UsageError` for an unknown key, and for one not allowed in this kind of file.
 
-    source: what the file is. others: further keys that it may have.
+    source: the kind of file, for messages. others: further allowed keys.
     """
     setting = settings.get(each.name)
     if setting is None:
@@ -194,9 +195,7 @@ def _sample(each: YamlField, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """`values` maps the settings to values as their flags would have them, `lines` to their lines;
-    `text` is the file's.
-    """
+    """Configuration file: its contents, and value and line of each setting."""
 
     path: Path
     text: str
@@ -205,16 +204,16 @@ class ConfigFile:
 
     @classmethod
     def read(cls, path: Path, settings: Mapping[str, Setting]) -> "ConfigFile":
-        """Read the file at `path`; `settings` are those there are.
+        """Read the file at `path`; `settings` are all known settings.
 
-        Raises `UsageError` with file, line and key for a key that is no setting (and the nearest
-        one), for one that no such file may set, and for a value of the wrong type.
+        Raises `UsageError` with file, line and key for an unknown key (and the nearest one), for
+        one not allowed in such files, and for a value of the wrong type.
         """
         return cls._parsed(path, read_bytes(path, str(path)), settings)
 
     @classmethod
     def of_text(cls, path: Path, text: str, settings: Mapping[str, Setting]) -> "ConfigFile":
-        """Read what was in the file at `path` once; raises as `read` does."""
+        """Parse the earlier contents of the file at `path`; raises as `read`."""
         return cls._parsed(path, text.encode("utf-8", "surrogatepass"), settings)
 
     @classmethod
@@ -231,16 +230,15 @@ class ConfigFile:
         )
 
     def place(self, name: str) -> str:
-        """Return how messages name a setting of this file."""
+        """Return the name of a setting for messages, with file and line."""
         return f"{name} ({self.path} line {self.lines[name]})"
 
 
 def config_path() -> Path | None:
-    """Return where the configuration file is, or would be, by the XDG base directories; None
-    without a home folder.
-    """
+    """Return the path of the configuration file, existing or not, by the XDG base directories; None
+    without a home folder."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():  # the specification ignores it then
+    if not base.is_absolute():  # ignored by the specification
         try:
             base = Path.home() / ".config"
         except RuntimeError:
@@ -258,7 +256,7 @@ def bundled_names() -> list[str]:
 
 
 def bundled_path(name: str) -> Path:
-    """Return the file of a bundled recipe; `UsageError` if there is none of this name."""
+    """Return the path of a bundled recipe; `UsageError` for an unknown name."""
     names = bundled_names()
     if name not in names:
         hint = nearest(name, names) or f"; there are {', '.join(names)}"
@@ -267,9 +265,9 @@ def bundled_path(name: str) -> Path:
 
 
 def find_recipe(name: str) -> tuple[Path, str]:
-    """Return the file that `name` names, and how messages name it.
+    """Return the path of a recipe, and its name for messages.
 
-    The name of a bundled recipe is that recipe; `./NAME` is a file in any case.
+    Names of bundled recipes take precedence; `./NAME` is always a file.
     """
     if name in bundled_names():
         return _FOLDER / f"{name}{SUFFIX}", f"{name}{SUFFIX}"
@@ -284,10 +282,9 @@ def find_recipe(name: str) -> tuple[Path, str]:
 
 
 def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
-    """Copy the recipe, then its sample, into `folder`, which is made if need be.
+    """Copy the recipe and its sample into `folder`, creating it if missing; return the copies.
 
-    Returns the paths of the copies. Raises `UsageError`, before anything is written, if one of the
-    files is there already.
+    Raises `UsageError`, before anything is written, if one of the files exists.
     """
     sources = [recipe.path, *([recipe.sample] if recipe.sample is not None else [])]
     copies = [folder / source.name for source in sources]
@@ -297,7 +294,7 @@ def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source, path in zip(sources, copies, strict=True):
-            with path.open("xb") as file:  # x: never over another's file
+            with path.open("xb") as file:  # x: never replaces a file
                 file.write(source.read_bytes())
     except OSError as error:
         name = error.filename or folder

@@ -1,7 +1,7 @@
-"""Reads the top-level keys of a YAML file, with limits and without constructing its tags.
+"""Reader of the top-level keys of a YAML file, with limits and without constructing tags.
 
-A value is read as its setting wants it, not as YAML 1.1 would: `stop: [no]` is the text "no",
-not false, and `1e-3` is a number.
+The type of a value follows from its setting instead of YAML 1.1: `stop: [no]` is the text "no" and
+`1e-3` is a number.
 """
 
 import json
@@ -24,9 +24,9 @@ _SCALAR_TAGS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool",
 
 @dataclass(frozen=True, slots=True)
 class YamlField:
-    """`file` is the recipe as messages name it, `line` is counted from 1, `node` is PyYAML's.
+    """Key of a YAML file: its file and line (from 1) for messages, and its PyYAML node.
 
-    The readers raise `UsageError`, which names key, file and line, for a value of another kind.
+    The readers raise `UsageError` with key, file and line for a value of another type.
     """
 
     file: str
@@ -36,19 +36,19 @@ class YamlField:
 
     @property
     def place(self) -> str:
-        """How messages name the key."""
+        """Name of the key for messages, with file and line."""
         return f"{self.name} in {self.file} line {self.line}"
 
     def error(self, what: str) -> UsageError:
-        """Return the error whose sentence goes on with `what`."""
+        """Return an error about the key; `what` continues the sentence."""
         return UsageError(f"{self.place} {what}")
 
     def text(self) -> str:
-        """Return a text as it is written; numbers and words such as `no` are texts too."""
+        """Return a text unchanged; numbers and words such as `no` are texts too."""
         return self._text_of(self.node, "text")
 
     def texts(self) -> list[str]:
-        """Return a list of texts; a single one is read as a list of one."""
+        """Return a list of texts, of length one for a single text."""
         wanted = "text, or a list of texts"
         if isinstance(self.node, yaml.SequenceNode):
             return [self._text_of(item, wanted) for item in self.node.value]
@@ -69,7 +69,7 @@ class YamlField:
         return pairs
 
     def json(self) -> str:
-        """Return JSON: text that is, or what YAML writes without quotes, as JSON."""
+        """Return a JSON text, or a YAML value converted to JSON."""
         if isinstance(self.node, yaml.ScalarNode):
             return self.text()
         try:
@@ -104,7 +104,7 @@ class YamlField:
         return text in ("true", "yes", "on")
 
     def _plain(self, wanted: str) -> str:
-        """Return what is written without quotes."""
+        """Return an unquoted scalar."""
         if not isinstance(self.node, yaml.ScalarNode) or self.node.tag == _TAG + "null":
             raise self._unfit(wanted)
         if self.node.style is not None:
@@ -134,14 +134,13 @@ class YamlField:
         return self.error(f"is {shown!r}; it must be {wanted}")
 
 
-MAX_BYTES = 2**18  # longer prompts go into a file of their own: system: "@system.txt"
+MAX_BYTES = 2**18  # longer prompts belong into a separate file: system: "@system.txt"
 MAX_DEPTH = 4
 
 
 def read_bytes(path: Path, shown: str) -> bytes:
-    """Return what is in the file that messages call `shown`; `UsageError` if it cannot be read or
-    is too large.
-    """
+    """Return the contents of a file, called `shown` in messages; `UsageError` if unreadable or too
+    large."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -158,9 +157,9 @@ def read_bytes(path: Path, shown: str) -> bytes:
 def parse_fields(content: bytes, shown: str, *, may_be_empty: bool = False) -> list[YamlField]:
     """Return the keys of the mapping in `content`, in order.
 
-    A file without any, of comments alone, is refused unless it `may_be_empty`. Raises `UsageError`
-    with file and line for what is no YAML, for a key given twice, and for aliases and deep nesting,
-    which no such file needs and which can make a small one a huge value.
+    A file of comments only is refused unless `may_be_empty`. Raises `UsageError` with file and line
+    for invalid YAML, for a duplicate key, and for aliases and deep nesting, which can expand a
+    small file to a huge value.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -185,7 +184,7 @@ def parse_fields(content: bytes, shown: str, *, may_be_empty: bool = False) -> l
 
 
 def _refuse_nesting(text: str, shown: str) -> None:
-    """Look at the file as a stream of events, before anything follows its nesting."""
+    """Check nesting and aliases in the stream of events, before the tree is composed."""
     depth = 0
     event: Any
     for event in yaml.parse(text, Loader=yaml.SafeLoader):

@@ -1,4 +1,4 @@
-"""Answers on a screen: the row's id and how its answer begins, safe and cut to the width."""
+"""Answers on a screen: row id and beginning of the answer, escaped and cut to the width."""
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -13,7 +13,7 @@ MIN_WIDTH = 16  # of an answer; a narrower screen cuts it
 
 
 def draw_answers(answers: tuple[AnswerPreview, ...], console: Console, width: int) -> None:
-    """Print each answer beside its id, on MAX_LINES lines of `width` characters at most."""
+    """Print ids and answers, on at most `MAX_LINES` lines of `width` columns each."""
     widest = min(MAX_ID_WIDTH, width // 4)
     id_width = max((min(cell_len(_id(each)), widest) for each in answers), default=0)
     text_width = max(width - id_width - 4, MIN_WIDTH)
@@ -26,7 +26,7 @@ def draw_answers(answers: tuple[AnswerPreview, ...], console: Console, width: in
 
 
 def answer_line(answer: AnswerPreview) -> Text:
-    """Return the answer as one line, cut where it is drawn."""
+    """Return the answer as one line, cut when printed."""
     name = _id(answer)
     line = Text.assemble((_cut(name, min(cell_len(name), MAX_ID_WIDTH)), "bold"), "  ")
     line.append_text(_text(answer))
@@ -39,7 +39,7 @@ def _id(answer: AnswerPreview) -> str:
 
 
 def _text(answer: AnswerPreview) -> Text:
-    """Return an answer, or why there is none, as one line; runs of blanks and newlines are one."""
+    """Return an answer or its error as one line, with white space collapsed."""
     if answer.text is None:
         return Text(safe(f"failed: {' '.join((answer.error or '').split())}"), "red")
     text = " ".join(answer.text.split())

@@ -1,4 +1,4 @@
-"""Live display on a terminal: one small block, redrawn while the job runs."""
+"""Live display of a job on a terminal."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,18 +22,16 @@ from pagedrun.paged.text.prompt_reader import PromptModes
 
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8
-OTHER_LINES = 10  # of a screen, beside those of replicas
-FIGURES_WIDTH = 24  # wide enough for most, so that the bars keep their length from draw to draw
+OTHER_LINES = 10  # of a screen, without replicas
+FIGURES_WIDTH = 24  # wide enough for most figures, so that bars keep their length
 
 
 @contextmanager
 def show_live(
     console: Console, on_prompts: Callable[[PromptModes], None] = lambda modes: None
 ) -> Iterator[JobListener]:
-    """Give a listener whose figures are drawn until the block ends, and then cleared away.
-
-    `on_prompts` is called for how prompts are read.
-    """
+    """Yield a listener with a live display, cleared at the end; `on_prompts` gets the prompt
+    modes."""
     watch = RunFiguresListener(
         lambda message: tell(console, f"Warning: {message}", "yellow"), tell=on_prompts
     )
@@ -49,12 +47,12 @@ def show_live(
 
 
 class _LiveFigures:
-    """Draws the figures of the moment each time Rich asks."""
+    """Renderable of the current figures."""
 
     def __init__(self, watch: RunFiguresListener, console: Console) -> None:
         self._watch = watch
         self._console = console
-        self._spinner = Spinner("dots", style="cyan")  # shows that a long phase is alive
+        self._spinner = Spinner("dots", style="cyan")  # animated in phases without figures
 
     def __rich__(self) -> RenderableType:
         most = max(min(self._console.height - OTHER_LINES, MOST_SHOWN), 1)
@@ -71,9 +69,8 @@ def draw_figures(
     latest: AnswerPreview | None = None,
     most_replicas: int = MOST_SHOWN,
 ) -> RenderableType:
-    """Return the block: the phase, and once rows are run also rows, pool, speed and batch, the
-    answer that came last, and up to so many replicas.
-    """
+    """Return the display: the phase; in the run also rows, pool, speed, batch, latest answer and at
+    most `most_replicas` replicas."""
     head = Table.grid(padding=(0, 1))
     left = figures.time_left
     told = Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}")
@@ -136,7 +133,7 @@ TITLE = "replicas"
 
 
 def draw_replicas(replicas: Sequence[ReplicaState], most: int = MOST_SHOWN) -> RenderableType:
-    """Return a line for each of up to `most` replicas, and one that counts the others."""
+    """Return lines for at most `most` replicas, and one with the counts of the others."""
     shown = _chosen(replicas, most)
     has_nodes = len({each.node for each in replicas if each.node}) > 1
     cells = [
@@ -169,7 +166,7 @@ def draw_replicas(replicas: Sequence[ReplicaState], most: int = MOST_SHOWN) -> R
 
 
 def _chosen(replicas: Sequence[ReplicaState], most: int) -> list[ReplicaState]:
-    """Return up to `most` by their numbers: those that are not well come before the others."""
+    """Return at most `most` replicas in order, preferring those with problems."""
     if len(replicas) <= most:
         return list(replicas)
     urgent = sorted(replicas, key=lambda each: (each.is_well, each.number))[: max(most - 1, 1)]

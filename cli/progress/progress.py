@@ -1,4 +1,4 @@
-"""Progress on stderr: live on a terminal, elsewhere a line now and then so that logs stay short."""
+"""Progress on stderr: a live display on a terminal, otherwise periodic lines."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +20,7 @@ from pagedrun.paged.text.prompt_reader import PromptModes
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds to the first line of text, from one to the next, and from one JSON object to the
-    next."""
+    """Seconds to the first line of text, between lines, and between JSON objects."""
 
     first_line_s: float = 5.0
     line_s: float = 30.0
@@ -35,7 +34,7 @@ USUAL_PACE = Pace()
 def show_progress(
     mode: str, console: Console, *, quiet: bool = False, pace: Pace = USUAL_PACE
 ) -> Iterator[JobListener]:
-    """Give a listener for a job whose progress is shown on `console` until the block ends."""
+    """Yield a job listener whose progress is shown on `console`."""
     if quiet:
         yield SilentListener()
         return
@@ -61,12 +60,12 @@ def show_progress(
 
 
 def note_prompts(console: Console, modes: PromptModes) -> None:
-    """Print the line that tells how prompts are read."""
+    """Print the counts of prompt modes."""
     note(console, f"Prompts: {modes}")
 
 
 def line(figures: RunFigures) -> str:
-    """Return the one line that tells how far the job is, in the words that vLLM uses."""
+    """Return the progress as one line, with the terms of vLLM's log."""
     now = f"[{show_seconds(figures.elapsed_s)}] {figures.phase.value}"
     if figures.phase is not Phase.RUN:
         return now
@@ -99,9 +98,9 @@ def line(figures: RunFigures) -> str:
 
 @contextmanager
 def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]:
-    """Call `show` after `first` seconds and every `then` seconds, whatever the job is doing.
+    """Call `show` after `first` seconds and every `then` seconds.
 
-    A thread of its own: a job that has stalled is when its user wants to hear something.
+    A separate thread reports on a stalled job too.
     """
     ended = threading.Event()
 

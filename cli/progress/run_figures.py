@@ -1,7 +1,7 @@
-"""Figures of a running job, the listener that gathers them, and the time that is left.
+"""Figures of a running job, their listener, and the time left.
 
-The time left is an interval. Its width comes from the answer lengths seen so far and from the
-variation of the run's own speed, as other programs take the processor from it.
+The time left is an interval. Its width follows from the answer lengths so far and from the
+variation of the run's speed, for example by other programs on the processor.
 """
 
 import time
@@ -18,17 +18,17 @@ from pagedrun.paged.metrics.timeline import Decimated, ReplicaState, ReplicatedS
 from pagedrun.paged.text.prompt_reader import PromptModes
 from pagedrun.paged.values.errors import as_flag, spelled
 
-# What rows differ in besides the length of their answers, as a share of the mean.
+# Spread of the cost of rows besides answer length, relative to the mean.
 OTHER_SPREAD = 0.3
-LEAST_WIDTH = 0.25  # machines have other work, and rows of one kind come together
-DISTURBED_S = 1.0  # that other programs may take at any time
-ALONE_SHARE = 0.33  # of the longest answer, for which the batch is not full any more
-DEVIATIONS = 1.6  # nine in ten draws are within so many standard deviations
+LEAST_WIDTH = 0.25  # other load on the machine; similar rows are adjacent
+DISTURBED_S = 1.0  # possible delay by other programs
+ALONE_SHARE = 0.33  # of the longest answer, computed in a batch that is no longer full
+DEVIATIONS = 1.6  # standard deviations of a 90 % interval
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds, at least and at most, and between them the best guess."""
+    """Interval of the seconds left, with the best guess in it."""
 
     low_s: float
     high_s: float
@@ -43,24 +43,22 @@ class TimeLeft:
         lengths: AnswerLengths,
         speed_spread: float = 0.0,
     ) -> "TimeLeft | None":
-        """Return what is left of a run; None while no row has come back.
+        """Return the time left of a run; None before the first finished row.
 
-        run_s: since it began. step_s: what a step takes at present. lengths: of the answers that
-        came back. speed_spread: the standard deviation of the speed's logarithm.
+        run_s: seconds since its beginning. step_s: current seconds per step. lengths: answer
+        lengths of finished rows. speed_spread: standard deviation of the logarithm of the speed.
 
-        What is left is what the waiting rows have before them, and those under way: at least what
-        the mean answer leaves of theirs, and at most what is left of answers that one comes upon,
-        which are the long ones. The mean is at least that of the answers that came back, and at
-        most what it is if all others under way become as long as they may. What was spent so far
-        has paid for no more than the rows that were begun. To that comes what so few rows cannot
-        tell, and the longest answer, as at the end there are no others to compute beside it. What
-        is left may run as much faster or slower as parts of the run did, and of a young run it is
-        not known yet whether it was disturbed.
+        The work left is that of waiting rows and the rest of running rows. The rest of a running
+        row is at least the mean length minus its tokens, and at most the mean residual length, in
+        which long answers weigh more. The mean length is at least that of finished rows, and at
+        most the mean if all running answers reach their limit. Time spent so far covers at most the
+        rows begun. The interval is widened by the sampling error of few rows, and by the longest
+        answer, which is computed alone at the end. Its ends are scaled by the variation of the
+        speed, and by a possible disturbance of a young run.
 
-        The guess takes the answers under way for as far as answers of this spread still go on
-        average when one comes upon them, and those of waiting rows for the mean of both kinds. Some
-        of the time that the longest takes is spent beside few others, which is not the speed so
-        far; at the end of the run that answer alone may decide.
+        The guess takes the mean residual length for running answers, and the mean over both kinds
+        for waiting rows. A part of the longest answer runs in a small batch, at another speed; at
+        the end of the run it alone may determine the time.
         """
         left = record.total - record.finished
         if not lengths.count or record.generated_tokens <= 0:
@@ -75,7 +73,7 @@ class TimeLeft:
         unknown = (1 / lengths.count + 1 / max(left, 1)) ** 0.5
         width = 1 + LEAST_WIDTH + DEVIATIONS * (lengths.spread + OTHER_SPREAD) * unknown
         token_s = run_s / record.generated_tokens
-        # Who has come so far is likely to go as far again.
+        # An answer of n tokens so far is likely to have n more.
         longest = max(lengths.longest, 2 * num_new / max(under_way, 1))
         tail_s = longest * step_s if left else 0.0
         begun = max(record.total - waiting, 1)
@@ -94,8 +92,7 @@ def _guess(
     token_s: float,
     step_s: float,
 ) -> float:
-    """Return the seconds that the waiting rows and those under way, which have `num_new` tokens
-    together, are likely to take."""
+    """Return the likely seconds of waiting and running rows; the latter have `num_new` tokens."""
     age = num_new / max(under_way, 1)
     cap = max(lengths.most_allowed, lengths.longest)
     met = lengths.mean * (1 + lengths.spread**2) / 2
@@ -109,19 +106,18 @@ def _guess(
 
 
 RATE_WINDOW_SECONDS = 10.0
-MIN_ROWS_OF_A_RATE = 10  # fewer came back by chance
+MIN_ROWS_OF_A_RATE = 10  # below this the rate is noise
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What a progress display shows. Times are seconds; rates are those of the last seconds.
+    """Figures of a progress display. Times are in seconds; rates are over the last seconds.
 
-    `rows_done` are all rows in the output, of which `rows_before` were there when the run began and
-    `rows_answered` came back from the engine with an answer since then. `prompt_tokens_done` were
-    computed or taken from the cache, of those of all rows that are to be run. `eta_s` is the best
-    guess of the time left, `eta_low_s` and `eta_high_s` are its range; all three are None while no
-    row has come back. `pool_use` and `hit_rate` are fractions. `replicas` are those of a run that
-    several engines compute.
+    `rows_done` counts all rows in the output: `rows_before` by earlier runs, `rows_answered` by
+    this one. `prompt_tokens_done` counts tokens computed or found in the cache, of those of all
+    rows to run. `eta_s` is the best guess of the time left, `eta_low_s` and `eta_high_s` its range;
+    None before the first finished row. `pool_use` and `hit_rate` are fractions. `replicas` is empty
+    for a single engine.
     """
 
     phase: Phase
@@ -148,14 +144,14 @@ class RunFigures:
 
     @property
     def time_left(self) -> TimeLeft | None:
-        """The time left: the guess and its range."""
+        """Time left: the guess and its range."""
         if self.eta_s is None or self.eta_low_s is None or self.eta_high_s is None:
             return None
         return TimeLeft(self.eta_low_s, self.eta_high_s, self.eta_s)
 
     @property
     def is_before_first_row(self) -> bool:
-        """Whether no row has come back yet and most of the work is computing prompts."""
+        """True before the first finished row, while the work consists mostly of prompts."""
         return (
             not self.rows_answered
             and self.prompt_tokens_done < self.prompt_tokens_total
@@ -164,10 +160,9 @@ class RunFigures:
 
 
 class RunFiguresListener:
-    """A `JobListener` that keeps the latest of everything; any thread may read `figures`.
+    """`JobListener` with the latest figures; any thread may call `figures`.
 
-    `warn`, `enter` and `tell` are called, in the job's thread, for a warning, for a new phase and
-    for how prompts are read.
+    `warn`, `enter` and `tell` are called in the job's thread for warnings, phases and prompt modes.
     """
 
     def __init__(
@@ -192,18 +187,18 @@ class RunFiguresListener:
         self._latest: AnswerPreview | None = None
 
     def on_phase(self, phase: Phase) -> None:
-        """Note the phase."""
+        """Set the phase."""
         self._phase = phase
         if phase is Phase.RUN:
             self.run_began = self._clock()
         self._enter(phase)
 
     def on_prompts(self, modes: PromptModes) -> None:
-        """Pass it on."""
+        """Forward the prompt modes."""
         self._tell(modes)
 
     def on_step(self, record: StepRecord) -> None:
-        """Keep the record, and those of the last seconds for the rates."""
+        """Keep the records of the last seconds."""
         if isinstance(record, ReplicatedStep):
             self._replicas = record.replicas
         samples = self._samples
@@ -214,7 +209,7 @@ class RunFiguresListener:
         self._speed.note(record)
 
     def on_answer(self, answer: AnswerPreview) -> None:
-        """Keep it as the latest."""
+        """Keep the latest answer."""
         self._latest = answer
 
     def on_tally(self, tally: Tally) -> None:
@@ -222,16 +217,16 @@ class RunFiguresListener:
         self._tally = tally
 
     def on_warning(self, message: str) -> None:
-        """Pass it on, its options as flags."""
+        """Forward a warning, with options as flags."""
         self._warn(spelled(message, as_flag))
 
     @property
     def latest(self) -> AnswerPreview | None:
-        """The answer that was written last; None before the first."""
+        """Latest written answer, None before the first."""
         return self._latest
 
     def figures(self) -> RunFigures:
-        """Return the numbers of this moment."""
+        """Return the current figures."""
         now, record, tally = self._clock(), self._record, self._tally
         done = tally.num_rows if tally is not None else 0
         total = tally.total if tally is not None else record.total if record is not None else 0
@@ -262,7 +257,7 @@ class RunFiguresListener:
         )
 
     def _rates(self) -> tuple[float, float]:
-        """Return prompt and generated tokens a second, over the last seconds."""
+        """Return prompt and generated tokens per second, over the last seconds."""
         record = self._record
         if record is None:
             return 0.0, 0.0
@@ -286,13 +281,14 @@ class RunFiguresListener:
         first = self._samples[0]
         num_steps = record.step - first.step if first is not record else record.step
         span_s = record.t - first.t if first is not record else record.t
-        # Steps are those of all replicas, which take them beside each other.
+        # Steps of all replicas, which run concurrently.
         num_beside = max(sum(each.is_running for each in self._replicas), 1)
         step_s = num_beside * span_s / max(num_steps, 1)
         return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
 
     def _rows_per_s(self) -> float:
-        """Return rows a second, over the last seconds if enough of them came back in these."""
+        """Return rows per second, over the last seconds or, with few rows in these, over the
+        run."""
         record, tally = self._record, self._tally
         if record is None or tally is None:
             return 0.0
@@ -306,18 +302,21 @@ class RunFiguresListener:
 NUM_MARKS = 128
 NUM_PARTS = 8
 MIN_PARTS = 3
-MIN_PART_S = 0.5  # shorter ones vary by what their steps computed
+MIN_PART_S = 0.5  # shorter parts vary with the work of single steps
 
 
 class SpeedLog:
-    """Notes what steps computed by when. Speed is in prompt tokens a second, a step and a new token
-    each counted as the usual number of them, so that reading prompts and answering compare."""
+    """Log of the work done over time.
+
+    Work is in prompt tokens; a step and a generated token count as `USUAL_STEP` and
+    `USUAL_NEW_TOKEN` of them, which makes phases of prefill and decoding comparable.
+    """
 
     def __init__(self) -> None:
         self._marks: Decimated[tuple[float, float]] = Decimated(NUM_MARKS)
 
     def note(self, record: StepRecord) -> None:
-        """Take note of a step."""
+        """Log a step."""
         if self._marks.wants(record.step):
             num_prompt = record.prompt_tokens - record.cached_tokens
             num_new = record.generated_tokens * USUAL_NEW_TOKEN
@@ -326,11 +325,11 @@ class SpeedLog:
 
     @property
     def spread(self) -> float:
-        """The standard deviation of the logarithm of the speed, over equal parts of the run so far;
-        0 where there is too little to tell."""
+        """Standard deviation of the logarithm of the speed, over equal parts of the run; 0 for
+        fewer than `MIN_PARTS` parts."""
         marks = self._marks.items
         part_s = max(marks[-1][0] / NUM_PARTS, MIN_PART_S) if marks else MIN_PART_S
-        # Between two words of replicas nothing is done, as far as is known.
+        # Replicas report at intervals; no work is known between two reports.
         speeds, began_s, before = [], 0.0, 0.0
         for at_s, done in marks:
             if at_s - began_s >= part_s and done > before:

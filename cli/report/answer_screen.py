@@ -1,4 +1,4 @@
-"""Screen of `ask`: the wait, the answer streamed to stdout, and its figures."""
+"""Screen of `ask`: loading, the answer streamed to stdout, and its figures."""
 
 import json
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class AnswerWriter:
-    """Writes text as it is, on a terminal made safe; a thought goes, dim, to a terminal on stderr.
+    """Writes text to stdout, escaped on a terminal; thoughts go to a terminal on stderr, dim.
 
-    Implements `watchdog.Ward`: what was written is whole lines when the process ends.
+    Implements `watchdog.Ward`: the output consists of whole lines when the process ends.
     """
 
     def __init__(self, out: TextIO, console: Console | None) -> None:
-        """console: stderr's, None to say nothing there."""
+        """Write to `out`; console: on stderr, None for no output there."""
         self._out = out
         self._is_terminal = out.isatty()
         self._console = console
@@ -33,7 +33,8 @@ class AnswerWriter:
         self._thought = ""
 
     def add(self, thought: str, text: str) -> None:
-        """Write what came of thought and text. Raises `OSError` where stdout takes no more."""
+        """Write the next pieces of thought and text; raises `OSError` if stdout cannot be
+        written."""
         if thought and self._thoughts is not None:
             self._thoughts.print(Text(safe_lines(thought), "dim"), soft_wrap=True, end="")
             self._thought += thought
@@ -43,12 +44,12 @@ class AnswerWriter:
             self._text += text
 
     def finish(self, texts: list[str]) -> None:
-        """Write what is left of the answers, and an end of line behind each."""
+        """Write the rest of the answers, each followed by a newline."""
         self._end_thought()
         if len(texts) == 1:
             (text,) = texts
             begun = text.startswith(self._text)
-            # A tokenizer that changes what it has said already: then all of it, once more.
+            # The tokenizer has changed text that was written already: write all of it again.
             self._write((text[len(self._text) :] if begun else f"\n{text}") + "\n")
             return
         for number, text in enumerate(texts, start=1):
@@ -58,11 +59,11 @@ class AnswerWriter:
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of the answer was written."""
+        """True once a part of the answer was written."""
         return bool(self._text or self._thought)
 
     def leave(self) -> str:
-        """End the line that was begun; return what to say."""
+        """End an incomplete line, and return the message about the answer."""
         if not self.has_begun:
             return "nothing was answered"
         self._end_thought()
@@ -71,7 +72,7 @@ class AnswerWriter:
         return "the answer is incomplete"
 
     def waited(self, seconds: float) -> None:
-        """Take note of nothing: whoever asked waits too."""
+        """Do nothing: a question has no time limit."""
 
     def _end_thought(self) -> None:
         if self._thought and self._thoughts is not None:
@@ -79,7 +80,7 @@ class AnswerWriter:
             self._thoughts = None
 
     def write_line(self, line: bytes) -> None:
-        """Write a line of JSON; on a terminal what is no ASCII as escapes."""
+        """Write a line of JSON, on a terminal in ASCII."""
         if self._is_terminal:
             line = json.dumps(json.loads(line), ensure_ascii=True).encode() + b"\n"
         self._put(line)
@@ -98,10 +99,9 @@ class AnswerWriter:
 
 
 class ModelProgress(SilentListener):
-    """A `JobListener` with one line on a terminal, which `stop` takes away; elsewhere none.
+    """`JobListener` with one status line on a terminal, removed by `stop`.
 
-    What is to be warned of before the model loads is shown when it does: of a question that cannot
-    be asked the error says all.
+    Warnings are held back until the model loads: for a refused question only the error is shown.
     """
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
@@ -112,7 +112,7 @@ class ModelProgress(SilentListener):
         self._warnings: list[str] = []
 
     def on_phase(self, phase: Phase) -> None:
-        """Show what begins."""
+        """Show the phase."""
         if phase is Phase.LOAD:
             self._is_loading = True
             for message in self._warnings:
@@ -125,21 +125,21 @@ class ModelProgress(SilentListener):
         self._status.update(Text(phase.value))
 
     def on_warning(self, message: str) -> None:
-        """Show it, now or when the model loads."""
+        """Show a warning, or hold it back until the model loads."""
         if not self._is_loading:
             self._warnings.append(message)
         elif not self._quiet:
             tell(self._console, f"Warning: {message}")
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
 
 
 @contextmanager
 def show_loading(console: Console, *, quiet: bool) -> Iterator[ModelProgress]:
-    """Give a listener whose line is taken away when the block ends."""
+    """Yield a listener; its status line is removed at the end."""
     waiting = ModelProgress(console, quiet=quiet)
     try:
         yield waiting
@@ -148,8 +148,8 @@ def show_loading(console: Console, *, quiet: bool) -> Iterator[ModelProgress]:
 
 
 def answer_line(answer: "Answer", wall_s: float) -> str:
-    """Return how many tokens there were, how fast they came, what the whole command took, and
-    whether the answer was cut."""
+    """Return numbers of tokens, their rate, the time of the command, and a note about a cut
+    answer."""
     completion = answer.completion
     assert completion is not None
     count = sum(len(output.token_ids) for output in completion.outputs)
@@ -164,7 +164,7 @@ def answer_line(answer: "Answer", wall_s: float) -> str:
 
 
 def _pace(answer: "Answer", count: int) -> str:
-    """Return when the first token came and how fast the others; nothing where there are none."""
+    """Return the time to the first token and the rate of the others, "" for a single token."""
     rest_s = answer.run_s - answer.first_token_s
     if count < 2 or not answer.first_token_s or rest_s <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""The comparison of two outputs on stderr."""
+"""Screen of `diff`: comparison of two outputs."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ _MIN_TEXT = 20  # characters
 
 
 def draw_comparison(found: "Comparison", console: Console) -> None:
-    """Print what two outputs have in common and where they differ."""
+    """Print a comparison of two outputs."""
     for name, side in (("A", found["a"]), ("B", found["b"])):
         console.print(Text(f"{name}  {safe(side['path'])}"), soft_wrap=True)
         console.print(Text(f"   {_described(side)}", style="dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Screen of `doctor`: lines of facts about this machine and of the user's defaults."""
+"""Screen of `doctor`: facts about this machine, and the user's defaults."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from pagedrun.paged.machine.examination import (
     ProcessorFacts,
 )
 
-Line = tuple[str, str]  # a label, and what there is to say
+Line = tuple[str, str]  # label, text
 
 
 def examination_lines(

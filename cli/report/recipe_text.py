@@ -1,4 +1,4 @@
-"""Screen of `recipes`: their table, one recipe in colours, and the command that runs one."""
+"""Screen of `recipes`: their table, one recipe in colors, and the command that runs one."""
 
 import shlex
 import sys
@@ -15,7 +15,7 @@ from pagedrun.recipes.recipe import Recipe
 
 
 class Facts(TypedDict):
-    """What scripts may want to know of a recipe."""
+    """Facts about a recipe, for `--json`."""
 
     name: str
     description: str
@@ -25,7 +25,7 @@ class Facts(TypedDict):
 
 
 def facts(name: str, recipe: Recipe) -> Facts:
-    """Return what scripts may want to know of a recipe."""
+    """Return the facts about a recipe."""
     return {
         "name": name,
         "description": recipe.description,
@@ -36,7 +36,7 @@ def facts(name: str, recipe: Recipe) -> Facts:
 
 
 def draw_recipes(recipes: Mapping[str, Recipe]) -> None:
-    """Print the table on stdout: it is what was asked for."""
+    """Print the table of recipes on stdout."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("recipe", no_wrap=True, style="bold")
     table.add_column("description")
@@ -51,14 +51,14 @@ def draw_recipes(recipes: Mapping[str, Recipe]) -> None:
 
 
 def draw_text(recipe: Recipe) -> None:
-    """Print the recipe on stdout: in colours on a terminal, else byte for byte."""
+    """Print the recipe on stdout, in colors on a terminal, otherwise unchanged."""
     console = stdout_console()
     if not console.is_terminal or console.no_color:
         sys.stdout.write(recipe.text)
         return
     from rich.syntax import ANSISyntaxTheme, Syntax
 
-    # Most of a recipe is prose, which stays in the terminal's own colour.
+    # Most of a recipe is prose, printed in the terminal's default color.
     theme = ANSISyntaxTheme(
         {("Comment",): Style(dim=True), ("Name", "Tag"): Style(color="cyan", bold=True)}
     )

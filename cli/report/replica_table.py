@@ -1,7 +1,6 @@
-"""The table of replicas: what each of several engines did, and all of them together.
+"""Table of replicas: the work of each engine, and the total.
 
-A report may have been read back from a file that anybody may have changed: what is no figure there
-is shown as 0.
+A report read from a file is untrusted input: invalid figures are shown as 0.
 """
 
 import math
@@ -16,12 +15,12 @@ from pagedrun.cli.terminal.console import safe
 from pagedrun.cli.terminal.units import show_size
 
 MOST_SHOWN = 16  # on a screen
-_MOST_DEATHS = 3  # whose causes are told on a screen
+_MOST_DEATHS = 3  # with their causes, on a screen
 _LEFT_OUT = ("pool", "at peak", "cached", "node")  # on a narrow screen, in this order
 
 
 class ReplicaTable(TypedDict):
-    """Cells as text, column by column as in `names`; the last line is the total."""
+    """Cells as text under the column `names`; the last line is the total."""
 
     names: list[str]
     lines: list[list[str]]
@@ -62,9 +61,9 @@ class _Replica(NamedTuple):
 
 
 def replica_table(report: Mapping[str, object], most: int | None = None) -> ReplicaTable | None:
-    """Return the table of a report (the object in `OUT.report.json`), None of a run of one engine.
+    """Return the table of a report (the object in `OUT.report.json`), None for a single engine.
 
-    most: how many replicas are shown, None for all; the total is always that of all.
+    most: maximum number of replicas shown, None for all; the total always includes all.
     """
     found = report.get("replicas")
     entries = found if isinstance(found, list | tuple) else []
@@ -101,9 +100,9 @@ def replica_table(report: Mapping[str, object], most: int | None = None) -> Repl
 
 
 def draw_replicas(report: Mapping[str, object], console: Console, width: int) -> None:
-    """Print the table without a title, as wide as it may be; some columns are left out if it must.
+    """Print the table without a title, omitting columns that do not fit into `width`.
 
-    Tokens are those that each replica computed, also of rows that another one answered first.
+    Tokens include those of rows that another replica answered first.
     """
     table = replica_table(report, MOST_SHOWN)
     if table is None:

@@ -1,6 +1,6 @@
-"""Lines of the memory report, section by section.
+"""Figures of the memory report, by section.
 
-Groups of layers, states and weights have the same lines in reports, plans and inspections.
+KV groups, states and weights have the same figures in reports, plans and inspections.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Figure(NamedTuple):
-    """A label, a value and what it means. `style` is Rich's, for the value."""
+    """Label, value and note of a line; `style` is the Rich style of the value."""
 
     label: str
     value: str
@@ -65,7 +65,7 @@ class Figure(NamedTuple):
 def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, list[Figure]]]:
     """Yield title and figures of each section of the report (the object in `OUT.report.json`).
 
-    Where no row reached the engine there is nothing to report but how the rows ended.
+    Without a row that reached the engine there are counts of rows only.
     """
     yield "Answers", _answers(report)
     if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
@@ -118,7 +118,8 @@ def _answers(report: JobReport) -> list[Figure]:
 
 
 def failed_rows(report: JobReport) -> list[Figure]:
-    """Return how many rows failed, and by which errors, the most frequent first; none if none."""
+    """Return the number of failed rows and of each error, in descending order; empty without
+    any."""
     rows, before = report["rows"], report["rows"].get("skipped_failed", 0)
     failed = rows["failed"] + before
     if not failed:
@@ -251,7 +252,7 @@ def _prefixes(prefix: PrefixFigures) -> list[Figure]:
 
 
 def _stored(store: StoreFigures | None) -> list[Figure]:
-    """Return what `--prefix-store` gave and got, nothing without one."""
+    """Return the figures of `--prefix-store`, empty without one."""
     if store is None:
         return []
     read, written = show_size(store["loaded_bytes"]), show_size(store["stored_bytes"])
@@ -281,9 +282,9 @@ def _events(report: JobReport) -> list[Figure]:
 
 
 def sparkline(values: Sequence[float], num_chars: int, top: float = 0) -> str:
-    """Return at most `num_chars` bars, the largest values of equal stretches of `values`.
+    """Return at most `num_chars` bars for the maxima of equal stretches of `values`.
 
-    A full bar is the largest of them, or for `top` if that is more.
+    A full bar is the largest value, or `top` if that is larger.
     """
     num_bars = min(num_chars, len(values))
     top = max(*values, top, 1)
@@ -299,7 +300,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def group_figures(groups: Sequence[GroupFigures | InspectedGroup]) -> list[Figure]:
-    """Return what each pool is, and how much of it was held when most of it was."""
+    """Return size and peak use of the pool of each KV group."""
     return [
         Figure(
             group_name(each["num_layers"], each["window"]),
@@ -312,9 +313,9 @@ def group_figures(groups: Sequence[GroupFigures | InspectedGroup]) -> list[Figur
 
 
 def group_name(num_layers: int, window: int | None) -> str:
-    """Return what a group of layers is called.
+    """Return the name of a KV group.
 
-    One without layers only names the blocks of a model whose layers all have windows.
+    The group without layers identifies the blocks of a model whose layers all have windows.
     """
     if not num_layers:
         return "no layers, only names"
@@ -323,23 +324,22 @@ def group_name(num_layers: int, window: int | None) -> str:
 
 
 def has_blocks(library: TransformersPath | None) -> bool:
-    """Whether blocks hold keys and values; `library`: who computes the model, None for pagedrun
-    itself."""
+    """Return whether blocks hold keys and values; `library` is None for pagedrun's own models."""
     return library is None or library["path"] == "paged"
 
 
 def states_title(library: TransformersPath | None) -> str:
-    """Return what the states are."""
+    """Return the title of the states' section."""
     return "States of recurrent layers" if has_blocks(library) else "Caches of Transformers"
 
 
 def states_owner(library: TransformersPath | None) -> str:
-    """Return whose they are, for a note."""
+    """Return the owner of the states, for a note."""
     return "of recurrent layers" if has_blocks(library) else "caches of Transformers"
 
 
 def state_figures(states: StateFigures) -> list[Figure]:
-    """Return the lines about what recurrent layers keep of each sequence."""
+    """Return the figures about states of recurrent layers."""
     each, peak = show_size(states["bytes_per_slot"]), show_size(states["peak_bytes"])
     return [
         Figure("slots", f"{states['num_slots']:,}", f"of {each}, one for each sequence"),
@@ -350,7 +350,7 @@ def state_figures(states: StateFigures) -> list[Figure]:
 
 
 def describe_weights(weights: WeightFigures) -> str:
-    """Return the bits of a weight in memory and in its file, where that is another number."""
+    """Return the bits per weight in memory and, if known, in the files."""
     held, stored = weights["held_bits"], weights["stored_bits"]
     told = f"{held:.3g} bits a weight"
     if weights["stored_bytes"] is None or stored is None:
@@ -358,8 +358,8 @@ def describe_weights(weights: WeightFigures) -> str:
     return f"{told}; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
 
 
-def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
-    """Return the sentence about weights that take more memory than their file."""
+def unpacking_warning(model: Path, found: "Unpacking") -> str:
+    """Return the warning about weights that take more memory than their files."""
     times = found.held_bytes / found.stored_bytes
     told = (
         f"{model.name}: its weights take {show_size(found.stored_bytes)} on disk and "
@@ -373,8 +373,8 @@ def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
 
 
 def warn_of_weights(engine: "EngineConfig", listener: "JobListener") -> None:
-    """Tell of a quantised model that is unpacked to a multiple of its size, before it is loaded."""
-    from pagedrun.paged.job.planned.planned_weights import WeightExpansion
+    """Warn, before loading, of a quantized model that is unpacked to a multiple of its size."""
+    from pagedrun.paged.job.planned.planned_weights import Unpacking
 
     found = WeightExpansion.of(engine)
     if found is not None:

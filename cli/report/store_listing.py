@@ -29,9 +29,9 @@ def show_store(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """List the store in `folder`, after removing from it what `prune` and `prune_to` (bytes) say.
+    """List the store in `folder`, pruned first under `prune` or to `prune_to` bytes.
 
-    top: how many entries to draw. Raises `UsageError` if it is no store.
+    top: number of entries to print. Raises `UsageError` for a folder that is not a store.
     """
     if prune or prune_to is not None:
         listing = StoreListing.pruned(folder, prune_to)
@@ -45,7 +45,7 @@ def show_store(
 
 
 def draw_store(listing: StoreListing, top: int, console: Console) -> None:
-    """Print the store on `console`: totals, what was removed, the entries last used."""
+    """Print totals, removed files, and the most recently used entries."""
     told = listing.to_dict()
     note(
         console,
@@ -88,7 +88,7 @@ def _draw_table(entries: Sequence[ListedEntry], console: Console) -> None:
 
 
 def _what(each: ListedEntry) -> Text:
-    """Return whose keys and values a file has, or what is wrong with it."""
+    """Return model and format of a file, or its problem."""
     name = safe(each.entry.identity.model, MODEL_CHARS) if each.entry is not None else ""
     if each.problem is not None:
         return Text(f"{name} {safe(each.problem)}".strip(), style="yellow")
@@ -97,7 +97,7 @@ def _what(each: ListedEntry) -> Text:
 
 
 def _tokens(each: ListedEntry) -> str:
-    """Return the first and the last token's number, counted from 1; of a state the last."""
+    """Return the range of an entry's tokens, counted from 1; for a state the last one."""
     if each.entry is None:
         return "?"
     end = f"{each.entry.start + len(each.entry.token_ids):,}"

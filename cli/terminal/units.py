@@ -52,7 +52,7 @@ def parse_span(text: str) -> float:
 def show_span(low: float, high: float) -> str:
     """Return an interval such as 4 s to 9 s, 3 min to 5 min or 1 h 10 min to 1 h 40 min.
 
-    Both ends are rounded outwards, by up to ten percent, a minute for minutes.
+    The ends are rounded outwards, so that the result contains the interval.
     """
     first = int(low // _rounding(low)) * _rounding(low)
     last = -int(-high // _rounding(high)) * _rounding(high)

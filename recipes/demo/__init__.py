@@ -1,6 +1,6 @@
 """The bundled demo: a tiny chat model that looks people up in a staff directory, and its prompts.
 
-Importing this module reads no file and imports no torch.
+Importing this package reads no file and imports no torch.
 """
 
 from pathlib import Path
