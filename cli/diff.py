@@ -1,7 +1,5 @@
 """`pagedrun diff`: comparison of two outputs, on stderr or as JSON on stdout."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +66,7 @@ def _run(given: TypedValues) -> int:
     # Lazy: `--help` must start fast.
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.report.diff_report import draw_comparison
-    from pagedrun.cli.terminal.console import stderr_console
+    from pagedrun.cli.terminal.console import print_json, stderr_console
     from pagedrun.paged.job.compare import compare
 
     options, display = read(DiffOptions, given), read(Display, given)
@@ -77,7 +75,5 @@ def _run(given: TypedValues) -> int:
     if not display.quiet:
         draw_comparison(found, stderr_console())
     if display.json_report:
-        # ASCII: an answer may contain control characters.
-        json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(found)
     return exits.OK if found["same"] else DIFFERENT

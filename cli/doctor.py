@@ -1,7 +1,5 @@
 """`pagedrun doctor`: facts about this machine, and fixes of its problems."""
 
-import json
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -39,7 +37,7 @@ def _doctor(context: typer.Context, given: TypedValues) -> None:
         from pagedrun.cli.options.generate_flags import Display
         from pagedrun.cli.options.reading import read
         from pagedrun.cli.options.settings import config_settings, default_facts
-        from pagedrun.cli.terminal.console import note, stderr_console
+        from pagedrun.cli.terminal.console import note, print_json, stderr_console
         from pagedrun.paged.machine.examination import examine
 
         display, console = read(Display, given), stderr_console()
@@ -52,8 +50,7 @@ def _doctor(context: typer.Context, given: TypedValues) -> None:
         for sentence in found["problems"]:
             note(console, f"Broken: {sentence}", "bold red")
         if display.json_report:
-            json.dump({**found, "defaults": defaults}, sys.stdout, ensure_ascii=True)
-            sys.stdout.write("\n")
+            print_json({**found, "defaults": defaults})
         raise typer.Exit(exits.ENGINE_FAILED if found["problems"] else exits.OK)
 
 

@@ -1,6 +1,5 @@
 """`pagedrun generate`: run of a job described by flags."""
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.help import PanelCommand
 from pagedrun.cli.options.flags import TypedValues
 from pagedrun.cli.options.generate_flags import DAILY, GENERATE, Display, ProgressMode, RunOptions
-from pagedrun.cli.terminal.console import discard
+from pagedrun.cli.terminal.console import discard, print_json
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
 
@@ -124,9 +123,7 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
 
 def _print_json(report: "JobReport") -> None:
     try:
-        # ASCII: a path may contain control characters.
-        json.dump(report, sys.stdout, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(report)
         sys.stdout.flush()
     except OSError as error:
         discard(sys.stdout)

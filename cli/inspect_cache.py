@@ -1,7 +1,5 @@
 """`pagedrun inspect-cache`: block history of a finished run, or entries of a prefix store."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -152,7 +150,7 @@ def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> 
     from pagedrun.cli.options.reading import read
     from pagedrun.cli.page.page_file import check_saved_page, write_saved_page
     from pagedrun.cli.report.inspection import ShownInspection, draw_inspection, run_notes
-    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.cli.terminal.console import note, print_json, stderr_console
     from pagedrun.paged.job.output.row_lookup import ID_PREFIX, find_rows, row_index
     from pagedrun.paged.job.output.side_files import RunFiles
     from pagedrun.paged.metrics.inspection import DEFAULT_TOP, InspectionQuery, inspect_run
@@ -190,9 +188,7 @@ def _show_run(options: InspectOptions, display: Display, given: TypedValues) -> 
     if not display.quiet:
         draw_inspection(found, stderr_console())
     if display.json_report:
-        # ASCII: a path may contain control characters.
-        json.dump(found, sys.stdout, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(found)
     if page is not None:
         write_saved_page(files, snapshot, page)
         if not display.quiet:

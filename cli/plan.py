@@ -1,7 +1,5 @@
 """`pagedrun plan`: forecast of a run, on stderr or as JSON on stdout."""
 
-import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +111,7 @@ def _run(settings: "Settings") -> None:
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.plan_report import draw_forecast
     from pagedrun.cli.report.report_figures import warn_of_weights
-    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.cli.terminal.console import note, print_json, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.inputs.reader import STDIN
     from pagedrun.paged.job.planned.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
@@ -139,6 +137,4 @@ def _run(settings: "Settings") -> None:
         if config.input != STDIN:
             note(console, f"See a prompt as the model reads it: {show_command(settings)}")
     if display.json_report:
-        # ASCII: a path may contain control characters.
-        json.dump(forecast, sys.stdout, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(forecast)

@@ -1,7 +1,5 @@
 """`pagedrun recipes`: list, show and copy bundled recipes."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +10,7 @@ from pagedrun.cli import exits
 from pagedrun.cli.help import CommandLine
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display
+from pagedrun.cli.terminal.console import note, print_json, stderr_console
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def list_recipes(json_result: Json = False) -> None:
 
         recipes = {name: _bundled(name) for name in bundled_names()}
         if json_result:
-            _print_json([facts(name, recipe) for name, recipe in recipes.items()])
+            print_json([facts(name, recipe) for name, recipe in recipes.items()], indent=2)
         else:
             draw_recipes(recipes)
 
@@ -92,7 +91,7 @@ def show(name: RecipeName, json_result: Json = False) -> None:
 
         recipe = _bundled(name)
         if json_result:
-            _print_json({**facts(name, recipe), "settings": dict(recipe.values)})
+            print_json({**facts(name, recipe), "settings": dict(recipe.values)}, indent=2)
         else:
             draw_text(recipe)
 
@@ -102,7 +101,6 @@ def _init(context: typer.Context, given: TypedValues) -> None:
     with exits.boundary():
         from pagedrun.cli.options.reading import read
         from pagedrun.cli.report.recipe_text import next_command
-        from pagedrun.cli.terminal.console import note, stderr_console
         from pagedrun.recipes.recipe import copy_recipe
 
         options = read(InitOptions, given)
@@ -113,7 +111,7 @@ def _init(context: typer.Context, given: TypedValues) -> None:
             note(console, f"Written: {', '.join(map(str, copies))}")
             note(console, "Edit them, then run:")
         if options.json_result:
-            _print_json({"files": [str(path) for path in copies], "command": command})
+            print_json({"files": [str(path) for path in copies], "command": command}, indent=2)
         else:
             print(command)
 
@@ -129,8 +127,3 @@ def _bundled(name: str) -> "Recipe":
 
     path = bundled_path(name)
     return Recipe.read(path, recipe_settings(), path.name)
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=True, indent=2)
-    sys.stdout.write("\n")

@@ -1,6 +1,5 @@
 """`pagedrun show`: prompt of one row as read by the model, on stdout."""
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ def _run(settings: "Settings") -> int:
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.shown_prompt import draw_figures, draw_prompt
-    from pagedrun.cli.terminal.console import note, stderr_console, stdout_console, tell
+    from pagedrun.cli.terminal.console import note, print_json, stderr_console, stdout_console, tell
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
@@ -75,9 +74,7 @@ def _run(settings: "Settings") -> int:
         found = show_row(config, listener, index=index, id=row_id)
     row = found.row
     if options.json_row:
-        # ASCII: a prompt may contain control characters.
-        json.dump(row, sys.stdout, default=json_fields, ensure_ascii=True, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(row, default=json_fields)
     elif found.error is None:
         draw_prompt(row, stdout_console(), ids=options.ids)
     sys.stdout.flush()

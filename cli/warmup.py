@@ -1,7 +1,5 @@
 """`pagedrun warmup`: compile the kernels that runs of a model use, ahead of them."""
 
-import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -61,7 +59,7 @@ def _run(settings: "Settings") -> None:
     from pagedrun.cli.options.reading import values_of
     from pagedrun.cli.progress.progress import show_progress
     from pagedrun.cli.report.report_figures import warn_of_weights
-    from pagedrun.cli.terminal.console import note, stderr_console
+    from pagedrun.cli.terminal.console import note, print_json, stderr_console
     from pagedrun.paged.machine.warm_up import warm_up
     from pagedrun.paged.models.hub import DEMO, resolve_model
     from pagedrun.paged.values.engine_config import EngineConfig
@@ -82,8 +80,7 @@ def _run(settings: "Settings") -> None:
         for line in _told(done):
             note(console, line)
     if display.json_report:
-        json.dump(done, sys.stdout, ensure_ascii=True)
-        sys.stdout.write("\n")
+        print_json(done)
 
 
 def _told(done: "WarmUp") -> list[str]:

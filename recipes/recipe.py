@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -109,31 +109,33 @@ def _model(name: str, folder: Path) -> str:
     return str(path) if os.path.isdir(path) or name.startswith(("./", "../")) else name
 
 
-METADATA_KEYS = (
-    "description",
-    "columns",
-    "sample",
-)  # keys that describe the recipe and set nothing
-
-
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """Recipe: settings and a prompt.
-
-    `shown` is its name in messages, `text` the contents of the file, `columns` the descriptions of
-    the required columns, `sample` a small input. `values` and `lines` have value and line of each
-    setting.
-    """
+class SettingsFile:
+    """File of settings: its path, its name in messages, its text, and value and line of each
+    setting."""
 
     path: Path
     shown: str
     text: str
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
+
+    def place(self, name: str) -> str:
+        """Return the name of a setting for messages, with file and line."""
+        return f"{name} ({self.shown} line {self.lines[name]})"
+
+
+METADATA_KEYS = ("description", "columns", "sample")  # of the recipe; not settings
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(SettingsFile):
+    """Settings and a prompt, with descriptions of the required columns and a small sample input."""
+
     sha256: str
-    description: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    sample: Path | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
+    description: str
+    columns: Mapping[str, str]
+    sample: Path | None
 
     @classmethod
     def read(
@@ -165,10 +167,6 @@ class Recipe:
             lines={name: each.line for name, each in given.items()},
         )
 
-    def place(self, name: str) -> str:
-        """Return the name of a setting for messages, with file and line."""
-        return f"{name} ({self.shown} line {self.lines[name]})"
-
 
 def refuse_unset(
     each: YamlField, settings: Mapping[str, Setting], source: str, others: Iterable[str] = ()
@@ -194,13 +192,8 @@ def _sample(each: YamlField, folder: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """Configuration file: its contents, and value and line of each setting."""
-
-    path: Path
-    text: str
-    values: Mapping[str, Any]
-    lines: Mapping[str, int]
+class ConfigFile(SettingsFile):
+    """Configuration file of a user."""
 
     @classmethod
     def read(cls, path: Path, settings: Mapping[str, Setting]) -> "ConfigFile":
@@ -224,14 +217,11 @@ class ConfigFile:
         folder = path.absolute().parent
         return cls(
             path=path,
+            shown=str(path),
             text=content.decode("utf-8-sig"),
             values={each.name: settings[each.name].read(each, folder) for each in fields},
             lines={each.name: each.line for each in fields},
         )
-
-    def place(self, name: str) -> str:
-        """Return the name of a setting for messages, with file and line."""
-        return f"{name} ({self.path} line {self.lines[name]})"
 
 
 def config_path() -> Path | None:

@@ -5,9 +5,11 @@ clipboard or change the direction of text, and square brackets that Rich would r
 files keep such text unchanged; terminals receive it through `safe` only.
 """
 
+import json
 import os
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
@@ -33,6 +35,14 @@ def stderr_console(stream: TextIO | None = None, width: int | None = None) -> Co
 def stdout_console() -> Console:
     """Return a console on stdout without markup, emoji codes and highlighting."""
     return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
+
+
+def print_json(
+    value: object, *, default: Callable[[Any], Any] | None = None, indent: int | None = None
+) -> None:
+    """Write JSON and a newline to stdout, in ASCII: text in it may contain control characters."""
+    json.dump(value, sys.stdout, default=default, indent=indent, allow_nan=False)
+    sys.stdout.write("\n")
 
 
 def note(console: Console, message: str, style: str = "") -> None:
