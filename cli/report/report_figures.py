@@ -358,7 +358,7 @@ def describe_weights(weights: WeightFigures) -> str:
     return f"{told}; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
 
 
-def unpacking_warning(model: Path, found: "Unpacking") -> str:
+def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
     """Return the warning about weights that take more memory than their files."""
     times = found.held_bytes / found.stored_bytes
     told = (
@@ -374,7 +374,7 @@ def unpacking_warning(model: Path, found: "Unpacking") -> str:
 
 def warn_of_weights(engine: "EngineConfig", listener: "JobListener") -> None:
     """Warn, before loading, of a quantized model that is unpacked to a multiple of its size."""
-    from pagedrun.paged.job.planned.planned_weights import Unpacking
+    from pagedrun.paged.job.planned.planned_weights import WeightExpansion
 
     found = WeightExpansion.of(engine)
     if found is not None:
