@@ -29,7 +29,7 @@ _DTYPES: dict[str, DtypeName] = {
 
 @dataclass(frozen=True, slots=True)
 class RunnableConfig:
-    """Of a model: its network, whoever computes it, and the tokens that it ends with.
+    """Network of a model, its end-of-sequence tokens and its dtype.
 
     `max_position_embeddings` is the longest context, in tokens. `eos_token_ids` lists those of
     generation_config.json first. `dtype` is the one the weights were meant for ("float32" where
@@ -66,12 +66,12 @@ class RunnableConfig:
 
     @property
     def library(self) -> TransformersPath | None:
-        """What a plan says of a model that a library computes."""
+        """Plan section of a model computed by Transformers, else None."""
         return None
 
     @property
     def notice(self) -> str | None:
-        """What a user should know before rows are computed, if there is anything."""
+        """Notice to the user before rows are computed, if any."""
         return None
 
     def settings(self, config: EngineConfig) -> EngineConfig:
@@ -91,7 +91,7 @@ class RunnableConfig:
 
 
 def read_configs(folder: str | Path) -> tuple[JsonObject, JsonObject | None]:
-    """Return what is in a folder's config.json and, if it has one, generation_config.json.
+    """Return the contents of a folder's config.json and generation_config.json, if any.
 
     Raises `ModelError` if the folder or config.json is missing or unreadable.
     """
@@ -109,10 +109,8 @@ def eos_token_ids(
 ) -> tuple[int, ...]:
     """Return every id that ends a sequence, without repeats, generation_config.json's first.
 
-    `default` is what holds where none of the files says one.
-
-    They differ where one config lies in another: stopping at the inner one's alone, a chat model
-    would run on past the end of its turn.
+    `default` applies if no file has one. The files may differ: with the ids of `text_config` alone
+    a chat model would run past the end of its turn.
     """
     told = configs if generation is None else (generation, *configs)
     found = [each for fields in told for each in _token_ids(fields, "eos_token_id", vocab_size)]

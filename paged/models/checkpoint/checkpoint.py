@@ -51,7 +51,7 @@ class BaseCheckpoint(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the files. Tensors already handed out keep their memory mapped."""
+        """Close the files. Tensors already returned keep their memory mapped."""
 
     @abstractmethod
     def stored(self, name: str) -> StoredTensor:
@@ -77,7 +77,7 @@ class BaseCheckpoint(ABC):
     ) -> None:
         """Check that the checkpoint holds the `expected` tensors, with those shapes, and no others.
 
-        A tensor that is not expected is let pass if its name, or the end of it after a dot, is in
+        An unexpected tensor is ignored if its name, or the end of it after a dot, is in
         `optional`: "rotary_emb.inv_freq" passes in every layer; or if its name begins with one of
         `dropped`. `dtypes` has what a tensor may be stored as, where that is not a float. Raises
         one `ModelError` that lists the first few of what is missing, extra or misshapen, or a dtype
@@ -162,7 +162,7 @@ class Checkpoint(BaseCheckpoint):
         return checkpoint
 
     def close(self) -> None:
-        """Let go of the files. Tensors already handed out keep their memory mapped."""
+        """Close the files. Tensors already returned keep their memory mapped."""
         self._files.clear()
 
     @property

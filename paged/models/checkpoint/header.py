@@ -62,7 +62,7 @@ def _of_folder(folder: Path) -> dict[str, StoredTensor]:
 
 
 class Header(Protocol):
-    """What a checkpoint says of its tensors, by its own names."""
+    """Header of a checkpoint, by its own tensor names."""
 
     @property
     def names(self) -> Set[str]:
@@ -76,13 +76,13 @@ class Header(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RenamedHeader:
-    """Implements `StoredTensors`; `names` is what the checkpoint calls the tensors."""
+    """Header under the names of a network; implements `StoredTensors`."""
 
     header: Header
     names: TensorNames
 
     def get(self, name: str) -> StoredTensor | None:
-        """Return what is stored under a name, None for nothing."""
+        """Return the tensor stored under a name, if any."""
         theirs = self.names.of(name)
         return self.header.stored(theirs) if theirs in self.header.names else None
 
@@ -94,9 +94,9 @@ def stored_bytes_of(header: Header) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredNetwork:
-    """`network` as it is held, `names` of its tensors in the checkpoint, and what is `stored`.
+    """Network in the layout of a checkpoint, with its tensor names and stored tensors.
 
-    `parameters` are all tensors that are read; one of them may be missing.
+    `parameters` are all tensors to read, some of which may be missing.
     """
 
     network: DecoderSpec

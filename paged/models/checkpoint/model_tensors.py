@@ -50,7 +50,7 @@ class ModelTensors:
 
 
 def open_checkpoint(path: Path) -> BaseCheckpoint:
-    """Map the safetensors files of a folder, or a GGUF file; `ModelError` for what is neither."""
+    """Map the safetensors files of a folder, or a GGUF file; `ModelError` for anything else."""
     return GgufCheckpoint.open(path) if is_gguf(path) else Checkpoint.open(path)
 
 

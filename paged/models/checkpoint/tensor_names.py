@@ -14,13 +14,13 @@ _MODEL, _HEAD = "model.", f"{HEAD}."
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """What stands in a checkpoint for the first part of our names, `model.` and `lm_head.`."""
+    """Prefixes of a checkpoint for `model.` and `lm_head.`."""
 
     model: str = _MODEL
     head: str = _HEAD
 
     def of(self, name: str) -> str:
-        """Return what the checkpoint calls the tensor that we call `name`."""
+        """Return the name in the checkpoint of our tensor `name`."""
         for ours, theirs in ((_MODEL, self.model), (_HEAD, self.head)):
             if name.startswith(ours):
                 return theirs + name.removeprefix(ours)
@@ -29,10 +29,9 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True)
 class NamedTensors:
-    """The ways in which a checkpoint may name its tensors, and what else may lie in it.
+    """Naming schemes of checkpoints, tried in order, and prefixes of tensors to ignore.
 
-    `layouts` are tried in order. `dropped`: the first parts of names that belong to what a decoder
-    does not have, such as a vision tower.
+    `dropped`: prefixes of parts that a decoder does not have, such as a vision tower.
     """
 
     layouts: tuple[TensorNames, ...] = (TensorNames(),)
@@ -46,7 +45,7 @@ class NamedTensors:
         return self.layouts[0]
 
 
-# Heads that guess several tokens ahead.
+# Multi-token prediction heads.
 _MTP = "mtp."
 PLAIN_TENSORS = NamedTensors()
 # Of folders with such heads, as the hub has them.

@@ -111,7 +111,7 @@ class WeightSource:
         return self._kept(self.read(parameter.name), self.dtype)
 
     def mapped_as_stored(self, stored: Tensor) -> Tensor:
-        """Return what was read as `kept` does, in the dtype that it has."""
+        """Return a tensor that was read as `kept` does, in its stored dtype."""
         return self._kept(stored, stored.dtype)
 
     def _kept(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
@@ -190,7 +190,7 @@ class WeightSource:
             raise _not_finite(name)
 
     def packs(self, weight: PackedWeight) -> bool:
-        """Return whether the backend holds such a weight in few bits."""
+        """Return True if the backend keeps such a weight quantized."""
         return weight.can_be_held(self.code_kernels, self.dtype)
 
     @property
@@ -200,7 +200,7 @@ class WeightSource:
 
     @property
     def code_kernels(self) -> CodeKernels:
-        """Which kernels there are for weights of few bits in linear layers."""
+        """Kernels of the backend for quantized linear layers."""
         return self.kernels.code_kernels
 
     def pack_parts(self, parts: Sequence[PackedWeight | Tensor], bias: Tensor | None) -> Linear:

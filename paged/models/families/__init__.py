@@ -1,1 +1,1 @@
-"""One file a family of models: what its config.json means."""
+"""Families of models, one file each: reading of config.json."""

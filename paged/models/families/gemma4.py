@@ -248,9 +248,9 @@ def _ffns(config: JsonObject, sources: Sequence[int | None]) -> FfnOfLayer:
 
 
 def _causal(config: JsonObject) -> JsonObject:
-    """Return config.json without what was read already; refuse attention to what comes later.
+    """Return config.json without fields that were read already; refuse bidirectional attention.
 
-    Among tokens of text "vision" means causal attention.
+    "vision" means causal attention among tokens of text.
     """
     if config.get("use_bidirectional_attention") not in (None, "vision"):
         raise config.error("use_bidirectional_attention", '"vision" or null: only causal attention')
