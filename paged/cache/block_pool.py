@@ -1,14 +1,14 @@
 """BlockPool: reference counts, free list and prefix map of the blocks of KV memory.
 
-Pure accounting: it moves no bytes and knows neither tensors nor sequences. A block is *held*
-while its reference count is above zero and *free* otherwise.
+Pure accounting, without tensors or sequences. A block is *held* while its reference count is above
+zero and *free* otherwise.
 
-The future is known, so nothing is kept on a guess. A key is *pinned* while a later prompt will
-ask for it: because it lies on the path that the next prompt has in common with the last one, or
-because a preempted sequence returns for it. Only pinned blocks are published, under their key,
-for others to find; a free one stays *cached*. When its last use is over it becomes an empty
-block at once. If the pool is too small, the cached block with the most distant use is evicted
-first: the end of the path, and only then blocks pinned by waiting sequences, which run earlier.
+The plan is known, so no block is kept on a guess. A key is *pinned* while a later prompt needs it:
+because it lies on the path that the next prompt shares with the last one, or because a preempted
+sequence will resume. Only pinned blocks are published under their key for others to find; a free
+one stays *cached*. After its last use it becomes an empty block at once. If the pool is too small,
+the cached block with the most distant use is evicted first: the end of the path, and only then
+blocks pinned by waiting sequences, which run earlier.
 
 `SwapSpace` does the accounting of host blocks, and a `BlockTransfer` describes bytes to move.
 """
@@ -61,10 +61,9 @@ class BlockPool:
         # Free blocks without content: last freed, first taken, so that memory once touched is used
         # again before new pages are.
         self._empty = list(range(num_blocks - 1, -1, -1))
-        # Free blocks with a prefix, first to go first. Whoever holds a block holds those before it
-        # too, so in the order of release the end of a path comes before its beginning; and of the
-        # waiting sequences the one preempted first comes back last. A linked dict takes one out of
-        # the middle in O(1).
+        # Free blocks with a prefix, in order of eviction. Holders of a block also hold those before
+        # it, so the end of a path is released before its beginning; and the sequence preempted
+        # first resumes last. A linked dict removes from the middle in O(1).
         self._cached_for_path: OrderedDict[int, None] = OrderedDict()
         self._cached_for_waiting: OrderedDict[int, None] = OrderedDict()
         self._path: list[bytes] = []  # digests that the next prompt pins, first block first

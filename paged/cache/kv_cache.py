@@ -49,10 +49,10 @@ class CacheDevice(Protocol):
 
 
 class BlockMemory:
-    """Pairs of tensors, one in the pool and one on the host to swap out to.
+    """Pairs of tensors, in the pool and on the host for swapping.
 
-    All are [num_layers, planes, num_blocks, ...], the host's with blocks of its own: what moves
-    when a block moves is what they have of it.
+    All are [num_layers, planes, num_blocks, ...] with separate block ids on the host; a transfer
+    moves a block of every tensor.
     """
 
     def __init__(self, memories: Sequence[tuple[Tensor, Tensor]], device: CacheDevice) -> None:
@@ -78,7 +78,7 @@ class BlockMemory:
         return self._memories[0][1].shape[2]
 
     def shapes(self, num_blocks: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Return shape and dtype of what `read` returns for so many blocks."""
+        """Return shapes and dtypes of `read` for `num_blocks` blocks."""
         pools = [pool for pool, _ in self._memories]
         return [((*p.shape[:2], num_blocks, *p.shape[3:]), p.dtype) for p in pools]
 
@@ -94,16 +94,16 @@ class BlockMemory:
         ]
 
     def stage(self, tensors: Sequence[Tensor], position: int) -> int:
-        """Take a block that is not in the pool yet; return what a `LOAD` moves it by, once.
+        """Stage a block for the pool; return the source of its `LOAD`, valid once.
 
-        tensors: as `read` returns them. position: the block's place in them.
+        tensors: as `read` returns them. position: index of the block in them.
         """
         self._num_staged += 1
         self._staged[self._num_staged] = (tensors, position)
         return self._num_staged
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
-        """Move the blocks in the order given; those that do not meet are moved together."""
+        """Move the blocks in order; independent ones are moved together."""
         for run in _independent_runs(transfers):
             if run[0].kind is TransferKind.LOAD:
                 self._load(run)
@@ -235,7 +235,7 @@ class KVMemory(BlockMemory):
         return self._layers[index]
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
-        """Move the blocks in the order given; those that do not meet are moved together."""
+        """Move the blocks in order; independent ones are moved together."""
         if self.spec.num_layers:
             super().transfer(transfers)
 
@@ -247,10 +247,10 @@ def _scales_of(scales: Tensor) -> KVScales:
 
 
 class StateCache(BlockMemory):
-    """Slots of a pool, and host slots to swap out to; a slot moves as a block does.
+    """Recurrent states: slots of a pool, and host slots for swapping; a slot moves as a block.
 
-    specs: one for each recurrent layer, all alike. Slots are not filled: a sequence begins with
-    zeros because `StateInputs` say so. Raises `ValueError` for layers whose states differ.
+    specs: one for each recurrent layer, all equal. Slots are not initialized: `StateInputs` mark
+    sequences that begin with zeros. Raises `ValueError` for layers whose states differ.
     """
 
     def __init__(
@@ -292,9 +292,9 @@ class StateCache(BlockMemory):
 
 
 class OpaqueStates:
-    """Slots like those of a `StateCache`, of at most `bytes_per_slot` each; none on the host.
+    """Slots of opaque caches of Transformers, at most `bytes_per_slot` each; none on the host.
 
-    Their memory is the library's, which takes it as a sequence grows.
+    Transformers allocates their memory as sequences grow.
     """
 
     def __init__(self, num_slots: int, bytes_per_slot: int) -> None:
@@ -304,7 +304,7 @@ class OpaqueStates:
 
     @property
     def num_bytes(self) -> int:
-        """The most bytes that all of them can take."""
+        """Maximum bytes of all slots."""
         return self.num_slots[0] * self.bytes_per_slot
 
     def take(self, read_slot: int, write_slot: int) -> object:
@@ -324,11 +324,10 @@ class OpaqueStates:
 
 
 class KVCache:
-    """The memories of a model's groups of layers; a block has as many tokens in each.
+    """KV pools of all groups of layers, with the same block size, and recurrent states.
 
-    A block's id is that of its group's pool: the same number is another block in another group.
-    `states`, of a model with recurrent layers, or all that a library keeps of sequences, count as
-    the group behind the last.
+    Block ids belong to the pool of their group. `states`, of recurrent layers or opaque caches,
+    have the group index after the last.
     """
 
     def __init__(
