@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pagedrun.paged.bench.contender import Tokens
+from pagedrun.paged.bench.contender import RunRates, Tokens
 from pagedrun.paged.bench.result import Neighbours, Spread
 from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
@@ -24,8 +24,8 @@ SHARE_OF_FREE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class PeerFigures:
-    """As `RunFigures`, of what a peer lets see. `batch_rows` is how many rows it ran at once."""
+class PeerFigures(RunRates):
+    """Figures of a run of a peer; `batch_rows`: rows in a batch."""
 
     total_s: float
     prefill_s: float
@@ -37,17 +37,6 @@ class PeerFigures:
     decode_step: Spread | None
     peak_memory: int
     others_busy: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields and the rates that follow from them, as a result states them."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {
-            **fields,
-            "decode_step": self.decode_step.to_dict() if self.decode_step else None,
-            "rows_per_s": self.rows / self.total_s,
-            "prompt_tokens_per_s": self.prompt_tokens / self.total_s,
-            "generated_tokens_per_s": self.generated_tokens / self.total_s,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import xml.etree.ElementTree as xml
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,14 +49,15 @@ class Step:
     alike: bool = False
 
     def command(self, junit: Path) -> list[str]:
-        """Return what is run; pytest writes what came of it to `junit`."""
+        """Return the command; pytest writes to `junit`, a benchmark its page beside it."""
         words = shlex.split(self.arguments)
         if self.kind == "pytest":
             options = [*shlex.split(PYTEST), f"--junitxml={junit}"]
             return [sys.executable, "-m", "pytest", *words, *options]
         if self.kind == "script":
             return [sys.executable, *words]
-        return [sys.executable, "-m", "pagedrun", *words, "--json"]
+        page = str(junit.with_suffix(".md"))
+        return [sys.executable, "-m", "pagedrun", *words, "--json", "--save", page]
 
     @property
     def shown(self) -> str:
@@ -411,11 +413,14 @@ def _result(step: Step, status: int, printed: Path, junit: Path) -> Outcome:
         result = json.loads(printed.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         return failed if status else {"failed": f"its result is no JSON ({error})"}
+    outcome: Outcome = {"result": result}
+    with suppress(OSError):
+        outcome["page"] = junit.with_suffix(".md").read_text(encoding="utf-8")
     if status:
-        return {**failed, "result": result}
+        return {**failed, **outcome}
     if step.alike and (unlike := _unlike(result)):
-        return {"failed": f"rows are not the same: {unlike}", "result": result}
-    return {"result": result}
+        return {"failed": f"rows are not the same: {unlike}", **outcome}
+    return outcome
 
 
 def _unlike(result: Any) -> str:
@@ -509,8 +514,9 @@ def _part_lines(part: Mapping[str, Any] | None) -> list[str]:
 def _step_lines(step: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     result = step.get("result")
-    if isinstance(result, dict) and "bench" in result:
-        lines += _bench_lines(step["name"], result)
+    if "page" in step:
+        _, page = step["page"].split("\n", 1)
+        lines += [f"## {step['name']}", page]
     else:
         lines += [f"## {step['name']}", "", f"- command: `{step['command']}`", ""]
         if isinstance(result, dict) and "table" in result:
@@ -521,17 +527,6 @@ def _step_lines(step: Mapping[str, Any]) -> list[str]:
     if "failed" in step:
         lines += [f"**Failed: {step['failed']}.**", "", *_quoted(step.get("said", ()))]
     return lines
-
-
-def _bench_lines(name: str, plain: Mapping[str, Any]) -> list[str]:
-    """Return what a benchmark prints, as Markdown."""
-    from pagedrun.cli.bench.app import VIEWS
-    from pagedrun.cli.bench.session import markdown
-    from pagedrun.paged.bench.result import Measured, Result
-
-    result: Result[Measured] = Result.of_dict(dict(plain))
-    view = VIEWS[result.frame["bench"]]()
-    return [markdown(name, view.lines(result), view.sheets(result.figures)), ""]
 
 
 def _test_lines(tests: Mapping[str, Any]) -> list[str]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         PartFigures,
         SkippedPoint,
     )
-    from pagedrun.paged.bench.result import SpreadFigures
+    from pagedrun.paged.bench.result import Spread
 
 
 class _Defaults(NamedTuple):
@@ -275,12 +275,12 @@ def _failures(part: "Part", points: "Seq[PointFigures]") -> list[str]:
     ]
 
 
-def _middle(ratio: "SpreadFigures | None") -> str:
-    return NOTHING if ratio is None else show_ratio(ratio["median"])
+def _middle(ratio: "Spread | None") -> str:
+    return NOTHING if ratio is None else show_ratio(ratio.median)
 
 
 def _milliseconds(contender: "CallFigures | FailedCall") -> str:
-    return show_ms(contender["seconds"]["median"]) if "seconds" in contender else "failed"
+    return show_ms(contender["seconds"].median) if "seconds" in contender else "failed"
 
 
 def _names(points: "Seq[PointFigures]") -> list[str]:
@@ -319,7 +319,7 @@ def _skipped(skipped: "Seq[SkippedPoint]") -> Sheet:
     return Sheet("Not measured", ("part", "size", "why"), rows)
 
 
-def _spread(ratio: "SpreadFigures | None") -> str:
+def _spread(ratio: "Spread | None") -> str:
     return show_spread(ratio, show_ratio)
 
 
@@ -370,13 +370,13 @@ def describe_roofline(result: "KernelsBenchFigures") -> str:
     copied, multiplied = (
         f"{show_number(best / unit)} (usually {show_number(usual / unit)})"
         for best, usual, unit in (
-            (roofline["bytes_per_s"], roofline["usual_bytes_per_s"], 1e9),
-            (roofline["flops_per_s"], roofline["usual_flops_per_s"], 1e12),
+            (roofline.bytes_per_s, roofline.usual_bytes_per_s, 1e9),
+            (roofline.flops_per_s, roofline.usual_flops_per_s, 1e12),
         )
     )
     return (
-        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline['dtype']} matrix "
-        f"product: {multiplied}; {roofline['launch_s'] * 1e6:.1f} us for a call that does nothing"
+        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline.dtype} matrix "
+        f"product: {multiplied}; {roofline.launch_s * 1e6:.1f} us for a call that does nothing"
     )
 
 

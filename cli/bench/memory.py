@@ -405,9 +405,9 @@ def describe_token(result: "MemoryBenchFigures") -> str:
     """Return the model that bytes are given for, in a line."""
     shape = result["shape"]
     return (
-        f"{shape['bytes_per_token']:,} bytes of keys and values, in {shape['num_layers']} layers "
-        f"of {shape['num_kv_heads']} kv heads of {shape['head_dim']}, {shape['dtype']} "
-        f"({shape['name']})"
+        f"{shape.bytes_per_token:,} bytes of keys and values, in {shape.num_layers} layers "
+        f"of {shape.num_kv_heads} kv heads of {shape.head_dim}, {shape.dtype} "
+        f"({shape.name})"
     )
 
 
@@ -432,6 +432,7 @@ def memory_bench(given: TypedValues) -> "MemoryBench":
 def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -> "Document":
     """Return the page of the figures of `bench memory`."""
     from pagedrun.cli.page.document import Document
+    from pagedrun.paged.bench.result import plain
 
     tables = memory_tables(result)
     return Document(
@@ -449,7 +450,7 @@ def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -
             "over_time": result["over_time"],
             "block_sizes": result["block_sizes"],
             "block_size": result["block_size"],
-            "shape": result["shape"],
+            "shape": plain(result["shape"]),
         },
     )
 

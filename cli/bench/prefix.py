@@ -120,7 +120,7 @@ def _gain(point: "PrefixPointFigures", name: str, key: _Gain) -> str:
 
 def _middle(mode: "ModeFigures | None", key: _Figure, show: Callable[[float], str]) -> str:
     spread = None if mode is None else mode[key]
-    return NOTHING if spread is None else show(spread["median"])
+    return NOTHING if spread is None else show(spread.median)
 
 
 def _place(point: "PrefixPointFigures") -> tuple[str, str]:

@@ -13,9 +13,9 @@ from pagedrun.cli.terminal.console import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.bench.prefix import PrefixBenchFigures
-    from pagedrun.paged.bench.result import SpreadFigures
+    from pagedrun.paged.bench.result import Spread
     from pagedrun.paged.bench.throughput import ThroughputBenchFigures
-    from pagedrun.paged.bench.workload import TokenCount
+    from pagedrun.paged.bench.workload import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ def _escaped(text: str) -> str:
 NOTHING = "–"
 
 
-def show_spread(spread: "SpreadFigures | None", show: Callable[[float], str]) -> str:
+def show_spread(spread: "Spread | None", show: Callable[[float], str]) -> str:
     """Return `12.3 (11.9…12.8)`, the middle alone if it is the only one, – without any."""
     if spread is None:
         return NOTHING
-    if spread["count"] == 1:
-        return show(spread["median"])
-    return f"{show(spread['median'])} ({show(spread['low'])}…{show(spread['high'])})"
+    if spread.count == 1:
+        return show(spread.median)
+    return f"{show(spread.median)} ({show(spread.low)}…{show(spread.high)})"
 
 
 def show_ratio(ratio: float) -> str:
@@ -97,11 +97,11 @@ def show_percent(part: float) -> str:
     return f"{part:.0%}" if part >= 0.1 else f"{part:.1%}"
 
 
-def show_tokens(length: "TokenCount") -> str:
+def show_tokens(length: "int | Lengths") -> str:
     """Return a number of tokens, or the range that rows draw theirs from."""
     if isinstance(length, int):
         return f"{length:,}"
-    return f"{length['low']:,} to {length['high']:,}"
+    return f"{length.low:,} to {length.high:,}"
 
 
 def describe_model(result: "ThroughputBenchFigures | PrefixBenchFigures") -> str:

@@ -33,7 +33,7 @@ from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
     from pagedrun.cli.bench.session import View
-    from pagedrun.paged.bench.contender import DeviceProfileFigures, Peer, RunRecord
+    from pagedrun.paged.bench.contender import ComparedRun, DeviceProfileFigures, Peer, RunFigures
     from pagedrun.paged.bench.throughput import (
         ContenderSummary,
         ThroughputBench,
@@ -178,7 +178,7 @@ ADAPTERS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
 def _figures(result: "ThroughputBenchFigures") -> Sheet:
     contenders = result["contenders"]
 
-    def row(label: str, show: "Callable[[ContenderSummary, RunRecord], str]") -> tuple[str, ...]:
+    def row(label: str, show: "Callable[[ContenderSummary, ComparedRun], str]") -> tuple[str, ...]:
         """Return a line; `show` gets a contender's summary and its last run."""
         return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
 
@@ -188,13 +188,13 @@ def _figures(result: "ThroughputBenchFigures") -> Sheet:
         row("generated tokens/s", _generated),
         row("prefill, s", lambda summary, _: show_spread(summary["prefill_s"], show_number)),
         row("decode step, ms", lambda summary, _: show_spread(summary["decode_step_s"], show_ms)),
-        row("rows in that step", lambda _, run: f"{run['decode_rows']:,}"),
+        row("rows in that step", lambda _, run: f"{run.decode_rows:,}"),
         row("hit rate", lambda _, run: _of(run, "hit_rate", "{:.1%}")),
         row("blocks at peak", lambda _, run: _of(run, "peak_blocks", "{:,}")),
         row("CPUs busy elsewhere", lambda _, run: _of(run, "others_busy", "{:.1f}")),
         row("preemptions", lambda _, run: _of(run, "preemptions", "{:,}")),
     ]
-    peaks = [run["peak_memory"] for each in contenders for run in each["runs"]]
+    peaks = [run.peak_memory for each in contenders for run in each["runs"]]
     return Sheet(
         "Throughput",
         ("", *(each["name"] for each in contenders)),
@@ -206,7 +206,7 @@ def _figures(result: "ThroughputBenchFigures") -> Sheet:
     )
 
 
-def _generated(summary: "ContenderSummary", _: "RunRecord") -> str:
+def _generated(summary: "ContenderSummary", _: "ComparedRun") -> str:
     return show_spread(summary["generated_tokens_per_s"], show_number)
 
 
@@ -229,20 +229,20 @@ def _kernels(profiles: "list[DeviceProfileFigures]") -> list[tuple[str, ...]]:
 
 
 def _of(
-    run: "RunRecord",
+    run: "ComparedRun",
     key: Literal["hit_rate", "peak_blocks", "others_busy", "preemptions"],
     form: str,
 ) -> str:
-    figure = run.get(key)
+    figure = getattr(run, key, None)
     return NOTHING if figure is None else form.format(figure)
 
 
-def _of_a_step(run: "RunRecord") -> tuple[float, dict[str, float]]:
+def _of_a_step(run: "RunFigures") -> tuple[float, dict[str, float]]:
     """Return the mean seconds of a decode step, and of each op in one."""
-    steps = run["decode_step"]
+    steps = run.decode_step
     if steps is None:
         return 0.0, {}
-    return steps["mean"], {op: each / steps["count"] for op, each in run["decode_ops"].items()}
+    return steps.mean, {op: each / steps.count for op, each in run.decode_ops.items()}
 
 
 def _ops(
@@ -259,10 +259,13 @@ def _ops(
 
 
 def _profiles(result: "ThroughputBenchFigures") -> list[Sheet]:
-    timed = [each for each in result["contenders"] if each["runs"][-1].get("ops")]
-    header = ("op", *(each["name"] for each in timed))
-    runs = [each["runs"][-1] for each in timed]
-    whole = [(run["total_s"], run["ops"]) for run in runs]
+    from pagedrun.paged.bench.contender import RunFigures
+
+    last = [(each["name"], each["runs"][-1]) for each in result["contenders"]]
+    timed = [(name, run) for name, run in last if isinstance(run, RunFigures) and run.ops]
+    header = ("op", *(name for name, _ in timed))
+    runs = [run for _, run in timed]
+    whole = [(run.total_s, run.ops) for run in runs]
     steps = [_of_a_step(run) for run in runs]
     return [
         Sheet("Time by operation, s", header, _ops(whole, "{:.3f}".format), "The last run."),
@@ -298,11 +301,11 @@ def _short(name: str) -> str:
 def describe_rows(result: "ThroughputBenchFigures") -> str:
     """Return the workload in a line."""
     rows = result["workload"]
-    size = rows["group_size"]
+    size = rows.group_size
     groups = f", {size} rows a group" if size is not None else ""
     return (
-        f"{rows['rows']:,} rows x ({rows['shared']:,} shared + "
-        f"{show_tokens(rows['unique'])} unique + {show_tokens(rows['output'])} out){groups}; "
+        f"{rows.rows:,} rows x ({rows.shared:,} shared + "
+        f"{show_tokens(rows.unique)} unique + {show_tokens(rows.output)} out){groups}; "
         "random tokens, greedy"
     )
 

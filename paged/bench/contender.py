@@ -7,18 +7,18 @@ since the profiler slows the host, the seconds of this run are not compared.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pagedrun.kernels.partition import NEVER
 from pagedrun.paged.bench.op_timer import OpSeconds, OpTimer, attention_seconds
-from pagedrun.paged.bench.result import Neighbours, Spread, SpreadFigures, plain_spread
+from pagedrun.paged.bench.result import Neighbours, Spread
 from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
@@ -29,65 +29,83 @@ from pagedrun.paged.values.request import Completion, Request
 Tokens = list[tuple[int, ...]]
 
 
-class AnyRun(TypedDict):
-    """What is measured of any program's run."""
-
-    total_s: float
-    prefill_s: float
-    rows: int
-    prompt_tokens: int
-    generated_tokens: int
-    decode_rows: int
-    decode_step: SpreadFigures | None
-    peak_memory: int
-    others_busy: float | None
-    rows_per_s: float
-    prompt_tokens_per_s: float
-    generated_tokens_per_s: float
-
-
-class RunRecord(AnyRun):
-    """A run as `RunFigures` has it; a peer's lacks what only pagedrun lets see."""
-
-    decode_s: NotRequired[float]
-    cached_tokens: NotRequired[int]
-    decode_attention: NotRequired[SpreadFigures | None]
-    hit_rate: NotRequired[float]
-    peak_blocks: NotRequired[int]
-    block_size: NotRequired[int]
-    pool_bytes: NotRequired[int]
-    preemptions: NotRequired[int]
-    ops: NotRequired[Mapping[str, float]]
-    decode_ops: NotRequired[Mapping[str, float]]
-    batch_rows: NotRequired[int]
-
-
 class ComparedRun(Protocol):
-    """What is compared: seconds, and the steps in which `decode_rows` rows got a token each."""
+    """Figures of a run of any program.
+
+    Decode steps are those in which `decode_rows` rows got a token each and nothing else was done.
+    """
 
     @property
     def total_s(self) -> float:
-        """From prompt token ids to the last answer."""
+        """Seconds from prompt token ids to the last answer."""
         ...
 
     @property
     def prefill_s(self) -> float:
-        """Seconds of the steps that worked on prompts."""
+        """Seconds of the steps with prompt tokens."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        ...
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens of all answers."""
         ...
 
     @property
     def decode_rows(self) -> int:
-        """Rows in such a step."""
+        """Rows in a decode step."""
         ...
 
     @property
     def decode_step(self) -> Spread | None:
-        """Seconds of such a step, None if there was none."""
+        """Seconds of a decode step, None if there was none."""
         ...
 
-    def to_dict(self) -> RunRecord:
-        """Return everything that was measured, as a result states it."""
+    @property
+    def peak_memory(self) -> int:
+        """Largest number of bytes held by the process so far."""
         ...
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Prompt tokens in a second of the run."""
+        ...
+
+    @property
+    def generated_tokens_per_s(self) -> float:
+        """Generated tokens in a second of the run."""
+        ...
+
+
+class RunRates:
+    """Rates that follow from the figures of a run. They are written behind its fields."""
+
+    __slots__ = ()
+    COMPUTED: ClassVar = ("rows_per_s", "prompt_tokens_per_s", "generated_tokens_per_s")
+
+    @property
+    def rows_per_s(self: ComparedRun) -> float:
+        """Rows in a second of the run."""
+        return self.rows / self.total_s
+
+    @property
+    def prompt_tokens_per_s(self: ComparedRun) -> float:
+        """Prompt tokens in a second of the run."""
+        return self.prompt_tokens / self.total_s
+
+    @property
+    def generated_tokens_per_s(self: ComparedRun) -> float:
+        """Generated tokens in a second of the run."""
+        return self.generated_tokens / self.total_s
 
 
 class Contender(Protocol):
@@ -155,7 +173,7 @@ class DeviceProfileFigures(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigures:
+class RunFigures(RunRates):
     """Seconds, tokens, blocks and bytes of one run, from planning to the last token.
 
     `prefill_s` is the time of the steps that worked on a prompt, `decode_s` that of the others.
@@ -185,33 +203,6 @@ class RunFigures:
     others_busy: float | None
     ops: OpSeconds
     decode_ops: OpSeconds
-
-    def to_dict(self) -> RunRecord:
-        """Return the fields and the rates that follow from them, as a result states them."""
-        return {
-            "total_s": self.total_s,
-            "prefill_s": self.prefill_s,
-            "decode_s": self.decode_s,
-            "rows": self.rows,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "generated_tokens": self.generated_tokens,
-            "decode_rows": self.decode_rows,
-            "decode_step": plain_spread(self.decode_step),
-            "decode_attention": plain_spread(self.decode_attention),
-            "hit_rate": self.hit_rate,
-            "peak_blocks": self.peak_blocks,
-            "block_size": self.block_size,
-            "pool_bytes": self.pool_bytes,
-            "preemptions": self.preemptions,
-            "peak_memory": self.peak_memory,
-            "others_busy": self.others_busy,
-            "ops": self.ops,
-            "decode_ops": self.decode_ops,
-            "rows_per_s": self.rows / self.total_s,
-            "prompt_tokens_per_s": self.prompt_tokens / self.total_s,
-            "generated_tokens_per_s": self.generated_tokens / self.total_s,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +237,7 @@ class EngineContender:
             for _ in self.engine.start(requests, hooks=RunHooks(log)):
                 pass
             seconds = perf_counter() - began
-        return DeviceProfile(seconds, recorder.spans, log.steps).to_dict()
+        return DeviceProfile(seconds, recorder.spans, log.steps).figures()
 
 
 def measure(
@@ -391,7 +382,7 @@ class DeviceProfile:
     spans: Seq[Span]
     steps: Seq[Step]
 
-    def to_dict(self) -> DeviceProfileFigures:
+    def figures(self) -> DeviceProfileFigures:
         """Return what follows from the spans, as a result states it."""
         device = [span for span in self.spans if span.on_device]
         host = [span for span in self.spans if not span.on_device]

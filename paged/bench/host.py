@@ -15,8 +15,8 @@ from statistics import median
 from typing import TypedDict
 
 from pagedrun.paged.bench.costless import CostlessBackend, CostlessGpu, StepCounts
-from pagedrun.paged.bench.result import Measured, Spread, SpreadFigures, plain_spread
-from pagedrun.paged.bench.workload import BenchModel, Lengths, TokenCount, Workload
+from pagedrun.paged.bench.result import Measured, Spread
+from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
@@ -59,11 +59,11 @@ class HostPoint(TypedDict):
     seats: int
     rows: int
     generated_tokens: int
-    total_s: SpreadFigures | None
-    tokens_per_s: SpreadFigures | None
-    decode_s_per_row: SpreadFigures | None
-    admission_step_s: SpreadFigures | None
-    step_s: SpreadFigures | None
+    total_s: Spread | None
+    tokens_per_s: Spread | None
+    decode_s_per_row: Spread | None
+    admission_step_s: Spread | None
+    step_s: Spread | None
     steps: int
     asked: dict[str, int]
 
@@ -74,7 +74,7 @@ class HostRows(TypedDict):
     rows_per_seat: int
     shared: int
     unique: int
-    output: TokenCount
+    output: int | Lengths
 
 
 class HostBenchFigures(Measured):
@@ -141,7 +141,7 @@ class HostBench:
                 "rows_per_seat": self.rows_per_seat,
                 "shared": self.shared,
                 "unique": self.unique,
-                "output": self.output.to_dict(),
+                "output": self.output.tokens,
             },
             "repeat": self.repeat,
             "points": points,
@@ -196,8 +196,8 @@ class HostBench:
 
 
 def _point(seats: int, num_rows: int, runs: Seq[HostRun]) -> HostPoint:
-    def spread(values: list[float | None]) -> SpreadFigures | None:
-        return plain_spread(Spread.of(value for value in values if value is not None))
+    def spread(values: list[float | None]) -> Spread | None:
+        return Spread.of(value for value in values if value is not None)
 
     return {
         "seats": seats,

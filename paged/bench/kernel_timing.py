@@ -16,7 +16,7 @@ from typing import Protocol, TypedDict, final
 import torch
 from torch import Tensor
 
-from pagedrun.paged.bench.result import Spread, SpreadFigures, plain_spread
+from pagedrun.paged.bench.result import Spread
 
 
 class Place(TypedDict, total=False):
@@ -36,7 +36,7 @@ class Place(TypedDict, total=False):
 class CallFigures(TypedDict):
     """A call that was timed. `difference` is how far it is off, None where nothing compares."""
 
-    seconds: SpreadFigures
+    seconds: Spread
     gb_per_s: float
     tflop_per_s: float
     of_roof: float
@@ -54,7 +54,7 @@ class PointFigures(Place):
     """A measured point: each call by its name, and the ratios of their times."""
 
     contenders: dict[str, CallFigures | FailedCall]
-    ratios: dict[str, SpreadFigures | None]
+    ratios: dict[str, Spread | None]
 
 
 # The most by which a row may differ, as a part of its length: roundings stay far below.
@@ -77,17 +77,6 @@ class KernelCall:
     call: Callable[[], Tensor]
     work: Work
     is_comparable: bool = True
-
-
-class RooflineFigures(TypedDict):
-    """`roof`: as `Roofline`."""
-
-    bytes_per_s: float
-    flops_per_s: float
-    usual_bytes_per_s: float
-    usual_flops_per_s: float
-    launch_s: float
-    dtype: str
 
 
 Call = Callable[[], object]
@@ -172,17 +161,6 @@ class Roofline:
         bounds = (work.num_bytes / self.bytes_per_s, work.flops / self.flops_per_s)
         return max(bounds) / seconds
 
-    def to_dict(self) -> RooflineFigures:
-        """Return the fields, as a result states them."""
-        return {
-            "bytes_per_s": self.bytes_per_s,
-            "flops_per_s": self.flops_per_s,
-            "usual_bytes_per_s": self.usual_bytes_per_s,
-            "usual_flops_per_s": self.usual_flops_per_s,
-            "launch_s": self.launch_s,
-            "dtype": self.dtype,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint:
@@ -222,7 +200,7 @@ class KernelPoint:
             **self.place,
             "contenders": contenders,
             "ratios": {
-                name: plain_spread(Spread.of_ratios(seconds[slow], seconds[fast]))
+                name: Spread.of_ratios(seconds[slow], seconds[fast])
                 for name, (slow, fast) in self.ratios.items()
                 if slow in seconds and fast in seconds
             },
@@ -286,7 +264,7 @@ def _figures(
     spread = Spread.of(seconds)
     assert spread is not None, "every call has its turn"
     return {
-        "seconds": spread.to_dict(),
+        "seconds": spread,
         "gb_per_s": work.num_bytes / spread.median / 1e9,
         "tflop_per_s": work.flops / spread.median / 1e12,
         "of_roof": roofline.share(work, spread.median),

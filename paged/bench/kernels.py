@@ -32,7 +32,6 @@ from pagedrun.paged.bench.kernel_timing import (
     Place,
     PointFigures,
     Roofline,
-    RooflineFigures,
     Stopwatch,
     told,
 )
@@ -80,7 +79,7 @@ class KernelsBenchFigures(Measured, PartFigures):
 
     shape: LayerShape
     flushed_bytes: int
-    roof: RooflineFigures
+    roof: Roofline
     sweep: Mapping[str, list[int] | list[str]]
     repeat: int
     budget_s: float
@@ -237,7 +236,7 @@ class KernelsBench:
             },
             "device": DeviceFacts(self.device).to_dict(),
             "flushed_bytes": stopwatch.flushed_bytes,
-            "roof": roofline.to_dict(),
+            "roof": roofline,
             "sweep": self.sweep.to_dict(),
             "repeat": self.repeat,
             "budget_s": self.budget_s,
@@ -333,7 +332,7 @@ def _line(part: str, result: PointFigures) -> str:
     """Return what to say of a point."""
     sizes = ", ".join(f"{name} {value}" for name, value in result.items() if name in _SIZES)
     times = ", ".join(
-        f"{name} {each['seconds']['median'] * 1e3:.3f} ms"
+        f"{name} {each['seconds'].median * 1e3:.3f} ms"
         if "seconds" in each
         else f"{name}: {each['failed']}"
         for name, each in result["contenders"].items()

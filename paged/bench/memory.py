@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -240,18 +240,13 @@ class HeldBlocks:
         }
 
 
-class LengthRange(TypedDict):
-    """As `NormalLengths`."""
+class DrawnLengths(TypedDict):
+    """`lengths`: fields of `NormalLengths`, and the seed of the draw."""
 
     mean: float
     std: float
     low: int
     high: int
-
-
-class DrawnLengths(LengthRange):
-    """`lengths`."""
-
     seed: int
 
 
@@ -295,21 +290,10 @@ class Sharing(TypedDict):
     rows: RowSharing
 
 
-class TokenShape(TypedDict):
-    """`shape`: as `ModelShape`, with the bytes of a token's keys and values."""
-
-    name: str
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    bytes_per_token: int
-
-
 class MemoryBenchFigures(Measured):
     """The whole."""
 
-    shape: TokenShape
+    shape: "ModelShape"
     lengths: DrawnLengths
     block_size: int
     at_once: list[AtOnce]
@@ -325,6 +309,8 @@ class ModelShape:
     `dtype` is a key of `DTYPE_BYTES` or of `KV_DTYPES`. The defaults are the usual example for the
     price of a token: a kv head for each query head, 512 KiB in all.
     """
+
+    COMPUTED: ClassVar = ("bytes_per_token",)
 
     name: str = "llama-2-7b"
     num_layers: int = 32
@@ -357,17 +343,6 @@ class ModelShape:
         spec = KVCacheSpec(self.num_layers, self.num_kv_heads, self.head_dim, "float32")
         return spec.stored_as(self.dtype).bytes_per_token
 
-    def to_dict(self) -> TokenShape:
-        """Return the fields and what a token takes, as a result states them."""
-        return {
-            "name": self.name,
-            "num_layers": self.num_layers,
-            "num_kv_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "dtype": self.dtype,
-            "bytes_per_token": self.bytes_per_token,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class NormalLengths:
@@ -397,10 +372,6 @@ class NormalLengths:
         drawn = np.random.default_rng(seed).normal(self.mean, self.std, count)
         lengths: list[int] = np.clip(drawn, self.low, self.high).astype(np.int64).tolist()
         return lengths
-
-    def to_dict(self) -> LengthRange:
-        """Return the fields, as a result states them."""
-        return {"mean": self.mean, "std": self.std, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,8 +429,14 @@ class MemoryBench:
         flows = {size: self._flow(drawn, size) for size in [*sizes, self.lengths.high]}
         return {
             "device": {"type": "cpu"},
-            "shape": self.shape.to_dict(),
-            "lengths": {**self.lengths.to_dict(), "seed": self.seed},
+            "shape": self.shape,
+            "lengths": {
+                "mean": self.lengths.mean,
+                "std": self.lengths.std,
+                "low": self.lengths.low,
+                "high": self.lengths.high,
+                "seed": self.seed,
+            },
             "block_size": self.block_size,
             "at_once": at_once,
             "sharing": sharing,

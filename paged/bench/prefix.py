@@ -13,9 +13,7 @@ from pagedrun.paged.bench.result import (
     DeviceFacts,
     Measured,
     Spread,
-    SpreadFigures,
     plain_config,
-    plain_spread,
 )
 from pagedrun.paged.bench.workload import BenchModel, Lengths, ModelDescription, Workload
 from pagedrun.paged.execution.device import choose_device
@@ -33,11 +31,11 @@ class PrefixRows(TypedDict):
 class ModeFigures(TypedDict):
     """The runs of a point in one mode."""
 
-    rows_per_s: SpreadFigures | None
-    total_s: SpreadFigures | None
-    prefill_s: SpreadFigures | None
-    decode_step_s: SpreadFigures | None
-    decode_attention_s: SpreadFigures | None
+    rows_per_s: Spread | None
+    total_s: Spread | None
+    prefill_s: Spread | None
+    decode_step_s: Spread | None
+    decode_attention_s: Spread | None
     hit_rate: float
     peak_blocks: int
     others_busy: float
@@ -46,9 +44,9 @@ class ModeFigures(TypedDict):
 class ModeRatio(TypedDict):
     """How many times as long a mode took as another."""
 
-    end_to_end: SpreadFigures | None
-    decode_step: SpreadFigures | None
-    decode_attention: SpreadFigures | None
+    end_to_end: Spread | None
+    decode_step: Spread | None
+    decode_attention: Spread | None
 
 
 class SkippedMode(TypedDict):
@@ -158,7 +156,7 @@ class PrefixBench:
             point = self._measure(workload, modes, budget)
             points.append(point)
             took = {mode: each["total_s"] for mode, each in point["modes"].items()}
-            ran = ", ".join(f"{mode} {s['median']:.2f} s" for mode, s in took.items() if s)
+            ran = ", ".join(f"{mode} {s.median:.2f} s" for mode, s in took.items() if s)
             say(f"prefix {workload.shared} x {workload.rows} rows: {ran or 'skipped'}")
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
@@ -222,9 +220,9 @@ def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
 
 def _mode(runs: Seq[RunFigures]) -> ModeFigures:
     return {
-        "rows_per_s": plain_spread(Spread.of(run.rows / run.total_s for run in runs)),
-        "total_s": plain_spread(Spread.of(run.total_s for run in runs)),
-        "prefill_s": plain_spread(Spread.of(run.prefill_s for run in runs)),
+        "rows_per_s": Spread.of(run.rows / run.total_s for run in runs),
+        "total_s": Spread.of(run.total_s for run in runs),
+        "prefill_s": Spread.of(run.prefill_s for run in runs),
         "decode_step_s": _over_runs(runs, _step),
         "decode_attention_s": _over_runs(runs, _attention),
         "hit_rate": runs[-1].hit_rate,
@@ -236,8 +234,8 @@ def _mode(runs: Seq[RunFigures]) -> ModeFigures:
 def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> ModeRatio:
     """Return how many times as long the first took, turn by turn."""
 
-    def spread(key: Callable[[RunFigures], float | None]) -> SpreadFigures | None:
-        return plain_spread(Spread.of_ratios([*map(key, slow)], [*map(key, fast)]))
+    def spread(key: Callable[[RunFigures], float | None]) -> Spread | None:
+        return Spread.of_ratios([*map(key, slow)], [*map(key, fast)])
 
     return {
         "end_to_end": spread(lambda run: run.total_s),
@@ -246,10 +244,8 @@ def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> ModeRatio:
     }
 
 
-def _over_runs(
-    runs: Seq[RunFigures], key: Callable[[RunFigures], float | None]
-) -> SpreadFigures | None:
-    return plain_spread(Spread.of(value for value in map(key, runs) if value is not None))
+def _over_runs(runs: Seq[RunFigures], key: Callable[[RunFigures], float | None]) -> Spread | None:
+    return Spread.of(value for value in map(key, runs) if value is not None)
 
 
 def _step(run: RunFigures) -> float | None:

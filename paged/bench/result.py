@@ -9,12 +9,12 @@ processes take is measured too, and a time budget decides which points are left 
 import os
 from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Generic, NotRequired, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, Self, TypedDict, TypeVar
 
 from pagedrun._version import __version__
 from pagedrun.paged.execution.device_options import GpuDescription
@@ -88,17 +88,23 @@ class Result(Generic[Figures]):
         }
         return cls(frame, figures)
 
-    @classmethod
-    def of_dict(cls, result: Mapping[str, object]) -> Self:
-        """Return a result that `to_dict` gave."""
-        names = Frame.__annotations__
-        frame = {name: value for name, value in result.items() if name in names}
-        figures = {name: value for name, value in result.items() if name not in names}
-        return cls(cast(Frame, frame), cast(Figures, figures))
-
     def to_dict(self) -> dict[str, object]:
         """Return the result as one object that JSON can hold, the frame first."""
-        return {**self.frame, **self.figures}
+        return {**self.frame, **plain(self.figures)}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it.
+
+    A dataclass becomes a dict of its fields in their order, followed by the properties that its
+    `COMPUTED` names. Mappings and sequences are converted element by element.
+    """
+    if is_dataclass(value):
+        names = (*(each.name for each in fields(value)), *getattr(value, "COMPUTED", ()))
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def plain_config(fields: Mapping[str, object]) -> dict[str, object]:
@@ -106,19 +112,9 @@ def plain_config(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name != "model"}
 
 
-class SpreadFigures(TypedDict):
-    """As `Spread`."""
-
-    median: float
-    mean: float
-    low: float
-    high: float
-    count: int
-
-
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle, the mean, the least and the most of `count` measurements."""
+    """Median, mean, minimum and maximum of `count` measurements."""
 
     median: float
     mean: float
@@ -141,21 +137,6 @@ class Spread:
         """Return the spread of the ratios of pairs; pairs with nothing measured are left out."""
         pairs = zip(numerators, denominators, strict=True)
         return cls.of(above / below for above, below in pairs if above is not None and below)
-
-    def to_dict(self) -> SpreadFigures:
-        """Return the fields, as a result states them."""
-        return {
-            "median": self.median,
-            "mean": self.mean,
-            "low": self.low,
-            "high": self.high,
-            "count": self.count,
-        }
-
-
-def plain_spread(spread: Spread | None) -> SpreadFigures | None:
-    """Return a spread as a result states it."""
-    return spread.to_dict() if spread else None
 
 
 # What a measurement may take of the free memory: torch keeps some back, and so do others.

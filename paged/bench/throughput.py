@@ -11,7 +11,6 @@ from pagedrun.paged.bench.contender import (
     DeviceProfileFigures,
     EngineContender,
     Peer,
-    RunRecord,
     Tokens,
     reading_alone,
 )
@@ -20,11 +19,9 @@ from pagedrun.paged.bench.result import (
     DeviceFacts,
     Measured,
     Spread,
-    SpreadFigures,
     plain_config,
-    plain_spread,
 )
-from pagedrun.paged.bench.workload import BenchModel, ModelDescription, Workload, WorkloadFigures
+from pagedrun.paged.bench.workload import BenchModel, ModelDescription, Workload
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.errors import UsageError, option
@@ -34,11 +31,11 @@ from pagedrun.paged.values.request import Request
 class ContenderSummary(TypedDict):
     """Over a contender's runs."""
 
-    total_s: SpreadFigures | None
-    prefill_s: SpreadFigures | None
-    prompt_tokens_per_s: SpreadFigures | None
-    generated_tokens_per_s: SpreadFigures | None
-    decode_step_s: SpreadFigures | None
+    total_s: Spread | None
+    prefill_s: Spread | None
+    prompt_tokens_per_s: Spread | None
+    generated_tokens_per_s: Spread | None
+    decode_step_s: Spread | None
 
 
 class ContenderFigures(TypedDict):
@@ -46,7 +43,7 @@ class ContenderFigures(TypedDict):
 
     name: str
     summary: ContenderSummary
-    runs: list[RunRecord]
+    runs: Seq[ComparedRun]
     device_profile: NotRequired[DeviceProfileFigures]
 
 
@@ -54,9 +51,9 @@ class ContenderRatio(TypedDict):
     """One entry of `ratios`: how many times as long another took, and whether it says the same."""
 
     name: str
-    end_to_end: SpreadFigures | None
-    prefill: SpreadFigures | None
-    decode: SpreadFigures | None
+    end_to_end: Spread | None
+    prefill: Spread | None
+    decode: Spread | None
     rows_alike: int
     first_tokens_alike: int
     rows: int
@@ -66,7 +63,7 @@ class ThroughputBenchFigures(Measured):
     """The whole of `bench throughput`; `config` are the engine's settings."""
 
     model: ModelDescription
-    workload: WorkloadFigures
+    workload: Workload
     config: dict[str, object]
     repeat: int
     profile: bool
@@ -150,7 +147,7 @@ class ThroughputBench:
         return {
             "model": self.model.describe(engine.loaded.dtype),
             "device": DeviceFacts(device).to_dict(),
-            "workload": self.workload.to_dict(),
+            "workload": self.workload,
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,
             "profile": self.profile,
@@ -185,21 +182,20 @@ class ThroughputBench:
 
 
 def _contender(
-    name: str, figures: Seq[ComparedRun], profile: DeviceProfileFigures | None
+    name: str, runs: Seq[ComparedRun], profile: DeviceProfileFigures | None
 ) -> ContenderFigures:
-    runs = [each.to_dict() for each in figures]
-    steps = [each.decode_step.median for each in figures if each.decode_step]
+    steps = [each.decode_step.median for each in runs if each.decode_step]
 
-    def spread(values: Iterable[float]) -> SpreadFigures | None:
-        return plain_spread(Spread.of(values))
+    def spread(values: Iterable[float]) -> Spread | None:
+        return Spread.of(values)
 
     result: ContenderFigures = {
         "name": name,
         "summary": {
-            "total_s": spread(run["total_s"] for run in runs),
-            "prefill_s": spread(run["prefill_s"] for run in runs),
-            "prompt_tokens_per_s": spread(run["prompt_tokens_per_s"] for run in runs),
-            "generated_tokens_per_s": spread(run["generated_tokens_per_s"] for run in runs),
+            "total_s": spread(run.total_s for run in runs),
+            "prefill_s": spread(run.prefill_s for run in runs),
+            "prompt_tokens_per_s": spread(run.prompt_tokens_per_s for run in runs),
+            "generated_tokens_per_s": spread(run.generated_tokens_per_s for run in runs),
             "decode_step_s": spread(steps),
         },
         "runs": runs,
@@ -218,8 +214,8 @@ def _ratio(
 ) -> ContenderRatio:
     """Return how many times as long the other took, turn by turn."""
 
-    def spread(key: Callable[[ComparedRun], float | None]) -> SpreadFigures | None:
-        return plain_spread(Spread.of_ratios([*map(key, theirs)], [*map(key, ours)]))
+    def spread(key: Callable[[ComparedRun], float | None]) -> Spread | None:
+        return Spread.of_ratios([*map(key, theirs)], [*map(key, ours)])
 
     pairs = list(zip(our_tokens, their_tokens, strict=True))
     return {

@@ -26,27 +26,6 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 
-class LengthRange(TypedDict):
-    """As `Lengths`, both included."""
-
-    low: int
-    high: int
-
-
-TokenCount = int | LengthRange  # of all rows, or the range that each draws its own from
-
-
-class WorkloadFigures(TypedDict):
-    """As `Workload`."""
-
-    rows: int
-    shared: int
-    unique: TokenCount
-    output: TokenCount
-    group_size: int | None
-    seed: int
-
-
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Any number of tokens from `low` to `high`, both included, each as likely as the others."""
@@ -81,9 +60,10 @@ class Lengths:
         drawn: list[int] = random.integers(self.low, self.high, size=rows, endpoint=True).tolist()
         return drawn
 
-    def to_dict(self) -> TokenCount:
-        """Return the one number, or the fields, as a result states them."""
-        return self.low if self.is_fixed else {"low": self.low, "high": self.high}
+    @property
+    def tokens(self) -> "int | Lengths":
+        """The number if there is only one, else the range."""
+        return self.low if self.is_fixed else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +88,8 @@ class Workload:
             value = Lengths.of(getattr(self, name)).low
             if value < low:
                 raise UsageError(f"{option(name)} is {value}; it must be at least {low}")
+        for name in ("unique", "output"):
+            object.__setattr__(self, name, Lengths.of(getattr(self, name)).tokens)
 
     @property
     def prompt_tokens(self) -> float:
@@ -149,17 +131,6 @@ class Workload:
             params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
             requests.append(Request(index, shared + unique, params))
         return requests
-
-    def to_dict(self) -> WorkloadFigures:
-        """Return the fields, as a result states them."""
-        return {
-            "rows": self.rows,
-            "shared": self.shared,
-            "unique": Lengths.of(self.unique).to_dict(),
-            "output": Lengths.of(self.output).to_dict(),
-            "group_size": self.group_size,
-            "seed": self.seed,
-        }
 
 
 class ModelDescription(TypedDict):

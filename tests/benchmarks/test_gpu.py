@@ -247,11 +247,12 @@ def test_a_dry_run_is_all_well(tmp_path: Path) -> None:
     assert "### Throughput" in page.read_text()
 
 
-def test_a_benchmark_is_drawn_as_its_command_draws_it(pagedrun: Command) -> None:
+def test_a_benchmark_is_drawn_as_its_command_draws_it(pagedrun: Command, tmp_path: Path) -> None:
     arguments = "--shape tiny --device cpu --only decode --context 40 --batch 1 --repeat 1"
-    status, out, err = pagedrun("bench", "kernels", *arguments.split(), "--json")
+    saved = tmp_path / "tiny.md"
+    status, _, err = pagedrun("bench", "kernels", *arguments.split(), "--save", str(saved))
     assert status == 0, err
-    step = {"name": "tiny", "command": "-", "result": json.loads(out)}
+    step = {"name": "tiny", "command": "-", "page": saved.read_text()}
     part = {"began": "now", "seconds": 1.0, "about": "kernels", "steps": [step]}
     page = as_markdown("2026-11-21", MACHINE, ["A", "B", "C"], {"B": part})
     assert "### Decode attention, ms" in page

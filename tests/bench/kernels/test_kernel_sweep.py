@@ -59,7 +59,7 @@ class TestSweep:
         assert len(result["ops"]) == len(op_points())
         assert result["skipped"] == []
         assert result["shape"]["num_kv_heads"] == 2
-        assert result["roof"]["bytes_per_s"] > 0
+        assert result["roof"].bytes_per_s > 0
 
     def test_what_does_not_fit_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(DeviceFacts, "free_bytes", lambda self: 5000)

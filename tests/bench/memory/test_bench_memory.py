@@ -215,7 +215,7 @@ class TestMemoryBench:
             assert paged["utilization"] == pytest.approx(0.985, abs=0.005)
 
     def test_the_usual_system_prompt(self, usual: dict[str, Any]) -> None:
-        assert usual["shape"]["bytes_per_token"] == 524_288
+        assert usual["shape"].bytes_per_token == 524_288
         sharing = usual["sharing"]
         assert (sharing["tokens"], sharing["requests"]) == (200, 10)
         assert sharing["prompt"] == {

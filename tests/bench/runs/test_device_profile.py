@@ -64,7 +64,7 @@ def test_what_waited_is_not_the_hosts_work() -> None:
         Step(1.0, 4, {}),
         Step(1.0, 0, {}),  # before the first tokens there is nothing to look at
     ]
-    figures = DeviceProfile(8.0, spans, steps).to_dict()
+    figures = DeviceProfile(8.0, spans, steps).figures()
     assert (figures["device_busy_s"], figures["device_busy"]) == (4.0, 0.5)
     assert (figures["host_waited_s"], figures["host_s_per_step"]) == (4.0, 1.0)
     assert (figures["graph_launches"], figures["kernel_launches"]) == (1, 2)

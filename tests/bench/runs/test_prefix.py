@@ -87,7 +87,7 @@ class TestPrefix:
             assert set(point["ratios"]) == {"once_over_reread", "caching_over_none"}
             assert point["skipped"] == []
             for mode in point["modes"].values():
-                assert 0 < mode["decode_attention_s"]["median"] < mode["decode_step_s"]["median"]
+                assert 0 < mode["decode_attention_s"].median < mode["decode_step_s"].median
         hit_rates = {mode: each["hit_rate"] for mode, each in points[-1]["modes"].items()}
         assert hit_rates[Mode.ONCE] == hit_rates[Mode.REREAD] == pytest.approx(128 / 204)
         assert hit_rates[Mode.UNCACHED] == 0.0

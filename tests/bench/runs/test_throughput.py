@@ -22,22 +22,22 @@ class TestThroughput:
         turns = [line.split(",")[0] for line in said if " of 2" in line]
         assert turns == ["pagedrun", "no-cache", "no-cache", "pagedrun"]
         ours, theirs = result["contenders"]
-        assert (ours["runs"][0]["decode_rows"], theirs["runs"][0]["decode_rows"]) == (6, 2)
-        assert (ours["runs"][0]["hit_rate"] > 0, theirs["runs"][0]["hit_rate"]) == (True, 0.0)
+        assert (ours["runs"][0].decode_rows, theirs["runs"][0].decode_rows) == (6, 2)
+        assert (ours["runs"][0].hit_rate > 0, theirs["runs"][0].hit_rate) == (True, 0.0)
         (ratio,) = result["ratios"]
         assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("no-cache", 6, 6)
-        times = [[run["total_s"] for run in each["runs"]] for each in (ours, theirs)]
+        times = [[run.total_s for run in each["runs"]] for each in (ours, theirs)]
         expected = Spread.of_ratios(times[1], times[0])
         assert expected is not None
-        assert ratio["end_to_end"] == expected.to_dict()
+        assert ratio["end_to_end"] == expected
 
     def test_rows_of_several_lengths(self) -> None:
         workload = Workload(6, 16, Lengths(2, 30), Lengths(2, 9))
         requests = workload.requests(512)
         (ours,) = ThroughputBench(TINY, workload, FLOAT32).run(silent)["contenders"]
         (run,) = ours["runs"]
-        assert run["prompt_tokens"] == sum(len(each.prompt_token_ids) for each in requests)
-        assert run["generated_tokens"] == sum(each.params.max_tokens for each in requests)
+        assert run.prompt_tokens == sum(len(each.prompt_token_ids) for each in requests)
+        assert run.generated_tokens == sum(each.params.max_tokens for each in requests)
 
     def test_a_setting_is_not_compared_with_itself(self) -> None:
         other = Comparison("--prefix-caching", {"prefix_caching": True})

@@ -50,9 +50,9 @@ class TestTransformers:
         (ratio,) = result["ratios"]
         assert (ratio["name"], ratio["rows_alike"], ratio["rows"]) == ("transformers", 5, 5)
         (run,) = result["contenders"][1]["runs"]
-        assert (run["batch_rows"], run["prompt_tokens"], run["generated_tokens"]) == (2, 280, 40)
-        assert run["decode_step"]["count"] == 2 * 7  # of the full batches
-        assert 0 < run["prefill_s"] < run["total_s"]
+        assert (run.batch_rows, run.prompt_tokens, run.generated_tokens) == (2, 280, 40)
+        assert run.decode_step.count == 2 * 7  # of the full batches
+        assert 0 < run.prefill_s < run.total_s
 
     def test_a_folder_is_loaded_by_both(self, make_model: MakeModel) -> None:
         model = BenchModel.from_folder(make_model("mistral", "bench"))
@@ -64,10 +64,12 @@ class TestTransformers:
         cpu = torch.device("cpu")
         peer = transformers_peer(None).contender(TINY, torch.float32, cpu)
         requests = Workload(3, 20, 8, 2).requests(512)
-        assert peer.run(requests)[0].to_dict()["batch_rows"] == 3
+        figures: Any = peer.run(requests)[0]
+        assert figures.batch_rows == 3
         nothing = type("Nothing", (), {"read": lambda: type("Bytes", (), {"available": 1})})
         monkeypatch.setattr("transformers_peer.HostMemory", nothing)
-        assert peer.run(requests)[0].to_dict()["batch_rows"] == 1
+        figures = peer.run(requests)[0]
+        assert figures.batch_rows == 1
 
     def test_without_the_adapter_it_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="in the repository of pagedrun"):

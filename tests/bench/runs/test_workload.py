@@ -40,19 +40,19 @@ class TestWorkload:
             len(each.prompt_token_ids) for each in replace(workload, seed=1).requests(512)
         ]
         assert workload.prompt_tokens == 8.5
-        assert workload.to_dict()["unique"] == {"low": 2, "high": 9}
+        assert workload.unique == Lengths(2, 9)
         assert not workload.has_one_length
 
     def test_a_range_of_one_is_that_number(self) -> None:
         workload = Workload(6, 4, Lengths(5, 5), Lengths(3, 3))
         assert workload.requests(512) == Workload(6, 4, 5, 3).requests(512)
-        assert workload.to_dict() == Workload(6, 4, 5, 3).to_dict()
+        assert workload == Workload(6, 4, 5, 3)
         assert workload.has_one_length
 
     def test_warming_up_takes_a_moment(self) -> None:
         short = Workload(400, 4096, Lengths(2, 900), 500).warm_up()
         assert (short.rows, short.shared) == (16, 512)
-        assert (short.unique, short.output) == (Lengths(2, 8), Lengths(3, 3))
+        assert (short.unique, short.output) == (Lengths(2, 8), 3)
 
     @pytest.mark.parametrize(
         ("sizes", "flag"),
