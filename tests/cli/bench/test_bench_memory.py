@@ -36,7 +36,7 @@ class TestRuns:
         result = json.loads(out)
         assert result["bench"] == "memory"
         assert result["command"].startswith("pagedrun bench memory --requests 4,20")
-        expected = small_result()
+        expected = plain(small_result())
         assert {name: result[name] for name in expected} == expected
         for words in (
             "524,288 bytes of keys and values, in 32 layers of 32 kv heads of 128, float16",
