@@ -25,7 +25,7 @@ from pagedrun.kernels.attention_inputs import (
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What is the same in all layers: heads, and the dtypes of queries and cache.
+    """Heads, and dtypes of queries and cache, the same in all layers.
 
     block_size: tokens in a block, 0 where that is not known. It decides no bytes.
     """
@@ -73,7 +73,7 @@ class Attention(Protocol):
         window: int | None = None,
         prefix: PrefixResult | None = None,
     ) -> Tensor:
-        """Attend from generated tokens, each over what is not in `prefix`; as `prefill` returns."""
+        """Attend from generated tokens, each over the keys outside `prefix`."""
         ...
 
     def regroup(self, groups: PrefixGroups) -> None:
@@ -169,7 +169,7 @@ class PreparedAttention(ABC, Generic[Work, Result]):
         window: int | None = None,
         prefix: PrefixResult | None = None,
     ) -> Tensor:
-        """Attend from generated tokens, each over what is not in `prefix`."""
+        """Attend from generated tokens, each over the keys that `prefix` leaves out."""
         rows = self.inputs.decode
         assert rows is not None, "there are no generated tokens"
         assert prefix is None or isinstance(prefix, self.result_type), "of another backend"

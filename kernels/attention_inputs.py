@@ -91,7 +91,7 @@ class DecodeInputs:
 
 @dataclass(frozen=True, slots=True)
 class AttentionInputs:
-    """What attention of one step reads besides queries and cache, in all layers.
+    """Inputs of attention in one step besides queries and cache, for all layers.
 
     The step's tokens are all prefill tokens, then all decode tokens. block_tables: [num_tables,
     max_blocks] int32, block ids in order of position. A backend prepares this for itself.
@@ -130,7 +130,7 @@ class AttentionInputs:
 
 
 class PrefixResult:
-    """What a backend's attention over shared prefixes leaves for its own decode attention."""
+    """Result of attention over shared prefixes, continued by decode attention."""
 
     __slots__ = ()
 

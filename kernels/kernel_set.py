@@ -29,7 +29,7 @@ _DECIDING = frozenset({"amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon
 
 
 class KernelSet(StrEnum):
-    """What multiplies bfloat16. float32 is multiplied alike in all sets.
+    """Instructions for products of bfloat16. All sets multiply float32 alike.
 
     AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention and
     weights of few bits, oneDNN for other linear layers. PORTABLE: float32 for attention, oneDNN for
@@ -57,12 +57,12 @@ class KernelSet(StrEnum):
 
     @property
     def code_kernels(self) -> CodeKernels:
-        """Which kernels it has for weights of few bits."""
+        """Kernels for quantized weights."""
         return CodeKernels.NONE if self is KernelSet.PORTABLE else CodeKernels.CPU
 
     @property
     def is_supported(self) -> bool:
-        """Whether this processor has the instructions, and the system lets us use them."""
+        """True if processor and system support the instructions."""
         if self is KernelSet.AMX:
             return has_features("amx-tile", "amx-bf16", "avx512f") and _tiles_are_allowed()
         if self is KernelSet.AVX512_BF16:

@@ -81,7 +81,7 @@ class CodeKernels(Enum):
 
     @property
     def of_experts(self) -> "CodeKernels":
-        """Which kernels there are for the experts of mixtures."""
+        """Kernels for the experts of MoE layers."""
         return self if self is CodeKernels.GPU else CodeKernels.NONE
 
 

@@ -76,7 +76,7 @@ class PackedWeight:
 
     @property
     def form(self) -> CodeForm:
-        """What can be said of it without its numbers."""
+        """Form of the weight: everything but its numbers."""
         num_groups, factors = self.scales.values.shape[1], self.scales.factors
         return CodeForm(
             self.num_bits,

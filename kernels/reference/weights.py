@@ -92,7 +92,7 @@ def _one_half(block: Tensor) -> tuple[GroupScales, None]:
 
 
 def _two_halves(block: Tensor) -> tuple[GroupScales, GroupScales]:
-    """The second is what is added."""
+    """Return scales and minima; the second half is added."""
     return GroupScales(_half(block, 0)), GroupScales(-_half(block, 2))
 
 
@@ -115,7 +115,7 @@ def _with_bytes(block: Tensor) -> tuple[GroupScales, None]:
 
 
 class BlockLayout(NamedTuple):
-    """What is in a block of `num_bytes`, given [num_blocks, num_bytes] uint8 of them."""
+    """Content of a block, read from blocks [num_blocks, num_bytes] uint8."""
 
     num_bytes: int
     codes: Callable[[Tensor], Tensor]

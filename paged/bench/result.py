@@ -55,7 +55,7 @@ class MeasuredDevice(GpuDescription):
 
 
 class Measured(TypedDict):
-    """What the figures of every benchmark have."""
+    """Fields common to the figures of all benchmarks."""
 
     device: MeasuredDevice
 
