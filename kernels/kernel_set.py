@@ -47,7 +47,7 @@ class KernelSet(StrEnum):
 
     @property
     def read_once(self) -> ReadOnce:
-        """When a shared prefix is read once for all of its rows.
+        """Bounds above which a shared prefix is read once for all of its rows.
 
         Measured on an Emerald Rapids, 16 query and 8 kv heads of 128, with 64 tokens of each row's
         own. Tiles: level at 4 rows x 256 tokens to 4 x 512, 8 x 128 to 8 x 256; 2.6 times as fast

@@ -115,7 +115,7 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
 
     @property
     def has_dynamic_globals(self) -> bool:
-        """Whether addresses of this process are part of the code, so that it cannot be kept."""
+        """True if the code contains addresses of this process and cannot be cached."""
         self._complete()
         return bool(super().has_dynamic_globals)
 

@@ -100,7 +100,7 @@ def _fits_cpu(form: CodeForm, in_features: int) -> bool:
 
 
 def _fits_gpu(form: CodeForm, in_features: int) -> bool:
-    """Return whether groups lie together and fit what is loaded of them."""
+    """Return True if groups are contiguous and fit the loaded part."""
     if form.is_scattered or (form.has_zeros and form.has_minima):
         return False
     size = in_features if form.group_size is None else form.group_size

@@ -40,7 +40,7 @@ class GroupScales:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What those of two matrices must agree in to lie side by side."""
+        """Properties that two matrices must share to be stored side by side."""
         return self.values.dtype, self.values.shape[1], self.factors is None
 
 

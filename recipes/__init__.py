@@ -1,1 +1,1 @@
-"""What to run: recipes, the bundled ones, and the demo model."""
+"""Recipes: the loader, the bundled recipes, and the demo model."""

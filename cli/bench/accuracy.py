@@ -46,7 +46,7 @@ _CHANGES = ("quantization", "kv_cache_dtype")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyOptions:
-    """What is scored and answered, and with what it is compared."""
+    """Texts to score, prompts to answer, and the peer of the comparison."""
 
     model: Annotated[
         str | None,
@@ -300,7 +300,7 @@ def describe_text(result: "AccuracyBenchFigures") -> str:
 
 
 def describe_ways(result: "AccuracyBenchFigures") -> str:
-    """Return what is compared with what, in a line."""
+    """Return one line that names both sides of the comparison."""
     measured, reference = result["measured"], result["reference"]
     return (
         f"{measured['name']} ({measured['dtype']}) against {reference['name']} "

@@ -38,7 +38,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """How many rows run at once, and what they are."""
+    """Number of concurrent rows, and their lengths."""
 
     seats: Annotated[
         str,
@@ -103,7 +103,7 @@ def _host(context: typer.Context, given: TypedValues) -> None:
 
 
 def _launches(result: "HostBenchFigures") -> Sheet:
-    """Return what was asked of the device, step for step."""
+    """Return the device's requests per kind of step."""
     header = (
         *("seats", "steps", "host, ms/step", "with prompts", "replayed", "eager decode"),
         *("captured", "copies/step", "kB/step"),

@@ -78,7 +78,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelsOptions:
-    """Of which layer the kernels are, and what sizes they are given."""
+    """Shape of the layer, and sizes of the inputs."""
 
     shape: Annotated[
         str | None,
@@ -433,7 +433,7 @@ def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBenc
 
 
 def kernels_sheets(result: "PartFigures") -> list[Sheet]:
-    """Return two tables for each part that was measured, times and rates, then what was not."""
+    """Return tables of times and rates for each measured part, then the parts left out."""
     sheets = []
     for part in _SIZES:
         points = result.get(part)

@@ -48,7 +48,7 @@ Examples:
 
 
 class StoredDtype(StrEnum):
-    """In what keys and values can be stored."""
+    """Number formats of keys and values."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -59,7 +59,7 @@ class StoredDtype(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """What a token takes, and which requests come and go."""
+    """Shape of the model, and lengths of the requests."""
 
     shape: Annotated[
         str | None,
@@ -210,7 +210,7 @@ def _block_sizes(result: "MemoryBenchFigures") -> Sheet:
 
 
 def _chart(result: "MemoryBenchFigures", name: str, key: _Charted) -> list[tuple[str, str, str]]:
-    """Return a line for each way, on the same axes: steps, and what is counted.
+    """Return a line for each form of sharing, with steps and counts on the same axes.
 
     Blocks of different sizes are not the same; there, full height is all of the memory.
     """
@@ -339,7 +339,7 @@ def _run(given: TypedValues) -> None:
 
 
 def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
-    """Return the model that is named, or the usual example, with what is given otherwise."""
+    """Return the named model, or the default example, with the given fields replaced."""
     from pagedrun.paged.bench.memory import ModelShape
     from pagedrun.paged.bench.model_shapes import Shape
     from pagedrun.paged.models.hub import resolve_model

@@ -62,7 +62,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """Where a page goes."""
+    """Path of the page."""
 
     html: Annotated[
         Path | None,
@@ -76,7 +76,7 @@ class PageOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
-    """Where a result goes."""
+    """Paths of the result."""
 
     save: Annotated[
         Path | None, Flag("Save the result as FILE.json or FILE.md.", Heading.RESULT, "FILE")

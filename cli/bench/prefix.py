@@ -50,7 +50,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixOptions:
-    """Which prefixes and groups are measured, and how long."""
+    """Prefixes and groups to measure, and the number of repetitions."""
 
     prefix_lengths: Annotated[
         str, Flag("Prefix lengths, in tokens.", Heading.ROWS, "N,N", declared=("--prefix",))

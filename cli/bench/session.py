@@ -28,13 +28,13 @@ class Bench(Protocol[Made]):
     """A benchmark with its settings."""
 
     def run(self, say: Callable[[str], None], /) -> Made:
-        """Measure, telling `say` what is being done; return what was measured."""
+        """Measure, reporting progress to `say`; return the figures."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[Figures]):
-    """What is said of the figures of the benchmark `name` above their tables, and these.
+    """Description of the figures of the benchmark `name`, and their tables.
 
     `described` are lines by their labels.
     """
@@ -44,14 +44,14 @@ class View(Generic[Figures]):
     sheets: Callable[[Figures], list[Sheet]]
 
     def lines(self, result: Result[Figures]) -> list[tuple[str, str]]:
-        """Return what was run, on what and when, as labelled lines."""
+        """Return the run, its device and its date as labelled lines."""
         figures = result.figures
         described = [(label, describe(figures)) for label, describe in self.described.items()]
         return describe_run(result.frame, figures["device"], described)
 
 
 class Session:
-    """Where a benchmark command talks and puts its results.
+    """Messages and results of a benchmark command.
 
     `save` is where a result is kept, if anywhere. Making one sets the environment that torch reads
     when it is imported, so make it before. Raises `UsageError` if `save` cannot be written.
@@ -73,7 +73,7 @@ class Session:
         return cls(quiet=options.quiet, json_result=options.json_result, save=options.save)
 
     def say(self, message: str) -> None:
-        """Tell what is being done."""
+        """Report progress."""
         if not self._quiet:
             note(self._console, message, style="dim")
 
@@ -114,7 +114,7 @@ def check_save(path: Path | None) -> None:
 def describe_run(
     frame: Frame, device: MeasuredDevice, described: Seq[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return what was run (`described`), on what and when, as labelled lines."""
+    """Return the run (`described`), its device and its date as labelled lines."""
     hardware = frame["hardware"]
     versions = ", ".join(
         f"{name} {version}" for name, version in hardware["versions"].items() if version
@@ -135,7 +135,7 @@ def describe_run(
 
 
 def draw(console: Console, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> None:
-    """Print what was run and the tables on `console`."""
+    """Print the description of the run and the tables on `console`."""
     for label, value in lines:
         note(console, f"{label:10}{value}")
     for sheet in sheets:
@@ -161,7 +161,7 @@ def keep(
 
 
 def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str:
-    """Return what was run and the tables in GitHub's Markdown, under a title."""
+    """Return the description of the run and the tables as GitHub's Markdown, under a title."""
     listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
     return "\n".join([f"## {title}", "", *listed, "", *(sheet.markdown() for sheet in sheets)])
 

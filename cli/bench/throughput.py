@@ -70,7 +70,7 @@ class PeerName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputOptions:
-    """Which rows are run, and against what."""
+    """Rows to run, and the peer of the comparison."""
 
     rows: Annotated[int, Flag("Prompts.", Heading.ROWS, "N", low=1)] = 64
     shared: Annotated[

@@ -34,9 +34,11 @@ Say = Callable[[str], None]
 
 
 class FirstDifference(TypedDict):
-    """Where a prompt's two answers part: `gap` is how far the reference's likeliest token was
-    ahead of its second there, as a difference of log-probabilities; None where one of the answers
-    has ended, as models do that end answers with different tokens."""
+    """First difference between the two answers of a prompt.
+
+    `gap`: log-probability of the reference's most likely token at `position`, minus that of its
+    second; None if one of the answers has ended there.
+    """
 
     prompt: int
     position: int
@@ -73,8 +75,11 @@ class TextAgreement(TypedDict):
 
 
 class TextFigures(TypedDict):
-    """`text`: what was scored, in chunks of at most `chunk` tokens that begin `stride` apart, and
-    the prompts that were answered with at most `output` tokens each."""
+    """Texts and prompts of a comparison.
+
+    `text` is scored in chunks of at most `chunk` tokens that begin `stride` apart; prompts are
+    answered with at most `output` tokens each.
+    """
 
     name: str
     tokens: int
@@ -131,7 +136,7 @@ class AccuracyText(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the measure."""
         ...
 
     def tokenized(self, tokenizer: Tokenizer, chunk: int, num_prompts: int) -> TokenizedText:
@@ -168,7 +173,7 @@ class Scores:
 
     @property
     def perplexity(self) -> float | None:
-        """What it comes to; None where that is past what a float holds."""
+        """Value of the measure; None if a float cannot hold it."""
         try:
             return math.exp(-self.mean)
         except OverflowError:
@@ -285,7 +290,7 @@ class AccuracyBench:
                 raise UsageError(f"{option(name)} is {value}; it must be at least {least}")
 
     def run(self, say: Say) -> AccuracyBenchFigures:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+        """Measure, reporting progress to `say`; return the result in JSON's types.
 
         Raises `UsageError` for what cannot be compared, `ModelError` for a model that cannot be
         run.

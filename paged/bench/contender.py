@@ -113,7 +113,7 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it beside the others."""
+        """Name of the contender."""
         ...
 
     def warm_up(self, workload: Workload) -> None:
@@ -121,7 +121,7 @@ class Contender(Protocol):
         ...
 
     def run(self, requests: Seq[Request]) -> tuple[ComparedRun, Tokens]:
-        """Answer the requests; return what was measured and each one's generated tokens."""
+        """Answer the requests; return the measurements and the generated tokens of each request."""
         ...
 
 
@@ -130,7 +130,7 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the contender."""
         ...
 
     def check(self, workload: Workload) -> None:
@@ -151,7 +151,7 @@ class KernelTime(TypedDict):
 
 
 class DeviceProfileFigures(TypedDict):
-    """What a GPU and the host did in a run of its own under the profiler.
+    """Activity of the GPU and the host in a separate run under the profiler.
 
     graph_steps were replayed; prompt_steps worked on prompts; eager_steps only decoded, kernel by
     kernel, those that were captured included. device_busy: the share of `seconds` in which at least
@@ -243,7 +243,7 @@ class EngineContender:
 def measure(
     engine: Engine, requests: Seq[Request], timer: OpTimer
 ) -> tuple[RunFigures, list[Completion]]:
-    """Run the requests and return what was measured, and the answers in the requests' order.
+    """Run the requests; return the measurements, and the answers in the requests' order.
 
     `timer` is the one whose kernels the engine has. Raises `UsageError` if a row cannot be run.
     """
@@ -310,7 +310,7 @@ class Step:
 
     @property
     def only_decodes(self) -> bool:
-        """Whether no prompt was worked on, not even the rest of one."""
+        """True if the step computed no prompt token."""
         return PREFILL not in self.op_seconds
 
 

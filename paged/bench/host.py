@@ -111,7 +111,7 @@ class HostBench:
         self._workload(least)  # which checks the other values
 
     def run(self, say: Say) -> HostBenchFigures:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+        """Measure, reporting progress to `say`; return the result in JSON's types.
 
         Raises `UsageError` if a row is too long for the model.
         """

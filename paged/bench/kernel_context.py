@@ -105,7 +105,7 @@ class KernelShape:
 
     @property
     def softmax(self) -> Softmax:
-        """How scores become weights."""
+        """Softmax settings: scale and cap of the scores."""
         return Softmax(float(self.head_dim**-0.5))
 
     def kv_elements(self, num_tokens: int) -> int:
@@ -133,7 +133,7 @@ class KernelContexts:
 
     @property
     def attention_shape(self) -> AttentionShape:
-        """What a backend must know to prepare attention over one of the contexts."""
+        """Inputs for the preparation of attention over one of the contexts."""
         shape = self.shape
         return AttentionShape(
             shape.num_heads,

@@ -45,7 +45,7 @@ class DecodePoint:
 
     @property
     def work(self) -> float:
-        """What its time is about proportional to."""
+        """Estimate of the relative cost."""
         return float(self.batch * self.context)
 
     def num_bytes(self, contexts: KernelContexts) -> int:
@@ -112,7 +112,7 @@ class PrefixPoint:
 
     @property
     def work(self) -> float:
-        """What its time is about proportional to: the reading again."""
+        """Estimate of the relative cost: bytes read."""
         return float(self.group * (self.prefix + OWN_TOKENS))
 
     def num_bytes(self, contexts: KernelContexts) -> int:
@@ -157,7 +157,7 @@ class PrefixPoint:
 
 
 def _one_group(point: PrefixPoint) -> PrefixGroups:
-    """Return all rows as one group; who reads what is decided on the host."""
+    """Return all rows as one group, decided on the host."""
     num_partitions = point.prefix // PARTITION_TOKENS
     return PrefixGroups(
         rows=torch.arange(point.group, dtype=torch.int32),
@@ -186,7 +186,7 @@ class PrefillPoint:
 
     @property
     def work(self) -> float:
-        """What its time is about proportional to: pairs of a token and one that it sees."""
+        """Estimate of the relative cost: pairs of a query and a visible key."""
         return float(self._num_pairs)
 
     def num_bytes(self, contexts: KernelContexts) -> int:
@@ -245,7 +245,7 @@ class OpPoint:
 
     @property
     def work(self) -> float:
-        """What its time is about proportional to."""
+        """Estimate of the relative cost."""
         return 1.0  # none takes long
 
     def num_bytes(self, contexts: KernelContexts) -> int:
@@ -329,7 +329,7 @@ def _sample(
     contexts: KernelContexts,
     kernels: Backend,
 ) -> KernelPoint:
-    """Beside the usual sort and cumulative sum; what is drawn must be what the reference draws."""
+    """Sampling, against a sort and a cumulative sum; draws must equal the reference's."""
     rows, device = point.rows, contexts.device
     size = (rows, contexts.shape.vocab_size)
     logits = torch.randn(size, generator=contexts.generator, device=device) * LOGITS_STD

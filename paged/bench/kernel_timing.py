@@ -63,7 +63,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a call cannot do without: bytes to read or write, and floating point operations."""
+    """Minimum work of a call: bytes to read or write, and floating point operations."""
 
     num_bytes: int
     flops: int

@@ -69,7 +69,7 @@ class MeasuredParts(TypedDict, total=False):
 
 
 class PartFigures(MeasuredParts):
-    """The same with what was left out."""
+    """Kernel figures, and the points left out."""
 
     skipped: list[SkippedPoint]
 
@@ -94,7 +94,7 @@ MOST_AT_ONCE = 0.3  # of what a part has, for one point
 
 
 class Point(Protocol):
-    """One size of what is measured; its data is made when its turn comes."""
+    """One size of an operation; its data is made just before it is measured."""
 
     @property
     def place(self) -> Place:
@@ -103,7 +103,7 @@ class Point(Protocol):
 
     @property
     def work(self) -> float:
-        """What its time is about proportional to, among points of a kind."""
+        """Estimate of the cost relative to other points of the same kind."""
         ...
 
     def num_bytes(self, contexts: KernelContexts) -> int:
@@ -193,7 +193,7 @@ class KernelSweep:
 
 @dataclass(frozen=True, slots=True)
 class KernelsBench:
-    """The kernels of a device on layers of one shape. What is compared takes turns, `repeat` times.
+    """Kernels of a device on layers of one shape, compared in `repeat` interleaved rounds.
 
     Cheap points come first; what would take longer than is left of `budget_s` seconds, or does not
     fit into the memory, is not run, and named as skipped.
@@ -210,7 +210,7 @@ class KernelsBench:
         self.sweep.check(self.shape.block_size)
 
     def run(self, say: Say) -> KernelsBenchFigures:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it."""
+        """Measure, reporting progress to `say`; return the result in JSON's types."""
         threads.configure()
         stopwatch = self._stopwatch()
         neighbours = Neighbours()
@@ -282,7 +282,7 @@ class KernelsBench:
     def _parts(
         self, contexts: KernelContexts, stopwatch: Stopwatch, roofline: Roofline, say: Say
     ) -> PartFigures:
-        """Return what was measured, part by part, and what was not."""
+        """Return the measured parts, and the parts left out."""
         began = perf_counter()
         parts: MeasuredParts = {}
         skipped: list[SkippedPoint] = []

@@ -261,7 +261,7 @@ class OverTime(TypedDict):
 
 
 class SavedBlocks(TypedDict):
-    """What is held together, and what it would be if each request held its own."""
+    """Blocks held with sharing, and the blocks that separate requests would hold."""
 
     blocks: int
     blocks_alone: int
@@ -419,7 +419,7 @@ class MemoryBench:
         return self.memory_bytes // self.shape.bytes_per_token
 
     def run(self, say: Say) -> MemoryBenchFigures:
-        """Count, telling `say` what is being done; return the result as JSON can hold it."""
+        """Count, reporting progress to `say`; return the result in JSON's types."""
         drawn = self.lengths.draw(self.seed, max(self.counts))
         sizes = sorted({*(b for b in BLOCK_SIZES if b <= self.lengths.high), self.block_size})
         say(f"Holding {', '.join(map(str, self.counts))} requests")
@@ -525,7 +525,7 @@ def _request(index: int, length: int) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class SampleFork:
-    """What the samples hold: `together`, each for itself (`alone`), and once one has `diverged`.
+    """Blocks of samples: shared (`together`), separate (`alone`), and after one has `diverged`.
 
     `num_copies` are the blocks copied for that: the last one, unless the prompt fills it.
     """

@@ -42,7 +42,7 @@ class ModeFigures(TypedDict):
 
 
 class ModeRatio(TypedDict):
-    """How many times as long a mode took as another."""
+    """Ratio of the times of two modes."""
 
     end_to_end: Spread | None
     decode_step: Spread | None
@@ -81,7 +81,7 @@ Say = Callable[[str], None]
 
 
 class Mode(StrEnum):
-    """How rows may share their prefix. Where each reads for itself, see `reading_alone`."""
+    """Modes of sharing a prefix; for separate reads see `reading_alone`."""
 
     ONCE = "prefix once"  # computed once, and read once per step
     REREAD = "re-read"  # computed once, read by every row for itself
@@ -128,7 +128,7 @@ class PrefixBench:
                 self._workload(length, group_size)
 
     def run(self, say: Say) -> PrefixBenchFigures:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+        """Measure, reporting progress to `say`; return the result in JSON's types.
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
@@ -257,5 +257,5 @@ def _attention(run: RunFigures) -> float | None:
 
 
 def _is_full(run: RunFigures) -> bool:
-    """Whether all rows ever decoded together: some may be done before others have begun."""
+    """True if all rows decoded in one step; some may end before others begin."""
     return run.decode_rows == run.rows

@@ -38,7 +38,7 @@ class Machine(Hardware):
 
 
 class Frame(TypedDict):
-    """What is needed to compare a result with others': the line that was typed, and when."""
+    """Command line and date of a result, for comparison with others."""
 
     bench: str
     command: str
@@ -234,7 +234,7 @@ class Budget:
         return self._seconds * work / self._largest if self._largest else 0.0
 
     def too_much(self, work: Mapping[Piece, float]) -> dict[Piece, float]:
-        """Return the seconds of those pieces that are more than what is left after the others."""
+        """Return the seconds of the pieces larger than the remainder."""
         skipped: dict[Piece, float] = {}
         left = self.left
         for piece, each in work.items():

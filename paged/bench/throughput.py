@@ -88,7 +88,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputBench:
-    """What to run. `flags` are fields of `EngineConfig`.
+    """Run to measure. `flags` are fields of `EngineConfig`.
 
     `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
@@ -110,7 +110,7 @@ class ThroughputBench:
             self.peer.check(self.workload)
 
     def run(self, say: Say) -> ThroughputBenchFigures:
-        """Measure, telling `say` what is being done; return the result as JSON can hold it.
+        """Measure, reporting progress to `say`; return the result in JSON's types.
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """

@@ -43,7 +43,7 @@ class Lengths:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all rows have the same number."""
+        """True if all rows have the same number."""
         return self.low == self.high
 
     @property
@@ -98,7 +98,7 @@ class Workload:
 
     @property
     def has_one_length(self) -> bool:
-        """Whether all rows have as many tokens as each other, and get as many."""
+        """True if all prompts have one length and all answers have one length."""
         return Lengths.of(self.unique).is_fixed and Lengths.of(self.output).is_fixed
 
     def warm_up(self) -> "Workload":

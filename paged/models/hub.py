@@ -1,4 +1,4 @@
-"""Where a model name leads: a folder, or a snapshot in the Hugging Face cache."""
+"""Resolution of model names: a folder, or a snapshot in the Hugging Face cache."""
 
 import re
 from pathlib import Path
