@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.cli.bench.host import host_sheets
+from pagedrun.paged.bench.result import Spread
 from tests.command import Command
 
 
@@ -46,8 +47,8 @@ class TestHost:
         assert "| seats | rows | tokens/s |" in path.read_text()
 
     def test_a_figure_that_no_step_gave_is_a_dash(self) -> None:
-        def spread(value: float) -> dict[str, Any]:
-            return {"median": value, "low": value, "high": value, "count": 1}
+        def spread(value: float) -> Spread:
+            return Spread(value, value, value, value, 1)
 
         point = {
             "seats": 1024,

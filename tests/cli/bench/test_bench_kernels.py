@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.cli.bench.kernels import kernels_sheets
+from pagedrun.paged.bench.result import Spread
 from tests.cli.bench.small import HEADS, SIZES, TINY
 from tests.command import Command
 
@@ -49,11 +50,11 @@ class TestKernels:
 
     def test_two_forms_failures_and_what_was_left_out_are_shown(self) -> None:
         def took(seconds: float) -> dict[str, Any]:
-            spread = {"median": seconds, "low": seconds, "high": seconds, "count": 1}
+            spread = Spread(seconds, seconds, seconds, seconds, 1)
             return {"seconds": spread, "gb_per_s": 1 / seconds, "of_roof": 0.5}
 
-        def ratio(value: float) -> dict[str, Any]:
-            return {"median": value, "low": value, "high": value, "count": 1}
+        def ratio(value: float) -> Spread:
+            return Spread(value, value, value, value, 1)
 
         names = ("paged v1 over contiguous", "paged v2 over contiguous", "v1 over v2")
         point: Any = {
