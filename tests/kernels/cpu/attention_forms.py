@@ -95,5 +95,5 @@ def prefix(
 
 
 def assert_same_state(state: PrefixState, expected: PrefixState, what: object) -> None:
-    for field in ("peaks", "masses", "totals"):
+    for field in ("max_scores", "sum_exps", "accs"):
         assert torch.equal(getattr(state, field), getattr(expected, field)), (field, what)
