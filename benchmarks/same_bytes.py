@@ -67,6 +67,7 @@ _KEPT_ROWS = 100  # of the run that is cut off
 # Of reports: what a clock, free memory or the place of the checkout decides.
 _VOLATILE = {"time", "t", "seconds", "seconds_saved", "step_costs", "hardware", "model"}
 _VOLATILE |= {"activations_peak", "other", "free"}
+_VOLATILE |= {"weight", "sentence"}  # of advice: shares of measured time
 _VOLATILE_ARRAYS = {"samples.times", "facts"}
 
 
