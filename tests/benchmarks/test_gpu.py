@@ -26,6 +26,7 @@ from benchmarks.on_gpu.parts import (
     small_parts,
 )
 from pagedrun.cli.main import app
+from tests.benchmarks.gpu_steps import GOOD, python
 from tests.command import Command
 
 SCRIPT = Path(gpu.__file__)
@@ -38,15 +39,6 @@ MACHINE = {
     "gpu": "A GPU 80GB",
     "gpu_before": {"driver_version": "999.1"},
 }
-
-
-def python(name: str, code: str, **fields: Any) -> Step:
-    """Return a step that runs Python code."""
-    assert '"' not in code
-    return Step(name, f'-c "{code}"', "script", **fields)
-
-
-GOOD = python("good", "print('{}')")
 
 
 def test_without_a_gpu_a_sentence(

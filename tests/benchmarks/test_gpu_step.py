@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.on_gpu.parts import ROOT, Step, run_step
-from tests.benchmarks.test_gpu import GOOD, python
+from tests.benchmarks.gpu_steps import GOOD, python
 
 
 def run(step: Step, seconds: float = 120.0) -> tuple[dict[str, Any], list[str]]:

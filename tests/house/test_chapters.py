@@ -136,3 +136,15 @@ def test_first_sentences_name_their_subject() -> None:
 )
 def test_headless_sentences_are_found(docstring: str, headless: bool) -> None:
     assert is_headless(docstring) == headless
+
+
+def test_no_test_module_imports_another() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {node.module}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and node.module is not None
+        and re.fullmatch(r"tests(\.\w+)*\.test_\w+", node.module)
+    ]
+    assert found == []

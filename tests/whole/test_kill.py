@@ -23,9 +23,9 @@ from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl
 from tests.whole.command_server import Command, CommandServer
 from tests.whole.comparable import comparable_rows
+from tests.whole.written_rows import SECONDS, wait_for_rows
 
 NUM_ROWS = 120
-SECONDS = 240.0  # for a process to come to anything
 
 
 class Process:
@@ -113,17 +113,6 @@ def has_every_row(output: Path, whole: JobConfig) -> bool:
     return answers_in(output) == [
         (*question, *answer) for question, answer in zip(asked, answers, strict=True)
     ]
-
-
-def wait_for_rows(pid: int, output: Path, num_bytes: int) -> None:
-    """Return when the output has grown by so much, or the process is over."""
-    before = output.stat().st_size if output.exists() else 0
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until and Path(f"/proc/{pid}/exe").exists():
-        size = output.stat().st_size if output.exists() else 0
-        if size >= before + num_bytes:
-            return
-        time.sleep(0.001)
 
 
 def kill_again_and_again(

@@ -16,7 +16,7 @@ from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from tests.cli.finished_run import HOSTILE, REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.light_command import light_command
-from tests.cli.report.test_replica_table import dead, replica
+from tests.cli.report.replicas import dead, replica
 from tests.report.small_runs import play
 
 TITLES = ["KV pool", "Prefix cache", "Block map", "Shared prefixes", "Block lifetimes"]

@@ -11,37 +11,9 @@ from pagedrun.cli.page.run_page import run_document
 from pagedrun.cli.report.end_of_run import draw_short_report
 from pagedrun.cli.report.replica_table import MOST_SHOWN, draw_replicas, replica_table
 from pagedrun.cli.report.report import draw_report
-from pagedrun.paged.metrics.report_sections import JobReport, ReplicaFigures
+from pagedrun.paged.metrics.report_sections import JobReport
 from tests.cli.report.full_report import REPORT
-
-
-def replica(number: int, **changes: Any) -> ReplicaFigures:
-    figures: dict[str, Any] = {
-        "number": number,
-        "node": "127.0.0.1",
-        "rows": 1000 + number,
-        "steps": 50,
-        "prompt_tokens": 2000,
-        "cached_tokens": 1500,
-        "computed_tokens": 500,
-        "generated_tokens": 7000,
-        "joined_s": 0.0,
-        "left_s": 9.0,
-        "load_s": 1.0,
-        "kv": {
-            "num_blocks": 400,
-            "pool_bytes": 2**20,
-            "peak_blocks": 100,
-            "utilization_at_peak": 0.5,
-        },
-    }
-    return {**figures, **changes}  # type: ignore[typeddict-item]
-
-
-def dead(number: int, cause: str) -> ReplicaFigures:
-    found = replica(number, died=cause)
-    del found["kv"]
-    return found
+from tests.cli.report.replicas import dead, replica
 
 
 def drawn(replicas: list[Any], width: int) -> list[str]:

@@ -19,7 +19,7 @@ from tests.whole.command_server import CommandServer
 from tests.whole.comparable import comparable_bytes, differences
 from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run
-from tests.whole.test_kill import wait_for_rows
+from tests.whole.written_rows import wait_for_rows
 
 MAX_TOKENS = 12
 SMALL: dict[str, Any] = {"num_blocks": 36, "max_num_batched_tokens": 61}
