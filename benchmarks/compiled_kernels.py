@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 
 def main() -> int:
-    """Compile, or print the table of what was compiled; return the exit status."""
+    """Compile, or print the table of compiled cases; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,7 +77,7 @@ def compile_all(path: Path, chips: list[str], part: str) -> None:
 
 
 def problems(line: Line) -> list[str]:
-    """Return what is wrong with a case on a chip."""
+    """Return the faults of a case on a chip."""
     if "error" in line:
         return [line["error"]]
     room, found = CHIPS[line["chip"]].shared_memory, []

@@ -1,4 +1,4 @@
-"""The first run on a machine: how long it takes, and what is compiled in it.
+"""First run on a machine: its time, and the functions that it compiles.
 
     python benchmarks/first_run.py                     # the tables, of this checkout
     python benchmarks/first_run.py --against ../other  # with another checkout, in turns

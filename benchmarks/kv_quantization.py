@@ -1,4 +1,4 @@
-"""How far attention moves when keys and values are kept in 8 bits instead of 16.
+"""Error of attention over keys and values in 8 bits instead of 16.
 
     python benchmarks/kv_quantization.py --machine "two cores of ..." --save <date>-<what>.md
 

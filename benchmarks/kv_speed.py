@@ -1,4 +1,4 @@
-"""How long attention takes over keys and values in 8 bits, beside those in bfloat16.
+"""Time of attention over keys and values in 8 bits, against bfloat16.
 
     python benchmarks/kv_speed.py --turns 7 --machine "two cores of ..." --save <date>-<what>.md
 

@@ -1,4 +1,4 @@
-"""How long the weights of a quantised model take to load, by the format that they are stored in.
+"""Time to load the weights of a quantized model, by storage format.
 
     python benchmarks/load_quantized.py [--layers 12] [--format awq] [--keep FOLDER]
 

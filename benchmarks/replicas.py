@@ -1,4 +1,4 @@
-"""What replicas cost and give on this machine: `generate` with and without `--replicas`, in turns.
+"""Cost and gain of replicas on this machine: `generate` with and without `--replicas`, in turns.
 
     python benchmarks/replicas.py                      # 20,000 rows of the bundled recipe
     python benchmarks/replicas.py --shape qwen3-0.6b   # two of its layers, random weights

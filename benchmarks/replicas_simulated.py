@@ -1,6 +1,7 @@
-"""How well a file's rows spread over many replicas: the planner and the queue of units are the real
-ones, the replicas virtual. No model, no clock: time is counted in rows of mean work that a replica
-of usual speed does.
+"""Balance of a file's rows over many simulated replicas.
+
+The planner and the queue of units are the real ones. There is no model and no clock: time is counted
+in rows of mean work on a replica of usual speed.
 
 A replica has seats. A row that is let in holds one of them until its answer is there; a prefix that
 the replica has not computed before holds up all of them. With --slow some replicas have a third of

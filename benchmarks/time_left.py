@@ -121,7 +121,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Watched:
-    """A run: what was said at which moment of it, and what it took, as planned and in fact."""
+    """A run: the estimates shown during it, its planned time and its real one."""
 
     looks: list[tuple[float, TimeLeft]]
     run_s: float
@@ -180,7 +180,7 @@ def watched(workload: Workload, scale: int) -> Watched:
 
 
 def looking(watch: RunFiguresListener, run: Callable[[], object]) -> list[tuple[float, TimeLeft]]:
-    """Run, and return what was said, with the seconds since the run began."""
+    """Run, and return the estimates shown, with the seconds since the run began."""
     said: list[tuple[float, TimeLeft]] = []
     ended = Event()
 

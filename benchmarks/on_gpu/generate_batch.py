@@ -18,7 +18,7 @@ from pagedrun.paged.bench.workload import BenchModel, Workload
 
 
 def main() -> None:
-    """Measure, and print what was measured."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")

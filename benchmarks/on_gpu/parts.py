@@ -318,7 +318,7 @@ def read_part(path: Path) -> dict[str, Any] | None:
 
 
 def interrupted(result: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return what is left of a part whose process ended before it was done."""
+    """Return the result of a part whose process ended early, its running step marked as lost."""
     running = result.get("running")
     lost: list[Outcome] = []
     if running is not None:

@@ -57,7 +57,7 @@ CPU_SIZES = (Size("prefix", 1, 4, 64), Size("prefill", 1, 16, 16), Size("decode"
 
 
 def main() -> None:
-    """Measure what is there, and print it."""
+    """Measure the kernels at hand, and print the figures."""
     is_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if is_gpu else "cpu")
     stopwatch: Stopwatch = GpuStopwatch(FLUSHED) if is_gpu else HostStopwatch(1 << 16)
