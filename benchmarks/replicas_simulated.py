@@ -1,14 +1,14 @@
 """Balance of a file's rows over many simulated replicas.
 
-The planner and the queue of units are the real ones. There is no model and no clock: time is counted
-in rows of mean work on a replica of usual speed.
+The planner and the queue of units are the real ones. There is no model and no clock: time is
+counted in rows of mean work on a replica of usual speed.
 
-A replica has seats. A row that is let in holds one of them until its answer is there; a prefix that
-the replica has not computed before holds up all of them. With --slow some replicas have a third of
-the usual speed, with --dying some die once, in mid-run, and are replaced after a while.
+An admitted row occupies one slot of its replica until its answer is complete; a prefix that the
+replica has not computed before delays all slots. With --slow some replicas have a third of the
+usual speed; with --dying some die once during the run and are replaced after a while.
 
-Efficiency is the time that all rows take without any prefix computed twice, divided by what all
-replicas together had: 1 where none of them ever waits, repeats or computes in vain.
+Efficiency is the time of all rows with each prefix computed once, divided by the time available on
+all replicas: 1 if no replica ever waits, repeats or computes in vain.
 
 Usage: python benchmarks/replicas_simulated.py [--rows N] [--replicas 1,8,64] [--slow SHARE]
        [--dying SHARE] [--seats N] [--seed N]
