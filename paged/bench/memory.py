@@ -205,7 +205,7 @@ class HeldBlocks:
         scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits, prefix_caching=share)
         scheduler.add(plan, len(plan))
         scheduler.schedule()
-        assert len(scheduler.running) == len(requests), "a request was not let in"
+        assert len(scheduler.running) == len(requests), "a request was not admitted"
         return cls.of_pool(pool, len(requests))
 
     @classmethod

@@ -48,7 +48,7 @@ class Admission:
     ) -> bool:
         """Give a waiting sequence all blocks of its known tokens, or return False and give none.
 
-        Cached blocks are shared; the rest come off the free list. Beside others it is let in only
+        Cached blocks are shared; the rest come off the free list. Beside others it is admitted only
         if the pool is expected to hold all of them to their ends. places: of those that run. In
         groups with a window it gets what a chunk of up to `budget` tokens takes, and where layers
         are recurrent a state.

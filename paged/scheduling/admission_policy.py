@@ -107,7 +107,7 @@ class OutputLengthPredictor:
         samples = table.num_pending[places] * np.maximum(table.num_beams[places], 1)
         done = table.num_output_tokens[places]
         limits = table.max_tokens[places] - 1
-        # Blocks held by now; the candidate holds those of its prompt once it is let in.
+        # Blocks held now; the candidate holds those of its prompt once it is admitted.
         blocks = np.maximum(table.kv_groups[0].ends[places], -(-tokens // size))
         free = pool.num_free - num_taken
         full = tokens // size

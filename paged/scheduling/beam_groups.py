@@ -16,7 +16,7 @@ class BeamGroup:
     from the tokens that they have in common with it, once it has computed all but its last. Where
     layers have windows or states, the first one computes its tokens again, and each goes on when
     that has come to where they part: by the end what the other reads is lost.
-    `is_running` tells a group with seats in the batch from one that waits.
+    `is_running`: true if the group has batch slots, false if it waits.
     """
 
     def __init__(self, first: Sequence, *, past_is_lost: bool) -> None:
@@ -33,7 +33,7 @@ class BeamGroup:
 
     @property
     def num_free_slots(self) -> int:
-        """Seats that are kept for beams to come."""
+        """Batch slots reserved for future beams."""
         return self.width - len(self.members)
 
     @property
@@ -170,7 +170,7 @@ class BeamGroups:
 
     @property
     def num_free_slots(self) -> int:
-        """Seats that groups in the batch keep for beams to come."""
+        """Batch slots that running groups reserve for future beams."""
         return sum(each.num_free_slots for each in self._groups.values() if each.is_running)
 
     def begin(self, sequence: Sequence) -> None:
@@ -203,8 +203,8 @@ class BeamGroups:
         return beams
 
     def first_divergence(self, sequence: Sequence) -> int:
-        """Return the first token that a sequence which gives way, or a beam that is folded into it,
-        goes on from."""
+        """Return the first token from which a preempted sequence, or a beam folded into it,
+        continues."""
         group = self.of(sequence)
         computed = sequence.num_computed_tokens
         return computed if group is None else min(computed, group.first_divergence)

@@ -175,7 +175,7 @@ class KVGroup:
         swapped = [block for blocks in self.on_host.values() for block in blocks]
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
-        assert set(self.pinned) <= waiting, "a pin not taken back"
+        assert set(self.pinned) <= waiting, "a pin was not released"
         pinned = Counter(key.digest for keys in self.pinned.values() for key in keys)
         assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
 

@@ -112,7 +112,7 @@ class ResidencyLog:
             self._over.append(residency)
 
     def preempt(self, sequence: Sequence, mode: PreemptionMode, cause: Shortage) -> None:
-        """Note that a sequence, before it gives its blocks back, gives way."""
+        """Record the preemption of a sequence, before it returns its blocks."""
         self._num_preemptions += 1
         preemption = Preemption(
             self.step,
@@ -251,4 +251,4 @@ class SchedulerState:
         self.states.check(places, waiting_places)
         pinned = Counter(key.digest for each in waiting for key in each.pinned_keys)
         assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
-        assert not any(each.pinned_keys for each in held), "a pin not taken back"
+        assert not any(each.pinned_keys for each in held), "a pin was not released"

@@ -241,10 +241,10 @@ class StateSlots(NoStates):
         return StateEntry(NO_STATE, 0)
 
     def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
-        """Give a sequence the state of its entry; what it pinned while it waited goes.
+        """Give a sequence the state of its entry, and release the pins of its wait.
 
-        One that has samples to fork pins the last point of its prompt in place of that: those that
-        find no seat go on from there.
+        A sequence with samples to fork pins the last branch point of its prompt instead: samples
+        without a batch slot continue from there.
         """
         place, slot = sequence.place, entry.slot
         if place in self._on_host:
@@ -406,7 +406,7 @@ class StateSlots(NoStates):
         on_host = list(self._on_host.values())
         assert len(on_host) == len(set(on_host)), "a host slot is used twice"
         assert len(on_host) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
-        assert set(self._pinned) <= held | waiting, "a pin not taken back"
+        assert set(self._pinned) <= held | waiting, "a pin was not released"
         pinned = Counter(key.digest for keys in self._pinned.values() for key in keys)
         assert self.pool.num_waiting_for() == pinned, "what sequences pin"
 
