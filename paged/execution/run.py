@@ -425,14 +425,6 @@ class Run:
         return self._recorder.snapshot(self.statistics.bytes_per_token)
 
 
-def group_pools(cache: KVCache) -> list[GroupPool]:
-    """Return the empty pools of the groups of layers."""
-    return [
-        GroupPool.of(cache.block_size, each.num_blocks, each.num_host_blocks, each.spec.window)
-        for each in cache.groups
-    ]
-
-
 def state_pool(cache: KVCache) -> StatePool | None:
     """Return that of the states, None if there are none."""
     states = cache.states

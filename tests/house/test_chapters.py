@@ -20,7 +20,7 @@ MOST_LINES = 600
 SHORT = 120
 MOST_SHORT_WITH_ONE_IMPORTER = 60
 ENTRY_POINTS = {"main", "registry", "backend"}
-# Two records are alike if they have at least this many fields in common, in this share of the smaller.
+# Two records are alike if they share this many fields, and this share of the smaller one.
 ALIKE_FIELDS = 5
 ALIKE_SHARE = 0.7
 MOST_ALIKE = 39  # pairs; the next fold lowers it
