@@ -14,13 +14,10 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 _FIRST_RUN = 16  # rows that are sorted by insertion before merging begins
 

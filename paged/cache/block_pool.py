@@ -21,8 +21,8 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.values.planned_request import BlockKey
 
 
@@ -111,9 +111,9 @@ class BlockPool:
         """Return how many block tables hold `block_id`."""
         return self._ref_counts[block_id]
 
-    def ref_counts_of(self, block_ids: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int32]:
+    def ref_counts_of(self, block_ids: Int32s | Int64s) -> Int32s:
         """Return how many block tables hold each of `block_ids`."""
-        counts: NDArray[np.int32] = self._ref_counts_seen[block_ids]
+        counts: Int32s = self._ref_counts_seen[block_ids]
         return counts
 
     @property
@@ -294,7 +294,7 @@ class BlockPool:
             self._fill[block_id] = num_tokens
             self._num_tokens_held += grown
 
-    def record_fills(self, block_ids: NDArray[np.int32], num_tokens: NDArray[np.int64]) -> None:
+    def record_fills(self, block_ids: Int32s, num_tokens: Int64s) -> None:
         """Note what many held blocks now store, as `record_fill` does; no block is named twice."""
         grown = np.maximum(num_tokens - self._fills_seen[block_ids], 0)
         self._fills_seen[block_ids] += grown.astype(np.int32)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Bools, Float32s, Int32s, Int64s
 from pagedrun.kernels.attention import Attention
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -22,7 +22,7 @@ from pagedrun.paged.execution.device import Device, transfer_packed
 from pagedrun.paged.execution.logits.logits_processor import EarlyStops, SamplingBatch
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch, Model
-from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int32s, Int64s
+from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 
 # Numbers of rows of captured steps: a step is padded to the next one. Small numbers lie close,
@@ -115,7 +115,7 @@ class RowUpdate:
 
     rows: Int64s
     integers: Int64s
-    floats: NDArray[np.float32]
+    floats: Float32s
     num_missing: Int64s
     stop_ids: Int64s
     table_rows: Int64s
@@ -381,7 +381,7 @@ class GraphRows:
         rows: Int64s = order[np.minimum(index, len(order) - 1)]
         return np.where(self._uids[rows] == uids, rows, -1)
 
-    def _has_tables(self, rows: Int64s, step: StepInput) -> NDArray[np.bool_]:
+    def _has_tables(self, rows: Int64s, step: StepInput) -> Bools:
         """Return a mask of the rows whose recorded tables match the step up to its own token."""
         same = np.ones(len(rows), dtype=np.bool_)
         num_held = -(-step.starts // self._block_size)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.kernels.attention_inputs import DecodeInputs, PrefixGroups
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW
@@ -27,7 +27,6 @@ from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing, without_rows
 from pagedrun.paged.execution.step_result import InFlight, KnownTokens
 from pagedrun.paged.models.model import Model
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import StepInput
 
 
@@ -201,9 +200,9 @@ class DecodeGraphs:
         read = DecodeInputs(torch.arange(len(lens), dtype=torch.int32), lens, groups)
         return Replayed(ids, rows, read, rest)
 
-    def is_decoding(self, step: StepInput) -> NDArray[np.bool_]:
+    def is_decoding(self, step: StepInput) -> Bools:
         """Return a mask of the chunks of one generated token that sample, [num_chunks]."""
-        taken: NDArray[np.bool_] = (
+        taken: Bools = (
             (step.ends == step.starts + 1)
             & step.samples
             & (step.store_from == step.starts)

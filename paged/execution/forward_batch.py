@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Bools, Int32s, Int64s
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
@@ -28,7 +28,7 @@ from pagedrun.paged.execution.device import Device, transferred
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.step_result import KnownTokens
 from pagedrun.paged.models.model import NO_SLOT, ForwardBatch, GroupBatch, Model
-from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN, Int32s, Int64s
+from pagedrun.paged.scheduling.sequence_table import NO_STATE, UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 
 
@@ -110,7 +110,7 @@ def forward_batch(
 
 
 def _slots(
-    tables: Int32s, rows: Int64s, positions: Int64s, is_stored: NDArray[np.bool_], block_size: int
+    tables: Int32s, rows: Int64s, positions: Int64s, is_stored: Bools, block_size: int
 ) -> Tensor:
     """Return the cache slots of each token's key and value, [num_tokens] int64.
 

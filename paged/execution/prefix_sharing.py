@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.kernels.attention_inputs import PrefixGroups
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
-Int32s = NDArray[np.int32]
-Span = tuple[NDArray[np.int64], int, int]  # rows, first partition, partition after the last
+Span = tuple[Int64s, int, int]  # rows, first partition, partition after the last
 
 
 class PrefixSharing:
@@ -54,7 +53,7 @@ class PrefixSharing:
         return last.groups
 
 
-def without_rows(groups: PrefixGroups, rows: NDArray[np.int64]) -> PrefixGroups | None:
+def without_rows(groups: PrefixGroups, rows: Int64s) -> PrefixGroups | None:
     """Return groups without some rows, or `None` if no row is left.
 
     groups: of rows whose index is the index of their table. The remaining rows read as much, and as
@@ -107,7 +106,7 @@ def _grouped(
         spans = [(rows[i : i + 1], 0, int(num_partitions[rows[i]])) for i in range(len(rows))]
     members = [span[0] for span in spans]
 
-    def int32(values: list[int] | NDArray[np.int64]) -> torch.Tensor:
+    def int32(values: list[int] | Int64s) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.int32))
 
     return PrefixGroups(
@@ -138,7 +137,7 @@ def _last_blocks(
 
 
 def _split(
-    rows: NDArray[np.int64],
+    rows: Int64s,
     first: int,
     num_partitions: Int32s,
     blocks: Int32s,

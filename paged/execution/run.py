@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.kv_cache import KVCache, OpaqueStates
 from pagedrun.paged.cache.prefix_store.stored_prefixes import StoredPrefixes
@@ -50,7 +51,6 @@ from pagedrun.paged.scheduling.monitoring import (
 )
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode

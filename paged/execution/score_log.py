@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.paged.execution.step_result import FoundLogprob, InFlight
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.values.logprobs import IMPOSSIBLE, Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
@@ -55,7 +52,7 @@ class ScoreLog:
                 failed[row] = self._rows[row].request
         return list(failed.values())
 
-    def note_draws(self, step: InFlight, tokens: Int64s, is_kept: NDArray[np.bool_]) -> None:
+    def note_draws(self, step: InFlight, tokens: Int64s, is_kept: Bools) -> None:
         """Add the log-probabilities of sampled tokens.
 
         tokens: [num_draws] int64. is_kept: [num_draws], False for discarded tokens.

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Bools, Float32s, Int64s
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device, HostCopy
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.step_input import StepInput
 
 
@@ -80,12 +80,12 @@ class HostLogprobs:
         """Start the copy; None for None."""
         return None if found is None else cls(tuple(map(device.to_host, found)))
 
-    def top(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def top(self) -> tuple[Int64s, Float32s]:
         """Return the most likely tokens and their log-probabilities, [num_tokens, num_top] each."""
         _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
         return top_ids, top_logprobs
 
-    def wait(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[FoundLogprob]:
+    def wait(self, chosen: Bools | None = None) -> Iterator[FoundLogprob]:
         """Wait for the copy and yield its entries in order, rounded to the shortest decimals.
 
         chosen: [num_tokens], the entries to yield; None means all.
@@ -101,7 +101,7 @@ class HostLogprobs:
             yield FoundLogprob(logprob, rank, list(zip(ids, _shortest(values), strict=True)))
 
 
-def _shortest(values: NDArray[np.float32]) -> list[float]:
+def _shortest(values: Float32s) -> list[float]:
     """Return, for each float32, the float64 with the fewest digits that rounds to it."""
     return [float(str(value)) for value in values]
 
@@ -167,7 +167,7 @@ class InFlight:
             strict=True,
         )
 
-    def drawn(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, FoundLogprob]]:
+    def drawn(self, chosen: Bools) -> Iterator[tuple[int, FoundLogprob]]:
         """Wait, then yield index and log-probability of the chosen draws that request one.
 
         chosen: [num_draws].
@@ -177,7 +177,7 @@ class InFlight:
             draws = np.flatnonzero(wants & chosen).tolist()
             yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
 
-    def top_of(self, chosen: NDArray[np.bool_]) -> tuple[Int64s, NDArray[np.float32]]:
+    def top_of(self, chosen: Bools) -> tuple[Int64s, Float32s]:
         """Wait, then return the most likely tokens of the chosen draws and their log-probabilities,
         [num_chosen, num_top] each.
 
@@ -193,11 +193,11 @@ class InFlight:
         ids: Int64s = self.copy.wait().numpy()
         return ids if self.order is None else ids[self.order]
 
-    def is_live(self, table: SequenceTable) -> NDArray[np.bool_]:
+    def is_live(self, table: SequenceTable) -> Bools:
         """Return a mask of the tokens whose sequence exists and was not ended by an earlier
         token."""
         same = table.uid[self.places] == self.uids
-        live: NDArray[np.bool_] = same & (self.positions < table.num_output_tokens[self.places])
+        live: Bools = same & (self.positions < table.num_output_tokens[self.places])
         return live
 
 
@@ -210,7 +210,7 @@ class KnownTokens:
     """
 
     ids: Tensor
-    sources: NDArray[np.int64]
+    sources: Int64s
 
     @classmethod
     def of(cls, step: StepInput, before: InFlight | None) -> "KnownTokens | None":

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.metrics.inspection_sections import (
     LastToken,
     Lifetimes,
@@ -14,7 +15,7 @@ from pagedrun.paged.metrics.inspection_sections import (
     TableBlock,
 )
 from pagedrun.paged.metrics.pool_moments import BlockState, Moment, block_states
-from pagedrun.paged.metrics.snapshot import Holdings, Int32s, Int64s, Snapshot, Table
+from pagedrun.paged.metrics.snapshot import Holdings, Snapshot, Table
 
 
 def block_tables(snapshot: Snapshot, row: int, moment: Moment) -> list[ShownTable]:

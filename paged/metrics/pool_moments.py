@@ -11,6 +11,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Float64s, Int64s
 from pagedrun.paged.metrics.inspection_sections import (
     GroupTable,
     HeldBlock,
@@ -20,7 +21,7 @@ from pagedrun.paged.metrics.inspection_sections import (
 )
 from pagedrun.paged.metrics.report_sections import group_figures
 from pagedrun.paged.metrics.saved_report import SavedReport
-from pagedrun.paged.metrics.snapshot import Float64s, GroupSamples, Int64s, PoolSamples, Snapshot
+from pagedrun.paged.metrics.snapshot import GroupSamples, PoolSamples, Snapshot
 from pagedrun.paged.values.errors import UsageError, option
 
 States = NDArray[np.uint8]
@@ -52,7 +53,7 @@ def block_states(samples: PoolSamples, number: int) -> States:
     return states
 
 
-def state_counts(samples: PoolSamples) -> NDArray[np.int64]:
+def state_counts(samples: PoolSamples) -> Int64s:
     """Return the number of blocks in each state, [num_samples, 4] int64, by `BlockState`."""
     counts = np.zeros((len(samples), len(BlockState)), dtype=np.int64)
     for number in range(len(samples)):  # one at a time, to save memory

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.snapshot import (
@@ -260,7 +261,7 @@ def _group_samples(
     ref_counts, fills = _stacked([state for state, _ in samples], group.shape.num_blocks)
     held = [each for _, each in samples]
 
-    def column(name: str) -> NDArray[np.int32]:
+    def column(name: str) -> Int32s:
         return np.concatenate([np.zeros(0, np.int32), *(getattr(each, name) for each in held)])
 
     return GroupSamples(
@@ -305,13 +306,13 @@ def _holdings(log: Iterable[Residency], now: int) -> Holdings:
     replaced = [(owner, each) for owner in residencies for each in owner.replaced]
     early = [each for _, each in replaced]
 
-    def column(numbers: NDArray[np.int64], more: Iterable[int]) -> NDArray[np.int64]:
+    def column(numbers: Int64s, more: Iterable[int]) -> Int64s:
         return np.append(numbers, np.array(list(more), dtype=np.int64))
 
-    def repeated(numbers: Iterable[int]) -> NDArray[np.int64]:
+    def repeated(numbers: Iterable[int]) -> Int64s:
         return np.repeat(np.array(list(numbers), dtype=np.int64), sizes)
 
-    def joined(arrays: "Iterable[array[int]]") -> NDArray[np.int64]:
+    def joined(arrays: "Iterable[array[int]]") -> Int64s:
         return np.fromiter(chain.from_iterable(arrays), dtype=np.int64, count=int(sizes.sum()))
 
     ends = (now if each.end is None else each.end for each in residencies)

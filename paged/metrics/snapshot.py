@@ -15,12 +15,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Float64s, Int32s, Int64s
 from pagedrun.paged.cache.cache_spec import PoolShape
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Chosen = Bools | Int64s
 
 MAX_PREFIXES = 2_000

@@ -4,7 +4,8 @@ from itertools import combinations
 from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pagedrun.kernels.array_types import Float64s
 
 MIN_STEPS = 20
 # Usual cost of a step and of a generated token, in prompt tokens.
@@ -66,20 +67,20 @@ class StepFit:
             "usual_token_s": self._usual_token_s,
         }
 
-    def _fitted(self, kept: tuple[int, ...]) -> NDArray[np.float64]:
+    def _fitted(self, kept: tuple[int, ...]) -> Float64s:
         """Return the best costs with non-zero values at the indices `kept` only."""
         products, seconds = self._pulled
         costs, at = np.zeros(3), list(kept)
         costs[at] = np.linalg.lstsq(products[np.ix_(at, at)], seconds[at])[0]
         return costs
 
-    def _error(self, costs: NDArray[np.float64]) -> float:
+    def _error(self, costs: Float64s) -> float:
         """Return the sum of squared errors, up to a constant."""
         products, seconds = self._pulled
         return float(costs @ products @ costs - 2 * seconds @ costs)
 
     @property
-    def _pulled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _pulled(self) -> tuple[Float64s, Float64s]:
         """Products and seconds with a regularization towards the usual costs."""
         pull = PULL * np.diag(self._products)
         usual = _USUAL * self._usual_token_s

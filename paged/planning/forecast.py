@@ -12,8 +12,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.metrics.report_sections import groups_part
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
@@ -63,7 +63,7 @@ class Forecast:
         self._longest = 0
         self._needed = 0
         self._prefixes: dict[tuple[int, ...], list[int]] = {}  # tokens → rows, tokens saved
-        self._rows_at_once: list[NDArray[np.int64]] = []
+        self._rows_at_once: list[Int64s] = []
 
     def add(self, plan: Plan) -> None:
         """Count a window."""
@@ -227,7 +227,7 @@ class Forecast:
         return told
 
 
-def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> NDArray[np.int64]:
+def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> Int64s:
     """Return, from each row on, the number of rows in run order that fit into the pools at full
     length.
 
@@ -249,7 +249,7 @@ def _rows_at_once(plan: Plan, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> NDArr
     return np.asarray(counts[full], dtype=np.int64)
 
 
-def _ends(taken: NDArray[np.int64], found: NDArray[np.int64], num_blocks: int) -> NDArray[np.int64]:
+def _ends(taken: Int64s, found: Int64s, num_blocks: int) -> Int64s:
     """Return, from each row on, the row behind which a pool is full: [num_rows] int64.
 
     taken: blocks of each row beside the one before. found: [num_rows] int64, blocks shared with
@@ -284,8 +284,6 @@ CANDIDATES = (8, 16, 32, 64, 128, 256)
 # A larger block is chosen where it costs no more than this share of tokens to compute, prompts and
 # answers, and of memory.
 TOLERANCE = 0.05
-
-Int64s = NDArray[np.int64]
 
 
 class BlockSizes:

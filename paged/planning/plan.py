@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.plan_part import (
@@ -144,7 +144,7 @@ class Plan(PlannedPart):
         """Return the rows at the positions [`begin`, `end`) of the run order."""
         return self.part_at(np.arange(begin, end))
 
-    def part_at(self, places: NDArray[np.int64]) -> PlanPart:
+    def part_at(self, places: Int64s) -> PlanPart:
         """Return the rows at distinct positions of the run order, [num_rows] int64."""
         return self.rows.at(places)
 
@@ -153,7 +153,7 @@ class Plan(PlannedPart):
         return self._requests[row]
 
     @property
-    def max_tokens(self) -> NDArray[np.int64]:
+    def max_tokens(self) -> Int64s:
         """[num_rows] int64, the answer limit of each, in run order."""
         return self._column("max_num_drawn", self.tree.order)
 
@@ -163,27 +163,27 @@ class Plan(PlannedPart):
         return sum(self._requests[row].max_num_generated for row in self.tree.order.tolist())
 
     @property
-    def num_samples(self) -> NDArray[np.int64]:
+    def num_samples(self) -> Int64s:
         """[num_rows] int64, sequences that each may need, in run order."""
         return self._column("num_sequences", self.tree.order)
 
     @property
-    def num_beams(self) -> NDArray[np.int64]:
+    def num_beams(self) -> Int64s:
         """[num_rows] int64, beams that run together for each, in run order; 1 without a search."""
         return self._column("beam_width", self.tree.order)
 
     @property
-    def num_blocks_at_full_length(self) -> NDArray[np.int64]:
+    def num_blocks_at_full_length(self) -> Int64s:
         """[num_rows] int64, blocks of each row's prompt and longest answer, in run order."""
         return self._full_blocks(self.tree, self.tree.block_size)
 
     @property
-    def num_blocks_at_once(self) -> NDArray[np.int64]:
+    def num_blocks_at_once(self) -> Int64s:
         """[num_rows] int64, `Request.num_blocks_at_once` of each, in run order."""
         return self._blocks_at_once(self.tree, self.tree.block_size)
 
     @property
-    def num_private_blocks(self) -> NDArray[np.int64]:
+    def num_private_blocks(self) -> Int64s:
         """[num_rows] int64, blocks that only this row needs at full length, in run order."""
         full, prompt = self.num_blocks_at_full_length, self.tree.num_tokens // self.tree.block_size
         samples = self.num_samples
@@ -227,25 +227,25 @@ class Plan(PlannedPart):
         rule = self._read_once
         return num_samples >= rule.min_rows and work >= rule.min_work
 
-    def _full_blocks(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
+    def _full_blocks(self, tree: PrefixTree, size: int) -> Int64s:
         """Return the blocks of each row's prompt and longest answer, but its last token."""
         num_tokens = tree.num_tokens + self._column("max_num_drawn", tree.order) - 1
         return -(-num_tokens // size)
 
-    def _blocks_at_once(self, tree: PrefixTree, size: int) -> NDArray[np.int64]:
+    def _blocks_at_once(self, tree: PrefixTree, size: int) -> Int64s:
         """Return `Request.num_blocks_at_once` of each row."""
         full, prompt = self._full_blocks(tree, size), tree.num_tokens // size
         return (full - prompt) * self._column("beam_width", tree.order) + prompt
 
-    def _column(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _column(self, name: str, order: Int64s) -> Int64s:
         return self._values(name)[order]
 
-    def _values(self, name: str) -> NDArray[np.int64]:
+    def _values(self, name: str) -> Int64s:
         """Return a parameter of each row, [num_rows] int64, by row number."""
         values = (getattr(request.params, name) for request in self._requests)
         return np.fromiter(values, dtype=np.int64, count=len(self._requests))
 
-    def _priorities(self) -> NDArray[np.int64]:
+    def _priorities(self) -> Int64s:
         """Return the priority of each row, [num_rows] int64, by row number: of duplicates, the
         first to run."""
         own = (request.priority for request in self._requests)

@@ -15,16 +15,13 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.planning.duplicates import Duplicates
 from pagedrun.paged.planning.prefix_reuse import BlockKeys, StatePoints
 from pagedrun.paged.values.planned_request import BranchPoint, PlannedRequest, PlannedSharing
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,15 +116,15 @@ class PackedRequests:
     own: [num_tokens] int32, the other tokens, concatenated. num_own: [num_requests] int64.
     """
 
-    indices: NDArray[np.int64]
+    indices: Int64s
     params: tuple[SamplingParams, ...]
     others: tuple[tuple[Any, ...], ...]
-    common: NDArray[np.int32]
-    own: NDArray[np.int32]
-    num_own: NDArray[np.int64]
+    common: Int32s
+    own: Int32s
+    num_own: Int64s
 
     @classmethod
-    def of(cls, requests: Seq[Request], common: NDArray[np.int32]) -> "PackedRequests":
+    def of(cls, requests: Seq[Request], common: Int32s) -> "PackedRequests":
         """Pack requests. common: [num_requests] int32, a lower bound of the tokens in common with
         the previous prompt; that of the first is ignored."""
         taken = common.copy()
@@ -262,7 +259,7 @@ class PlannedPart:
         return PlanTail(self.rows.window, last, None if self.states is None else self.states.open)
 
     @property
-    def num_blocks_found(self) -> NDArray[np.int64]:
+    def num_blocks_found(self) -> Int64s:
         """[num_rows] int64, blocks of each row left in the pool by the previous one."""
         found = (self.num_common_tokens // self.rows.block_size).astype(np.int64)
         return found if self.rows.prefix_caching else np.zeros_like(found)
@@ -284,7 +281,7 @@ class PlannedPart:
         )
 
     @property
-    def num_hit_tokens(self) -> NDArray[np.int64]:
+    def num_hit_tokens(self) -> Int64s:
         """[num_rows] int64, prompt tokens of each row that whole cached blocks save; with recurrent
         layers those before its first state."""
         size = self.rows.block_size
@@ -318,7 +315,7 @@ class PlannedPart:
                 begun_token_ids=part.begun.get(request.index, ()),
             )
 
-    def _keep_blocks(self, *, has_next: bool) -> NDArray[np.int64]:
+    def _keep_blocks(self, *, has_next: bool) -> Int64s:
         """Return the leading blocks of each row that the next one needs, [num_rows] int64."""
         size = self.rows.block_size
         keep = np.append(self.num_common_tokens[1:] // size, 0)[: len(self)].astype(np.int64)
@@ -348,7 +345,7 @@ class PlannedPart:
             min_tokens=part.min_state_tokens,
         )
 
-    def _state_limits(self) -> NDArray[np.int64]:
+    def _state_limits(self) -> Int64s:
         """Return the tokens behind which each row can start at the latest, [num_rows] int64: at
         least one token is computed, and all whose log-probabilities are requested."""
         asked = (request.params.prompt_logprobs is not None for request in self.rows.requests)
@@ -363,7 +360,7 @@ class PlannedPart:
         return self.states.left[number]
 
 
-def _branches(num_keep_blocks: NDArray[np.int64]) -> list[BranchPoint]:
+def _branches(num_keep_blocks: Int64s) -> list[BranchPoint]:
     """Return the points at which later rows leave each row's path, in run order.
 
     num_keep_blocks: [num_rows] int64, blocks that the next row has in common. A later row has the

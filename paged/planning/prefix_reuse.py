@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.cache.prefix_store.entry import MIN_STORED_TOKENS
 from pagedrun.paged.planning.prefix_tree import common_to
 from pagedrun.paged.values.planned_request import (
@@ -23,8 +23,6 @@ from pagedrun.paged.values.planned_request import (
     BranchPoint,
     block_digest,
 )
-
-Int64s = NDArray[np.int64]
 
 
 class BlockKeys:
@@ -117,8 +115,8 @@ class StatePoints:
     @classmethod
     def of(
         cls,
-        common: NDArray[np.int32],
-        limits: NDArray[np.int64],
+        common: Int32s,
+        limits: Int64s,
         block_size: int,
         *,
         before: BranchPoint | None = None,
@@ -203,7 +201,7 @@ class StoreRoom(NamedTuple):
 NO_ROOM = StoreRoom()
 
 
-def tokens_to_store(common: NDArray[np.int32], room: StoreRoom) -> NDArray[np.int64]:
+def tokens_to_store(common: Int32s, room: StoreRoom) -> Int64s:
     """Return the leading tokens of each row to store, [num_rows] int64 in run order.
 
     common: [num_rows] int32, tokens in common with the previous row. Only prefixes of several rows

@@ -17,14 +17,11 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Int32s, Int64s
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.kernels.token_rows import TreeWalk, sort_rows, walk_tree
 from pagedrun.paged.values.request import Request
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 # With fewer rows the lengths of finished answers predict too little.
 MIN_GROUP_ROWS = 16
@@ -296,7 +293,7 @@ def request_tree(
     block_size: int,
     last: Request | None = None,
     read_once: ReadOnce = ON_GPU,
-    weights: NDArray[np.int64] | None = None,
+    weights: Int64s | None = None,
 ) -> PrefixTree:
     """Return the tree of the prompts of requests; its row numbers are indices of `requests`.
 
@@ -347,7 +344,7 @@ class RandomOrder:
 
 def run_order(
     tree: PrefixTree,
-    kept: NDArray[np.bool_],
+    kept: Bools,
     priorities: Int64s,
     draws: RandomOrder | None,
     max_new_tokens: Int64s,

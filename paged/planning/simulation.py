@@ -15,8 +15,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import PoolShape
@@ -28,7 +28,6 @@ from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
@@ -52,7 +51,7 @@ class Simulation:
     timeline: tuple[StepRecord, ...]
     reads_without_sharing: int
     reads_with_sharing: int
-    at_peak: NDArray[np.int64]
+    at_peak: Int64s
     states: StateFigures | None = None
 
 
@@ -325,7 +324,7 @@ def _state_pool(sizes: SlotSizes) -> StatePool:
     return StatePool.of(sizes.num_slots, sizes.num_host_slots, whole_prompts=sizes.are_opaque)
 
 
-def common_with_previous(common: NDArray[np.int32], places: Int64s) -> Int64s:
+def common_with_previous(common: Int32s, places: Int64s) -> Int64s:
     """Return the tokens that each of some rows has in common with the previous one among them.
 
     common: [num_rows] int32, tokens that each row of the run order has in common with the row
@@ -360,7 +359,7 @@ class PrefixReads:
         self.without_sharing = 0
         self.saved = 0
 
-    def append(self, common: NDArray[np.int32], num_read_once_tokens: NDArray[np.int32]) -> None:
+    def append(self, common: Int32s, num_read_once_tokens: Int32s) -> None:
         """Add a window to the run order. common: [num_rows] int32, tokens in common with the
         previous row. num_read_once_tokens: [num_rows] int32, those that are read together with
         other rows."""

@@ -12,14 +12,11 @@ least in common.
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.planning.forecast_sections import ReplicaFigures
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.prefix_tree import PROMPT_TOKENS_A_NEW_ONE, USUAL_ANSWER
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 # Limits of the rows of a unit; the last ones of a window may have fewer.
 LEAST_ROWS, MOST_ROWS = 64, 4096
@@ -74,7 +71,7 @@ class SplitPrefixes:
         # Nested prefixes, outermost first: first token, end, number of cuts spanned.
         self._path: list[tuple[int, int, int]] = []
 
-    def add(self, common: NDArray[np.int32], cuts: NDArray[np.int64]) -> None:
+    def add(self, common: Int32s, cuts: Int64s) -> None:
         """Add a window, behind those before.
 
         common: [num_rows] int32, tokens that each row has in common with the one before, the first
@@ -157,7 +154,7 @@ class ReplicaForecast:
             ),
         }
 
-    def _take(self, common: NDArray[np.int32], work: int) -> None:
+    def _take(self, common: Int32s, work: int) -> None:
         """Assign the next unit to the replica with the least work."""
         has = np.minimum(self._has, common[0])
         replica = int(self._busy.argmin())

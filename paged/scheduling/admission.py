@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, TransferKind
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import KVGroup, WrittenBlocks
 from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.states import NoStates
 from pagedrun.paged.scheduling.step_input import StepBuilder
 

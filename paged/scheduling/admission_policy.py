@@ -21,9 +21,10 @@ from typing import Protocol
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.values.request import Request
 
 MIN_LENGTHS = 4  # answers from which a group's own experience counts

@@ -8,13 +8,9 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Float32s, Int32s, Int64s
 from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
-Float32s = NDArray[np.float32]
 
 
 class FinishedBeam(NamedTuple):

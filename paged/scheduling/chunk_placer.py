@@ -4,13 +4,13 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.scheduling.kv_groups import KVGroup
 from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import NO_SCORES, Int64s
+from pagedrun.paged.scheduling.sequence_table import NO_SCORES
 from pagedrun.paged.scheduling.step_input import StepBuilder
 
 
@@ -189,8 +189,8 @@ class _NewBlocks(NamedTuple):
     """
 
     group: KVGroup
-    is_needed: NDArray[np.bool_]
-    is_shared: NDArray[np.bool_]
+    is_needed: Bools
+    is_shared: Bools
     num_fit: int
 
     @classmethod

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import BlockTables, Int64s
+from pagedrun.paged.scheduling.sequence_table import BlockTables
 from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
 
 
@@ -192,9 +192,7 @@ class WrittenBlocks:
         """Start the next step."""
         self._step += 1
 
-    def note(
-        self, block_ids: "NDArray[np.int32] | int", offsets: "NDArray[np.int64] | int"
-    ) -> None:
+    def note(self, block_ids: "Int32s | int", offsets: "Int64s | int") -> None:
         """Record the first offsets that the step writes in some blocks."""
         self._steps[block_ids] = self._step
         self._offsets[block_ids] = offsets

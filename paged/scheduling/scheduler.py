@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.scheduling.admission import Admission
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill
 from pagedrun.paged.scheduling.beam_groups import BeamGroup, BeamGroups
@@ -28,7 +29,7 @@ from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup
 from pagedrun.paged.scheduling.preemption import Preemption
 from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode

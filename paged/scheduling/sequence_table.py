@@ -6,8 +6,8 @@ distinguishes them.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Float32s, Int32s, Int64s
 from pagedrun.paged.scheduling.beam_search import num_candidates
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
@@ -17,8 +17,6 @@ NO_UID = -1
 NO_STATE = -1  # no slot: the state before the first token, or that of a model without recurrence
 NO_SCORES = np.iinfo(np.int64).max  # no position's next token is to be scored
 
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 _COLUMNS = {
     "uid": np.int64,
@@ -88,16 +86,16 @@ class SequenceTable:
     group: Int64s
     max_tokens: Int64s
     min_tokens: Int64s
-    ignores_eos: NDArray[np.bool_]
-    has_stops: NDArray[np.bool_]
-    temperature: NDArray[np.float32]
+    ignores_eos: Bools
+    has_stops: Bools
+    temperature: Float32s
     top_k: Int32s
-    top_p: NDArray[np.float32]
-    min_p: NDArray[np.float32]
+    top_p: Float32s
+    min_p: Float32s
     seed: Int64s
-    wants_logprobs: NDArray[np.bool_]
+    wants_logprobs: Bools
     num_top: Int64s
-    only_scores: NDArray[np.bool_]
+    only_scores: Bools
     num_beams: Int64s
     score_from: Int64s
     state_slot: Int64s

@@ -16,13 +16,13 @@ from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
 from pagedrun.paged.metrics.report_sections import StateFigures
 from pagedrun.paged.metrics.timeline import KeptStates
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import NO_STATE, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_STATE, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder
 from pagedrun.paged.values.planned_request import BlockKey
 
@@ -86,11 +86,11 @@ class NoStates:
     def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
         """Let a sequence begin with a state that the step loads, in place of its entry's."""
 
-    def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
+    def needs_slot(self, places: Int64s) -> Bools:
         """Return which sequences need a new slot for their next chunk, [num_places] bool."""
         return np.zeros(len(places), dtype=np.bool_)
 
-    def num_fit(self, needs: NDArray[np.bool_]) -> int:
+    def num_fit(self, needs: Bools) -> int:
         """Return how many of the first sequences can have the slots that they need."""
         return len(needs)
 
@@ -279,13 +279,13 @@ class StateSlots(NoStates):
             self.counts.kept += 1
         self.reserve(place)
 
-    def needs_slot(self, places: Int64s) -> NDArray[np.bool_]:
+    def needs_slot(self, places: Int64s) -> Bools:
         """Return which sequences need a new slot for their next chunk, [num_places] bool."""
         slots = self._table.state_slot[places]
-        needs: NDArray[np.bool_] = (slots == NO_STATE) | (self.pool.ref_counts_of(slots) > 1)
+        needs: Bools = (slots == NO_STATE) | (self.pool.ref_counts_of(slots) > 1)
         return needs | np.isin(slots, self.pool.published)
 
-    def num_fit(self, needs: NDArray[np.bool_]) -> int:
+    def num_fit(self, needs: Bools) -> int:
         """Return how many of the first sequences can have the slots that they need."""
         return int(np.searchsorted(np.cumsum(needs), self.pool.num_free, side="right"))
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Bools, Float32s, Int32s, Int64s
 from pagedrun.paged.cache.block_pool import BlockTransfer
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import (
     NO_SCORES,
     NO_STATE,
     UNKNOWN_TOKEN,
-    Int32s,
-    Int64s,
     SequenceTable,
 )
 
@@ -34,16 +32,16 @@ class SamplingMetadata:
     """
 
     chunk: Int64s
-    temperature: NDArray[np.float32]
+    temperature: Float32s
     top_k: Int32s
-    top_p: NDArray[np.float32]
-    min_p: NDArray[np.float32]
+    top_p: Float32s
+    min_p: Float32s
     seed: Int64s
     row: Int64s
     sample: Int64s
     position: Int64s
     num_missing: Int64s
-    wants_logprobs: NDArray[np.bool_]
+    wants_logprobs: Bools
     stop_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     given: dict[int, int] = field(default_factory=dict)
 
@@ -55,7 +53,7 @@ class SamplingMetadata:
         filters = (self.top_k > 0) | (self.top_p < 1.0) | (self.min_p > 0.0)
         return bool((filters & (self.temperature >= greedy_below)).any())
 
-    def part(self, chosen: NDArray[np.bool_], first_chunk: int) -> "SamplingMetadata":
+    def part(self, chosen: Bools, first_chunk: int) -> "SamplingMetadata":
         """Return the chosen draws, their chunks counted from `first_chunk`."""
         places = np.cumsum(chosen) - 1
         arrays = {name: getattr(self, name)[chosen] for name in _arrays_of(self)}
@@ -100,7 +98,7 @@ class StepInput:
     num_blocks: Int64s
     read_slots: Int64s
     write_slots: Int64s
-    samples: NDArray[np.bool_]
+    samples: Bools
     input_ids: Int64s
     sources: Int64s
     targets: Int64s
@@ -135,7 +133,7 @@ class StepInput:
         counts: Int64s = np.maximum(self.ends - self.samples - self.first_scored, 0)
         return counts
 
-    def split(self, chosen: NDArray[np.bool_]) -> "tuple[StepInput, StepInput | None]":
+    def split(self, chosen: Bools) -> "tuple[StepInput, StepInput | None]":
         """Return the chosen chunks, of which there are some, and the others, None for none.
 
         They may be computed in either order where none reads what another writes.
@@ -144,7 +142,7 @@ class StepInput:
             return self, None
         return self._chunks(chosen), self._chunks(~chosen)
 
-    def _chunks(self, chosen: NDArray[np.bool_]) -> "StepInput":
+    def _chunks(self, chosen: Bools) -> "StepInput":
         is_theirs = np.repeat(chosen, self.ends - self.starts)
         of_draws = chosen[self.draws.chunk]
         draws = self.draws.part(of_draws, 0)
@@ -214,7 +212,7 @@ class StepInput:
     def _num_unknown(self, start: int, end: int) -> int:
         return int((self.input_ids[start:end] < 0).sum())
 
-    def _part(self, chunks: slice | NDArray[np.bool_], **changes: Any) -> "StepInput":
+    def _part(self, chunks: slice | Bools, **changes: Any) -> "StepInput":
         of_chunks = {
             name: getattr(self, name)[chunks]
             for name in _arrays_of(self)

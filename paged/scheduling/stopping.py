@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pagedrun.paged.scheduling.beam_search import BeamSearch, FinishedBeam, Float32s
+from pagedrun.kernels.array_types import Bools, Float32s, Int32s, Int64s
+from pagedrun.paged.scheduling.beam_search import BeamSearch, FinishedBeam
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int32s, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.incremental_text import IncrementalText
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ class StopRule:
 
     def may_end(
         self, table: SequenceTable, places: Int64s, num_known: Int64s, tokens: Int64s
-    ) -> NDArray[np.bool_]:
+    ) -> Bools:
         """Return which sequences `output` has to look at, [num_places] bool: others go on.
 
         num_known: how many generated tokens of each are known. tokens: the last of them.
@@ -43,7 +43,7 @@ class StopRule:
         may_stop = num_known >= table.min_tokens[places]
         is_eos = (tokens[:, None] == self._eos_array).any(axis=1) & ~table.ignores_eos[places]
         at_limit = num_known >= table.max_tokens[places]
-        ends: NDArray[np.bool_] = at_limit | (may_stop & (is_eos | table.has_stops[places]))
+        ends: Bools = at_limit | (may_stop & (is_eos | table.has_stops[places]))
         return ends
 
     def output(self, sequence: Sequence, *, is_complete: bool = False) -> SampleOutput | None:

@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from pagedrun.kernels.array_types import Int32s
 from pagedrun.kernels.attention_inputs import PrefixGroups
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing, without_rows
 
 P = PARTITION_TOKENS
-Int32s = NDArray[np.int32]
 Change = Callable[[Int32s, Int32s, Int32s], tuple[Int32s, Int32s, Int32s]]
 
 
 @st.composite
 def tables_and_rows(
     draw: st.DrawFn,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int]:
+) -> tuple[Int32s, Int32s, Int32s, int]:
     """Draw block tables of a small tree of prefixes, and rows that read them."""
     block_size = draw(st.sampled_from([32, 64, P, 2 * P]))
     width = 6 * P // block_size
@@ -53,7 +52,7 @@ def coverage(groups: PrefixGroups) -> dict[tuple[int, int], int]:
 
 @given(tables_and_rows())
 def test_every_shared_partition_is_read_once_per_block_and_for_each_row(
-    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
+    case: tuple[Int32s, Int32s, Int32s, int],
 ) -> None:
     tables, table_rows, shared, block_size = case
     groups = PrefixSharing(share=True).groups(tables, table_rows, shared, block_size)
@@ -75,7 +74,7 @@ def test_every_shared_partition_is_read_once_per_block_and_for_each_row(
 
 @given(tables_and_rows())
 def test_without_sharing_every_row_reads_alone(
-    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int],
+    case: tuple[Int32s, Int32s, Int32s, int],
 ) -> None:
     tables, table_rows, shared, block_size = case
     groups = PrefixSharing(share=False).groups(tables, table_rows, shared, block_size)
@@ -127,7 +126,7 @@ def test_rows_are_grouped_anew_when_what_they_share_has_changed(change: Change) 
 
 @given(tables_and_rows(), st.data())
 def test_groups_without_rows_read_as_much_as_groups_made_anew(
-    case: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], int], data: st.DataObject
+    case: tuple[Int32s, Int32s, Int32s, int], data: st.DataObject
 ) -> None:
     tables, _, _, block_size = case
     rows = np.arange(len(tables), dtype=np.int32)

@@ -1,8 +1,9 @@
 """Admission without a prediction, so that running sequences must give way."""
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 
 
 class AdmitAll(OutputLengthPredictor):

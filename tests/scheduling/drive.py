@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int32s, Int64s
 from pagedrun.paged.cache.block_pool import StagedBlocks, StagedState
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, OpaqueStates, StateCache
 from pagedrun.paged.cache.prefix_store.entry import (
@@ -145,11 +144,11 @@ class StoredPrefixes:
 
     def note_step(
         self,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        tables: Sequence[NDArray[np.int32]],
-        write_slots: NDArray[np.int64],
+        rows: Int64s,
+        starts: Int64s,
+        ends: Int64s,
+        tables: Sequence[Int32s],
+        write_slots: Int64s,
     ) -> None:
         """Store the blocks and states of a step that later runs can use.
 

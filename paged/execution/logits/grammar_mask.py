@@ -6,12 +6,11 @@ from dataclasses import field as dataclass_field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.grammar import CompiledGrammar, Grammars, TokenMask
@@ -122,7 +121,7 @@ class GrammarMask(LogitsProcessor):
         tokens = [self._forced.get(answer, NO_FORCED_TOKEN) for answer in answers]
         return np.array(tokens, dtype=np.int64)
 
-    def are_complete(self, rows: Int64s, samples: Int64s) -> NDArray[np.bool_]:
+    def are_complete(self, rows: Int64s, samples: Int64s) -> Bools:
         """Return a mask of the answers that no token may follow, [num_answers] bool."""
         if not self._rows:
             return np.zeros(len(rows), dtype=np.bool_)

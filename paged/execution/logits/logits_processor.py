@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW
 from pagedrun.paged.execution.device import Device, Place, transferred
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.request import Request
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import PerRequestProcessor, SamplingBatch
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.values.request import Request
 
 

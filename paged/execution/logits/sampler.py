@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor, SamplingBatch
@@ -20,7 +21,6 @@ from pagedrun.paged.execution.logits.token_processors import (
     LogitBias,
     MinTokens,
 )
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata, StepInput
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request

@@ -10,16 +10,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Float32s, Int64s
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.logits_processor import (
     LogitsProcessor,
     PerRequestProcessor,
     SamplingBatch,
 )
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.reasoning import ReasoningBudget
@@ -145,7 +144,7 @@ class _Bias(NamedTuple):
     """token_ids: [num_ids] int64, distinct. biases: [num_ids] float32."""
 
     token_ids: Int64s
-    biases: NDArray[np.float32]
+    biases: Float32s
 
     @classmethod
     def of(cls, pairs: tuple[tuple[int, float], ...]) -> "_Bias":
@@ -274,5 +273,5 @@ class TokenPairs(NamedTuple):
         )
 
 
-def _placed(array: NDArray[np.int64], device: Device) -> Tensor:
+def _placed(array: Int64s, device: Device) -> Tensor:
     return device.place(torch.from_numpy(array))

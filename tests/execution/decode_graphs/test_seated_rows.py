@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, Int64s, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from tests.scheduling.made_step import generate, made_sequence
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
@@ -18,7 +19,6 @@ from pagedrun.paged.execution.logits.logits_processor import (
     SamplingBatch,
 )
 from pagedrun.paged.execution.logits.token_processors import MinTokens
-from pagedrun.paged.scheduling.sequence_table import Int64s
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
