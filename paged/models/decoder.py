@@ -19,9 +19,8 @@ from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.attention_layer import SelfAttention
 from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
-from pagedrun.paged.models.modules.mlp import FfnSpec, MlpSpec
+from pagedrun.paged.models.modules.mlp import MlpSpec
 from pagedrun.paged.models.modules.mlp_layer import Mlp
-from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.models.modules.moe_layer import Moe, ParallelMoe
 from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
@@ -166,7 +165,8 @@ class DecoderLayer:
         tables: RotaryTables,
     ) -> None:
         self._mixer = _load_mixer(spec.mixer, place, source, tables)
-        self._ffn = _load_ffn(spec.ffn, source)
+        ffn = spec.ffn
+        self._ffn = Mlp(ffn, source) if isinstance(ffn, MlpSpec) else Moe(ffn, source)
         multiplier = spec.residual_multiplier
         self._around_mixer = _Residual(
             spec.attention_norm, spec.attention_out_norm, multiplier, source
@@ -263,14 +263,6 @@ def _load_mixer(
         return ShortConv(spec, place, source)
     if isinstance(spec, DeltaNetSpec) and isinstance(place, StateLayerIndex):
         return DeltaNet(spec, place, source)
-    raise TypeError(f"no layer computes {type(spec).__name__}")
-
-
-def _load_ffn(spec: FfnSpec, source: WeightSource) -> Mlp | Moe:
-    if isinstance(spec, MlpSpec):
-        return Mlp(spec, source)
-    if isinstance(spec, MoeSpec):
-        return Moe(spec, source)
     raise TypeError(f"no layer computes {type(spec).__name__}")
 
 

@@ -8,6 +8,7 @@ bytes, KV groups, states and peak activations to planning and loading.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, Self
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
@@ -24,8 +25,8 @@ from pagedrun.paged.models.checkpoint.tensors import (
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, check_activation
-from pagedrun.paged.models.modules.moe import ParallelMoeSpec
+from pagedrun.paged.models.modules.mlp import check_activation
+from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
@@ -415,17 +416,15 @@ def llama_decoder(
     rope = RopeConfig.from_json(config, max_positions)
     norm, each_norm = NormForm.from_json(config), QkNormForm() if qk_norm else None
 
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            bias=bias,
-            out_bias=out_bias,
-            qk_norm=each_norm,
-        )
-
+    mixer = partial(
+        attention,
+        config,
+        heads,
+        norm,
+        rope,
+        windows,
+        bias=bias,
+        out_bias=out_bias,
+        qk_norm=each_norm,
+    )
     return decoder(config, max_positions, norm, mixer, ffn)

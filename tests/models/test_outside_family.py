@@ -2,6 +2,7 @@
 windows in some layers, and rotations of each kind of layer, against Transformers.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,15 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.registry import FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
     layer_windows,
     sliding_window,
 )
-from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
+from pagedrun.paged.models.modules.moe import softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
-from pagedrun.paged.models.quant.expert_layouts import PerExpert
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
 from tests.models.families import FULL, SLIDING, Tiny, disturb
@@ -54,12 +53,7 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=4, head_dim=128)
     ropes = ropes_by_kind(config, windows, max_positions, full_theta=5e5, sliding_theta=1e4)
     norm = NormForm.from_json(config)
-    qk_norm = QkNormForm()
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(config, layer, heads, norm, ropes[layer], windows[layer], qk_norm=qk_norm)
-
-    defaults = MoeDefaults(num_experts=64, num_chosen=8, inner=896)
+    mixer = partial(attention, config, heads, norm, ropes, windows, qk_norm=QkNormForm())
     return decoder(
         config,
         max_positions,
@@ -68,9 +62,10 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         lambda layer: softmax_moe(
             config,
             f"model.layers.{layer}.mlp",
-            defaults,
+            num_experts=64,
+            num_chosen=8,
+            inner=896,
             normalize=config.boolean("norm_topk_prob", True),
-            projections=PerExpert(),
         ),
     )
 

@@ -1,11 +1,14 @@
 """ERNIE 4.5: Llama with heads of their own size, whose neighbouring elements turn."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
+from pagedrun.paged.models.modules.attention import Heads, attention, layer_windows
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.moe import FfnOfLayer
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
@@ -22,12 +25,9 @@ def ernie_decoder(
     windows = layer_windows(config, None)
     rope = RopeConfig.from_json(config, max_positions, theta=500_000.0)
     norm = NormForm.from_json(config, 1e-5)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, interleaved_rotary=True
-        )
-
+    mixer = partial(
+        attention, config, heads, norm, rope, windows, bias=bias, interleaved_rotary=True
+    )
     return decoder(config, max_positions, norm, mixer, ffn, is_tied=True, tensors=tensors)
 
 

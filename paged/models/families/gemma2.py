@@ -1,10 +1,11 @@
 """Gemma 2: norms before and behind, capped scores, a window in every other layer."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, MixerOfLayer, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     attention,
     periodic_windows,
@@ -44,20 +45,9 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     rope = RopeConfig.from_json(config, max_positions)
     scale = config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5
     softcap = optional_cap(config, "attn_logit_softcapping")
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            bias=bias,
-            scale=scale,
-            softcap=softcap,
-        )
-
+    mixer = partial(
+        attention, config, heads, norm, rope, windows, bias=bias, scale=scale, softcap=softcap
+    )
     return gemma_decoder(config, max_positions, norm, mixer)
 
 

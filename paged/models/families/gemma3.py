@@ -1,11 +1,12 @@
 """Gemma 3: norms as in Gemma 2 and of each head; a window in five of six layers."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.gemma2 import gemma_decoder
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
@@ -42,20 +43,9 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     # transformers reads attn_logit_softcapping too, and applies none.
     scale = config.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5
     qk_norm = QkNormForm()
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            ropes[layer],
-            windows[layer],
-            bias=bias,
-            qk_norm=qk_norm,
-            scale=scale,
-        )
-
+    mixer = partial(
+        attention, config, heads, norm, ropes, windows, bias=bias, qk_norm=qk_norm, scale=scale
+    )
     return gemma_decoder(config, max_positions, norm, mixer)
 
 

@@ -19,9 +19,9 @@ from pagedrun.paged.models.modules.attention import (
     sliding_window,
 )
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
-from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import Activation, FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.mlp import Activation, check_activation, gated_mlp
+from pagedrun.paged.models.modules.moe import FfnOfLayer, ParallelMoeSpec, moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked
@@ -66,18 +66,18 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec:
-        window = windows[layer]
+        is_full = windows[layer] is None
         return attention(
             config,
-            layer,
-            full_heads if window is None else heads,
+            full_heads if is_full else heads,
             norm,
-            ropes[layer],
-            window,
+            ropes,
+            windows,
+            layer,
             bias=bias,
             qk_norm=qk_norm,
             scale=1.0,
-            keys_are_values=window is None and keys_are_values,
+            keys_are_values=is_full and keys_are_values,
             normalizes_values=True,
             source=sources[layer],
         )
@@ -128,16 +128,16 @@ def _parallel_moe(config: JsonObject, name: str, norm: NormForm) -> ParallelMoeS
     num_experts = config.integer("num_experts", 1, 2**14)
     inner = config.integer("moe_intermediate_size", 1, 2**22)
     num_chosen = config.integer("top_k_experts", 1, num_experts)
-    layouts, method = (Stacked(), PerExpert()), linear_method(config)
-    router = _linear(config, f"{name}.router.proj", hidden, num_experts)
     return ParallelMoeSpec(
-        MoeSpec(
-            RouterSpec(
-                replace(router, keep_precision=True),
-                ExpertChoice(num_chosen, Score.SOFTMAX, normalize=True),
-            ),
+        moe(
+            config,
+            name,
+            num_experts,
+            inner,
+            ExpertChoice(num_chosen, Score.SOFTMAX, normalize=True),
             activation=_ACTIVATION,
-            experts=ExpertsSpec(f"{name}.experts", num_experts, hidden, inner, layouts, method),
+            layouts=(Stacked(), PerExpert()),
+            router="router.proj",
         ),
         router_scale=_scale(f"{name}.router.scale", hidden),
         router_factor=hidden**-0.5,
@@ -238,12 +238,11 @@ def _ffns(config: JsonObject, sources: Sequence[int | None]) -> FfnOfLayer:
     """Return dense parts, twice as wide in layers that read the keys of others, if config.json says
     so."""
     check_activation(config, _ACTIVATION)
-    method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
     factor = 2 if config.boolean("use_double_wide_mlp", False) else 1
     inners = [inner if source is None else factor * inner for source in sources]
     return lambda layer: gated_mlp(
-        f"model.layers.{layer}.mlp", hidden, inners[layer], method, activation=_ACTIVATION
+        config, f"model.layers.{layer}.mlp", inners[layer], activation=_ACTIVATION
     )
 
 

@@ -1,10 +1,12 @@
 """GLM-4: norms before and behind; neighbouring elements of the first half of heads turn."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
-from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.attention import Heads, attention, layer_windows
+from pagedrun.paged.models.modules.mlp import FUSED_GATE_UP, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
@@ -15,22 +17,19 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
     norm = NormForm.from_json(config, 1.5625e-7)
     bias = config.boolean("attention_bias", True)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            bias=bias,
-            out_bias=False,
-            interleaved_rotary=True,
-        )
-
+    mixer = partial(
+        attention,
+        config,
+        heads,
+        norm,
+        rope,
+        windows,
+        bias=bias,
+        out_bias=False,
+        interleaved_rotary=True,
+    )
     norms = LayerNorms(attention_out="post_self_attn_layernorm", ffn_out="post_mlp_layernorm")
-    ffn = gated_mlps(config, is_fused=True)
+    ffn = gated_mlps(config, names=FUSED_GATE_UP)
     return decoder(config, max_positions, norm, mixer, ffn, norms=norms)
 
 

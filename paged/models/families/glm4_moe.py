@@ -1,15 +1,15 @@
 """GLM-4.5 and later: sigmoid mixtures behind dense layers; the first half of each head turns."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
-    uniform_windows,
 )
 from pagedrun.paged.models.modules.moe import sigmoid_moe
 from pagedrun.paged.models.modules.norm import NormForm
@@ -26,35 +26,24 @@ _MOE_DEFAULTS: dict[str, JSONValue] = {
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
-    windows = uniform_windows(config, None)
     heads = Heads.from_json(config, num_kv_heads=8)
     rope = RopeConfig.from_json(config, max_positions, rotated=0.5)
     norm = NormForm.from_json(config, 1e-5)
     bias = config.boolean("attention_bias", False)
     qk_norm = QkNormForm() if config.boolean("use_qk_norm", False) else None
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config,
-            layer,
-            heads,
-            norm,
-            rope,
-            windows[layer],
-            bias=bias,
-            out_bias=False,
-            qk_norm=qk_norm,
-        )
-
+    mixer = partial(
+        attention, config, heads, norm, rope, None, bias=bias, out_bias=False, qk_norm=qk_norm
+    )
     ffn = sigmoid_moe(config, _MOE_DEFAULTS, num_experts=128)
-    return decoder(config, max_positions, norm, mixer, ffn, tensors=_tensors(config, len(windows)))
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=_tensors(config))
 
 
-def _tensors(config: JsonObject, num_layers: int) -> NamedTensors:
-    """Drop the layers behind the last, which guess several tokens ahead."""
-    num_guessing = config.integer("num_nextn_predict_layers", 0, 64, 1)
-    guessing = range(num_layers, num_layers + num_guessing)
-    return NamedTensors(dropped=tuple(f"model.layers.{layer}." for layer in guessing))
+def _tensors(config: JsonObject) -> NamedTensors:
+    """Return the naming scheme; multi-token prediction layers behind the last are ignored."""
+    num_layers = config.integer("num_hidden_layers", 1, 4096)
+    num_ignored = config.integer("num_nextn_predict_layers", 0, 64, 1)
+    ignored = range(num_layers, num_layers + num_ignored)
+    return NamedTensors(dropped=tuple(f"model.layers.{layer}." for layer in ignored))
 
 
 GLM4_MOE = Family(_describe, 131_072)

@@ -1,22 +1,22 @@
-"""gpt-oss: attention sinks, a window in every other layer, and mixtures in all of them."""
+"""gpt-oss: attention sinks, a window in every other layer, and MoE layers."""
+
+from functools import partial
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     attention,
     periodic_windows,
     sliding_window,
 )
-from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearMethod, LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
+from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import (
     ClippedSwiglu,
-    MoeSpec,
-    RouterSpec,
+    FfnOfLayer,
+    moe,
     read_num_experts,
 )
 from pagedrun.paged.models.modules.norm import NormForm
@@ -26,7 +26,7 @@ from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.json_value import JSONValue
 
-# What transformers assumes where config.json is silent.
+# Defaults of transformers.
 _DEFAULTS: dict[str, JSONValue] = {
     "vocab_size": 201_088,
     "hidden_size": 2880,
@@ -56,66 +56,49 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config)
     rope = RopeConfig.from_json(config, max_positions, theta=150_000.0)
     norm = NormForm.from_json(config, 1e-5)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, has_sinks=True
-        )
-
-    return decoder(config, max_positions, norm, mixer, _moe(config))
+    mixer = partial(attention, config, heads, norm, rope, windows, bias=bias, has_sinks=True)
+    return decoder(config, max_positions, norm, mixer, _ffns(config))
 
 
-def _moe(config: JsonObject) -> FfnOfLayer:
+def _ffns(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
-    hidden = config.integer("hidden_size", 1, 2**20)
+    _require_dense(config)
     inner = config.integer("intermediate_size", 1, 2**22)
-    num_experts, method = read_num_experts(config, 128), _dense_method(config)
+    num_experts = read_num_experts(config, 128)
     num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 4)
+    choice = ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN)
     activation = ClippedSwiglu(
         limit=config.number("swiglu_limit", 1e-3, 1e6, 7.0),
         alpha=config.number("swiglu_alpha", 1e-3, 1e3, 1.702),
     )
-
-    def ffn(layer: int) -> MoeSpec:
-        name = f"model.layers.{layer}.mlp"
-        router = Projection(f"{name}.router", num_experts)
-        return MoeSpec(
-            RouterSpec(
-                LinearSpec((router,), hidden, has_bias=True, method=method, keep_precision=True),
-                ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
-            ),
-            activation=activation,
-            experts=ExpertsSpec(
-                f"{name}.experts",
-                num_experts,
-                hidden,
-                inner,
-                (Interleaved(), Mxfp4()),
-                method,
-                has_bias=True,
-            ),
-        )
-
-    return ffn
+    return lambda layer: moe(
+        config,
+        f"model.layers.{layer}.mlp",
+        num_experts,
+        inner,
+        choice,
+        activation=activation,
+        layouts=(Interleaved(), Mxfp4()),
+        router="router",
+        has_bias=True,
+    )
 
 
-def _dense_method(config: JsonObject) -> LinearMethod:
-    """Return the method of the linears; raises `ModelError` where these are quantized."""
-    method = linear_method(config)
-    if method != Dense():
+def _require_dense(config: JsonObject) -> None:
+    """Raise `ModelError` for quantized linear layers."""
+    if linear_method(config) != Dense():
         raise config.error(
             "quantization_config", "absent, or MXFP4: other experts must be unquantized"
         )
-    return method
 
 
 def _without_mxfp4(config: JsonObject) -> JsonObject:
-    """Return config.json without the note that experts are in MXFP4, as their tensors say so."""
+    """Return config.json without a declaration of MXFP4, which the tensors of experts show."""
     quantization = config.nested("quantization_config")
     if quantization is None or quantization.get("quant_method") != "mxfp4":
         return config
-    noted = "quantization_config"
-    return JsonObject(config.origin, {k: v for k, v in config.fields.items() if k != noted})
+    fields = {k: v for k, v in config.fields.items() if k != "quantization_config"}
+    return JsonObject(config.origin, fields)
 
 
 GPT_OSS = Family(_describe, 131_072)

@@ -1,31 +1,31 @@
 """Granite: Llama with a factor for embeddings, scores, residual additions and logits."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, layer_windows
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
+from pagedrun.paged.models.modules.attention import Heads, attention, layer_windows
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.moe import FfnOfLayer
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
 
 def granite_decoder(
-    config: JsonObject, max_positions: int, ffn: FfnOfLayer, *, turns: bool = True
+    config: JsonObject, max_positions: int, ffn: FfnOfLayer, *, has_rope: bool = True
 ) -> DecoderSpec:
     """Return a decoder; `ffn` gives the feed-forward part of a layer by its index.
 
-    `turns`: queries and keys are rotated.
+    `has_rope`: queries and keys are rotated.
     """
-    rope = RopeConfig.from_json(config, max_positions) if turns else None
+    rope = RopeConfig.from_json(config, max_positions) if has_rope else None
     bias = config.boolean("attention_bias", False)
     windows = layer_windows(config, None)
     heads = Heads.from_json(config)
     norm = NormForm.from_json(config)
     scale = _factor(config, "attention_multiplier")
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(config, layer, heads, norm, rope, windows[layer], bias=bias, scale=scale)
-
+    mixer = partial(attention, config, heads, norm, rope, windows, bias=bias, scale=scale)
     return decoder(
         config,
         max_positions,

@@ -1,16 +1,15 @@
-"""Granite with mixtures, and Granite 4 as far as its layers attend."""
+"""Granite with MoE layers, and Granite 4 without recurrent layers."""
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.granite import granite_decoder
-from pagedrun.paged.models.modules.linear import LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, MlpSpec, check_activation
-from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
+from pagedrun.paged.models.modules.mlp import MlpSpec, check_activation, gated_mlp
+from pagedrun.paged.models.modules.moe import FfnOfLayer, moe, read_num_experts
 from pagedrun.paged.models.quant.expert_layouts import Stacked
-from pagedrun.paged.models.quant.registry import linear_method
 
+_NAMES = ("input_linear", "output_linear")
 _LAYOUT = Stacked("input_linear.weight", "output_linear.weight")
 
 
@@ -32,46 +31,33 @@ def _describe_hybrid(config: JsonObject, max_positions: int) -> DecoderSpec:
     shared_inner = config.integer("shared_intermediate_size", 1, 2**22, 1024)
     if config.string("position_embedding_type") not in ("rope", "nope", None):
         raise config.error("position_embedding_type", '"rope" or "nope"')
-    turns = config.string("position_embedding_type") == "rope"
-    return granite_decoder(config, max_positions, _ffns(config, shared_inner), turns=turns)
+    has_rope = config.string("position_embedding_type") == "rope"
+    return granite_decoder(config, max_positions, _ffns(config, shared_inner), has_rope=has_rope)
 
 
 def _ffns(config: JsonObject, shared_inner: int) -> FfnOfLayer:
-    """Return the feed-forward part of each layer: a network, a mixture, or both in one."""
+    """Return the feed-forward part of each layer: an MLP, experts, or experts with a shared one."""
     check_activation(config, "silu")
-    form = None
-    # Dense models of Granite 4 say that they have none.
-    if config.get("num_local_experts") != 0 or not shared_inner:
-        num_experts = read_num_experts(config, 8)
-        num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 2)
-        form = MoeForm(
-            num_experts,
-            config.integer("intermediate_size", 1, 2**22),
-            ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
-            layouts=(_LAYOUT,),
-            router="router.layer",
-            experts="",
-        )
 
-    def ffn(layer: int) -> FfnSpec:
-        shared = _shared(config, layer, shared_inner) if shared_inner else None
-        if form is None:
-            assert shared is not None
-            return shared
-        return form.spec(config, f"model.layers.{layer}.block_sparse_moe", shared)
+    def shared(layer: int) -> MlpSpec:
+        return gated_mlp(config, f"model.layers.{layer}.shared_mlp", shared_inner, names=_NAMES)
 
-    return ffn
-
-
-def _shared(config: JsonObject, layer: int, inner: int) -> MlpSpec:
-    method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
-    name = f"model.layers.{layer}.shared_mlp"
-    gate_up = Projection(f"{name}.input_linear", 2 * inner)
-    down = Projection(f"{name}.output_linear", hidden)
-    return MlpSpec(
-        "silu",
-        LinearSpec((gate_up,), hidden, has_bias=False, method=method),
-        LinearSpec((down,), inner, has_bias=False, method=method),
+    # Dense models of Granite 4 have zero experts.
+    if config.get("num_local_experts") == 0 and shared_inner:
+        return shared
+    num_experts = read_num_experts(config, 8)
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, 2)
+    inner = config.integer("intermediate_size", 1, 2**22)
+    return lambda layer: moe(
+        config,
+        f"model.layers.{layer}.block_sparse_moe",
+        num_experts,
+        inner,
+        ExpertChoice(num_chosen, Score.SOFTMAX_OF_CHOSEN),
+        layouts=(_LAYOUT,),
+        router="router.layer",
+        experts="",
+        shared=shared(layer) if shared_inner else None,
     )
 
 

@@ -1,16 +1,18 @@
 """Hunyuan: Llama with norms of each head's query and key behind their rotation."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
     layer_windows,
 )
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, gated_mlps
+from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.moe import FfnOfLayer
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 
@@ -22,12 +24,7 @@ def hunyuan_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> 
     rope = _rope(config, max_positions, heads.head_dim)
     norm = NormForm.from_json(config, 1e-5)
     qk_norm = QkNormForm("query_layernorm", "key_layernorm", after_rotation=True)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, qk_norm=qk_norm
-        )
-
+    mixer = partial(attention, config, heads, norm, rope, windows, bias=bias, qk_norm=qk_norm)
     return decoder(config, max_positions, norm, mixer, ffn)
 
 

@@ -1,21 +1,20 @@
-"""Hunyuan with mixtures: the dense model's attention, and an expert that all tokens pass."""
+"""Hunyuan with MoE layers: attention of the dense model, and a shared expert."""
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.hunyuan_v1_dense import hunyuan_decoder
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation, gated_mlp
-from pagedrun.paged.models.modules.moe import MoeForm, MoeSpec, read_num_experts
-from pagedrun.paged.models.quant.registry import linear_method
+from pagedrun.paged.models.modules.mlp import check_activation, gated_mlp
+from pagedrun.paged.models.modules.moe import FfnOfLayer, MoeSpec, moe, read_num_experts
 
-# Of which a file may give one number for each layer; here all layers are alike.
+# Fields with one number for each layer in some files; all layers must be alike.
 _LISTED = ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert")
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = _with_layers_alike(config)
-    return hunyuan_decoder(config, max_positions, _moe(config))
+    return hunyuan_decoder(config, max_positions, _ffns(config))
 
 
 def _with_layers_alike(config: JsonObject) -> JsonObject:
@@ -29,22 +28,21 @@ def _with_layers_alike(config: JsonObject) -> JsonObject:
     return JsonObject(config.origin, fields)
 
 
-def _moe(config: JsonObject) -> FfnOfLayer:
+def _ffns(config: JsonObject) -> FfnOfLayer:
     check_activation(config, "silu")
     num_experts = read_num_experts(config, 1)
     chosen = "moe_topk" if config.has("moe_topk") else "num_experts_per_tok"
     num_chosen = config.integer(chosen, 1, num_experts, 1)
-    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
     inner = config.integer("intermediate_size", 1, 2**22)
     for name, wanted in (("moe_intermediate_size", inner), ("num_shared_expert", 1)):
         if config.integer(name, 0, 2**22, wanted) != wanted:
             raise config.error(name, f"{wanted} for a model of this type")
     choice = ExpertChoice(num_chosen, Score.SOFTMAX, normalize=True)
-    form = MoeForm(num_experts, inner, choice, router="gate.wg")
 
     def ffn(layer: int) -> MoeSpec:
         name = f"model.layers.{layer}.mlp"
-        return form.spec(config, name, gated_mlp(f"{name}.shared_mlp", hidden, inner, method))
+        shared = gated_mlp(config, f"{name}.shared_mlp", inner)
+        return moe(config, name, num_experts, inner, choice, router="gate.wg", shared=shared)
 
     return ffn
 

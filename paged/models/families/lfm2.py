@@ -5,13 +5,14 @@ from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, MlpSpec, gated_mlp
+from pagedrun.paged.models.modules.mlp import gated_mlp
+from pagedrun.paged.models.modules.moe import FfnOfLayer
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.recurrence import ConvSpec, ShortConvSpec, attention_flags
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.registry import linear_method
 
-GATE_UP_DOWN = ("w1", "w3", "w2")
+LFM2_NAMES = ("w1", "w3", "w2")
 _NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")
 # Fields of the first checkpoints, which win over those of today.
 _OLD_NAMES = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
@@ -34,7 +35,9 @@ def lfm2_decoder(config: JsonObject, max_positions: int, ffn: FfnOfLayer) -> Dec
     def mixer(layer: int) -> AttentionSpec | ShortConvSpec:
         if not attends[layer]:
             return _short_conv(config, layer)
-        return attention(config, layer, heads, norm, rope, qk_norm=qk_norm, out_name="out_proj")
+        return attention(
+            config, heads, norm, rope, None, layer, qk_norm=qk_norm, out_name="out_proj"
+        )
 
     return decoder(
         config,
@@ -76,19 +79,15 @@ def _short_conv(config: JsonObject, layer: int) -> ShortConvSpec:
 
 
 def _ffns(config: JsonObject) -> FfnOfLayer:
-    method, inner = linear_method(config), config.integer("intermediate_size", 1, 2**22)
-    hidden = config.integer("hidden_size", 1, 2**20)
+    inner = config.integer("intermediate_size", 1, 2**22)
     if config.boolean("block_auto_adjust_ff_dim", True):
         multiple = config.integer("block_multiple_of", 1, 2**20, 256)
         inner = int(2 * inner / 3)
         inner = int(config.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1.0) * inner)
         inner = -(-inner // multiple) * multiple
-
-    def ffn(layer: int) -> MlpSpec:
-        prefix = f"model.layers.{layer}.feed_forward"
-        return gated_mlp(prefix, hidden, inner, method, names=GATE_UP_DOWN)
-
-    return ffn
+    return lambda layer: gated_mlp(
+        config, f"model.layers.{layer}.feed_forward", inner, names=LFM2_NAMES
+    )
 
 
 LFM2 = Family(_describe, 128_000, bos_token_id=1, eos_token_id=2)

@@ -1,14 +1,13 @@
-"""LFM2 with mixtures: the first layers are dense, the others have corrected sigmoid mixtures."""
+"""LFM2 with MoE layers behind the first ones: sigmoid scores with a correction."""
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.lfm2 import GATE_UP_DOWN, lfm2_decoder, with_new_names
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, FfnSpec, gated_mlp
-from pagedrun.paged.models.modules.moe import MoeForm, read_num_experts
+from pagedrun.paged.models.families.lfm2 import LFM2_NAMES, lfm2_decoder, with_new_names
+from pagedrun.paged.models.modules.mlp import gated_mlp
+from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, moe, read_num_experts
 from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked
-from pagedrun.paged.models.quant.registry import linear_method
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -25,22 +24,24 @@ def _ffns(config: JsonObject) -> FfnOfLayer:
         sum_eps=1e-6,
         scaling=config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
     )
-    form = MoeForm(
-        num_experts,
-        config.integer("moe_intermediate_size", 1, 2**22, 1792),
-        choice,
-        layouts=(PerExpert(*GATE_UP_DOWN), Stacked()),
-        correction="expert_bias" if config.boolean("use_expert_bias", True) else None,
-    )
-    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
+    moe_inner = config.integer("moe_intermediate_size", 1, 2**22, 1792)
+    correction = "expert_bias" if config.boolean("use_expert_bias", True) else None
     inner = config.integer("intermediate_size", 1, 2**22, 7168)
     num_dense = config.integer("num_dense_layers", 0, 4096, 2)
 
     def ffn(layer: int) -> FfnSpec:
         name = f"model.layers.{layer}.feed_forward"
         if layer < num_dense:
-            return gated_mlp(name, hidden, inner, method, names=GATE_UP_DOWN)
-        return form.spec(config, name)
+            return gated_mlp(config, name, inner, names=LFM2_NAMES)
+        return moe(
+            config,
+            name,
+            num_experts,
+            moe_inner,
+            choice,
+            layouts=(PerExpert(*LFM2_NAMES), Stacked()),
+            correction=correction,
+        )
 
     return ffn
 

@@ -1,9 +1,11 @@
 """Ministral 3: Mistral with queries that grow with their position."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, attention, sliding_window
+from pagedrun.paged.models.modules.attention import Heads, attention, sliding_window
 from pagedrun.paged.models.modules.mlp import gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, RopeConfig
@@ -34,12 +36,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=8, head_dim=128)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], query_scaling=query_scaling
-        )
-
+    mixer = partial(attention, config, heads, norm, rope, windows, query_scaling=query_scaling)
     return decoder(config, max_positions, norm, mixer, gated_mlps(config))
 
 

@@ -1,10 +1,11 @@
 """OLMo 2: norms behind attention and feed-forward, and of all queries and keys together."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
@@ -29,12 +30,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
     qk_norm = QkNormForm(across_heads=True)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, qk_norm=qk_norm
-        )
-
+    mixer = partial(attention, config, heads, norm, rope, windows, bias=bias, qk_norm=qk_norm)
     return decoder(config, max_positions, norm, mixer, gated_mlps(config), norms=OLMO_NORMS)
 
 

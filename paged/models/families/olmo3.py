@@ -1,11 +1,12 @@
 """OLMo 3: OLMo 2 with a sliding window in three of four layers."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.families.olmo2 import OLMO_NORMS
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
@@ -26,12 +27,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     )
     norm = NormForm.from_json(config, 1e-5)
     qk_norm = QkNormForm(across_heads=True)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, ropes[layer], windows[layer], bias=bias, qk_norm=qk_norm
-        )
-
+    mixer = partial(attention, config, heads, norm, ropes, windows, bias=bias, qk_norm=qk_norm)
     return decoder(config, max_positions, norm, mixer, gated_mlps(config), norms=OLMO_NORMS)
 
 

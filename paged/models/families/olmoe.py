@@ -1,22 +1,19 @@
-"""OLMoE: norms of all queries and keys together, and mixtures in every layer."""
+"""OLMoE: norms across all heads, and MoE in every layer."""
+
+from functools import partial
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     QkNormForm,
     attention,
-    uniform_windows,
 )
 from pagedrun.paged.models.modules.mlp import check_activation
-from pagedrun.paged.models.modules.moe import MoeDefaults, softmax_moe
+from pagedrun.paged.models.modules.moe import softmax_moe
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.quant.expert_layouts import PerExpert
-
-_DEFAULTS = MoeDefaults(64, 8, inner=2048, inner_name="intermediate_size")
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -26,17 +23,12 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
             "clip_qkv", "null: clipping of queries, keys and values is not supported"
         )
     bias = config.boolean("attention_bias", False)
-    windows, normalize = uniform_windows(config, None), config.boolean("norm_topk_prob", False)
+    normalize = config.boolean("norm_topk_prob", False)
     heads = Heads.from_json(config)
     rope = RopeConfig.from_json(config, max_positions)
     norm = NormForm.from_json(config, 1e-5)
     qk_norm = QkNormForm(across_heads=True)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(
-            config, layer, heads, norm, rope, windows[layer], bias=bias, qk_norm=qk_norm
-        )
-
+    mixer = partial(attention, config, heads, norm, rope, None, bias=bias, qk_norm=qk_norm)
     return decoder(
         config,
         max_positions,
@@ -45,9 +37,11 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         lambda layer: softmax_moe(
             config,
             f"model.layers.{layer}.mlp",
-            _DEFAULTS,
+            num_experts=64,
+            num_chosen=8,
+            inner=2048,
+            inner_name="intermediate_size",
             normalize=normalize,
-            projections=PerExpert(),
         ),
     )
 

@@ -1,18 +1,18 @@
 """Phi-3 and Phi-4: fused projections; longrope up to the context before stretching."""
 
 from dataclasses import replace
+from functools import partial
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     attention,
     layer_windows,
     sliding_window,
 )
-from pagedrun.paged.models.modules.mlp import gated_mlps
+from pagedrun.paged.models.modules.mlp import FUSED_GATE_UP, gated_mlps
 from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import MAX_FACTOR, MAX_POSITIONS, RopeConfig
 
@@ -24,11 +24,8 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         # Beyond it other factors hold, for the keys that are in the cache too.
         max_positions = min(max_positions, rope.original_max_positions or max_positions)
     norm = NormForm.from_json(config, 1e-5)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(config, layer, heads, norm, rope, windows[layer], is_fused=True)
-
-    return decoder(config, max_positions, norm, mixer, gated_mlps(config, is_fused=True))
+    mixer = partial(attention, config, heads, norm, rope, windows, is_fused=True)
+    return decoder(config, max_positions, norm, mixer, gated_mlps(config, names=FUSED_GATE_UP))
 
 
 def _window(config: JsonObject) -> int | None:

@@ -4,9 +4,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, alternating_windows
-from pagedrun.paged.models.modules.moe import MoeDefaults, qwen_moe
-
-_DEFAULTS = MoeDefaults(num_experts=60, num_chosen=4, inner=1408)
+from pagedrun.paged.models.modules.moe import qwen_moe
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -16,7 +14,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         max_positions,
         Heads.from_json(config, num_kv_heads=16),
         alternating_windows(config),
-        qwen_moe(config, _DEFAULTS, shared_inner=shared_inner),
+        qwen_moe(config, num_experts=60, num_chosen=4, inner=1408, shared_inner=shared_inner),
         bias=config.boolean("qkv_bias", True),
         out_bias=False,
     )

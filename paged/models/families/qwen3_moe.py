@@ -4,9 +4,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads, sliding_window, uniform_windows
-from pagedrun.paged.models.modules.moe import MoeDefaults, qwen_moe
-
-_DEFAULTS = MoeDefaults(num_experts=128, num_chosen=8, inner=768)
+from pagedrun.paged.models.modules.moe import qwen_moe
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -17,7 +15,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         max_positions,
         Heads.from_json(config, num_kv_heads=4),
         uniform_windows(config, window),
-        qwen_moe(config, _DEFAULTS),
+        qwen_moe(config, num_experts=128, num_chosen=8, inner=768),
         bias=attention_bias,
         qk_norm=True,
     )

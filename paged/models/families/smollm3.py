@@ -1,10 +1,11 @@
 """SmolLM3: Llama with no rotation in every fourth layer."""
 
+from functools import partial
+
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (
-    AttentionSpec,
     Heads,
     attention,
     layer_windows,
@@ -22,10 +23,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     heads = Heads.from_json(config, num_kv_heads=4)
     ropes = [rope if has_rope else None for has_rope in _has_rope(config, len(windows))]
     norm = NormForm.from_json(config)
-
-    def mixer(layer: int) -> AttentionSpec:
-        return attention(config, layer, heads, norm, ropes[layer], windows[layer], bias=bias)
-
+    mixer = partial(attention, config, heads, norm, ropes, windows, bias=bias)
     ffn = gated_mlps(config, has_bias=config.boolean("mlp_bias", False))
     return decoder(config, max_positions, norm, mixer, ffn, is_tied=True)
 

@@ -6,6 +6,7 @@ layers). Sliding windows and heads are read as in transformers 5. The computatio
 `attention_layer`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedrun.paged.files.json_object import JsonObject
@@ -142,11 +143,11 @@ class Heads:
 
 def attention(
     config: JsonObject,
-    layer: int,
     heads: Heads,
     norm: NormForm,
-    rope: RopeConfig | None,
-    window: int | None = None,
+    rope: RopeConfig | Sequence[RopeConfig | None] | None,
+    windows: Sequence[int | None] | None,
+    layer: int,
     *,
     bias: bool = False,
     out_bias: bool | None = None,
@@ -165,14 +166,18 @@ def attention(
 ) -> AttentionSpec:
     """Return the attention of a layer under the tensor names of Llama, whose defaults it has.
 
+    `rope` is the rotation of all layers or a list of them, None for none; `windows` None: full
+    attention. `layer` comes last, so that a `partial` without it is a `MixerOfLayer`.
+
     `bias`: of queries, keys and values, and of the output unless `out_bias` says otherwise.
     `is_fused`: one tensor `qkv_proj` instead of three. `has_gate`: `q_proj` gives the query and
     then the gate of each head. `out_name`: name of `o_proj`. `scale` None: head_dim^-0.5.
     `interleaved_rotary`: the checkpoint rotates elements 2i and 2i + 1 as a pair.
     `keys_are_values`: there is no `v_proj`. `normalizes_values`: values pass a norm of each head
-    without a weight. `window`, `rope`, `softcap`, `query_scaling` and `source` are those of
-    `AttentionSpec`. Raises `ModelError` for a rotation of an odd number of elements.
+    without a weight. `softcap`, `query_scaling` and `source` are those of `AttentionSpec`. Raises
+    `ModelError` for a rotation of an odd number of elements.
     """
+    rope = rope if rope is None or isinstance(rope, RopeConfig) else rope[layer]
     dim, method = heads.head_dim, linear_method(config)
     hidden = config.integer("hidden_size", 1, 2**20)
     num_query, num_key = heads.num_heads * dim, heads.num_kv_heads * dim
@@ -206,7 +211,7 @@ def attention(
         heads.num_kv_heads,
         dim,
         scale=dim**-0.5 if scale is None else scale,
-        window=window,
+        window=None if windows is None else windows[layer],
         rope=rope,
         qkv=LinearSpec(tuple(parts), hidden, bias, method),
         out=LinearSpec(out, num_query, bias if out_bias is None else out_bias, method),

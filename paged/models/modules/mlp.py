@@ -1,12 +1,12 @@
 """Gated MLPs: description and its reading from config.json."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
-from pagedrun.paged.models.modules.linear import LinearMethod, LinearSpec, Projection
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.quant.registry import linear_method
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -40,30 +40,8 @@ class MlpSpec:
         return self
 
 
-class FfnSpec(Protocol):
-    """Description of a feed-forward part: an MLP or an MoE layer."""
-
-    @property
-    def intermediate_size(self) -> int:
-        """Inner width of all networks of a token."""
-        ...
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Parts with parameters."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Peak numbers of activation of a token."""
-        ...
-
-    def stored_as(self, stored: StoredTensors) -> "FfnSpec":
-        """Return the part in the layout of a checkpoint that has the tensors `stored`."""
-        ...
-
-
-FfnOfLayer = Callable[[int], FfnSpec]
+GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
+FUSED_GATE_UP = ("gate_up_proj", "down_proj")
 # Field of config.json for an activation, and its names there.
 _ACTIVATIONS: dict[Activation, tuple[str, tuple[str, ...]]] = {
     "silu": ("hidden_act", ("silu", "swish")),
@@ -75,53 +53,42 @@ def gated_mlps(
     config: JsonObject,
     *,
     has_bias: bool = False,
-    is_fused: bool = False,
     activation: Activation = "silu",
-) -> FfnOfLayer:
+    names: Sequence[str] = GATE_UP_DOWN,
+) -> Callable[[int], MlpSpec]:
     """Return dense feed-forward parts of all layers, by layer index.
 
-    `is_fused`: one tensor `gate_up_proj` instead of two. Raises `ModelError` for another
-    activation in config.json.
+    `names`: see `gated_mlp`. Raises `ModelError` for another activation in config.json.
     """
     check_activation(config, activation)
-    method = linear_method(config)
-    hidden = config.integer("hidden_size", 1, 2**20)
     inner = config.integer("intermediate_size", 1, 2**22)
 
     def ffn(layer: int) -> MlpSpec:
         prefix = f"model.layers.{layer}.mlp"
-        if not is_fused:
-            return gated_mlp(prefix, hidden, inner, method, has_bias, activation)
-        return MlpSpec(
-            activation,
-            LinearSpec(
-                (Projection(f"{prefix}.gate_up_proj", 2 * inner),), hidden, has_bias, method
-            ),
-            LinearSpec((Projection(f"{prefix}.down_proj", hidden),), inner, has_bias, method),
-        )
+        return gated_mlp(config, prefix, inner, has_bias, activation, names)
 
     return ffn
 
 
 def gated_mlp(
+    config: JsonObject,
     prefix: str,
-    hidden: int,
     inner: int,
-    method: LinearMethod,
     has_bias: bool = False,
     activation: Activation = "silu",
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    names: Sequence[str] = GATE_UP_DOWN,
 ) -> MlpSpec:
-    """Return an MLP with tensor names that begin with `prefix`.
+    """Return an MLP of `inner` width with tensor names that begin with `prefix`.
 
-    `names`: names of gate, up and down.
+    `names`: names of gate, up and down, or of a fused tensor for gate and up, and of down.
     """
-    gate, up = (Projection(f"{prefix}.{name}", inner) for name in names[:2])
-    down = Projection(f"{prefix}.{names[2]}", hidden)
+    method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
+    *gate_up, down = (f"{prefix}.{name}" for name in names)
+    width = 2 * inner // len(gate_up)
     return MlpSpec(
         activation,
-        gate_up=LinearSpec((gate, up), hidden, has_bias, method),
-        down=LinearSpec((down,), inner, has_bias, method),
+        LinearSpec(tuple(Projection(name, width) for name in gate_up), hidden, has_bias, method),
+        LinearSpec((Projection(down, hidden),), inner, has_bias, method),
     )
 
 

@@ -6,7 +6,7 @@ Shared experts are MLPs for all tokens. Gemma 4 has an MoE layer beside a dense 
 (`ParallelMoeSpec`). The computation is in `moe_layer`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
@@ -19,14 +19,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     StoredTensors,
 )
 from pagedrun.paged.models.modules.linear import ExpertLayout, ExpertsSpec, LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import (
-    Activation,
-    FfnOfLayer,
-    FfnSpec,
-    MlpSpec,
-    gated_mlp,
-    gated_mlps,
-)
+from pagedrun.paged.models.modules.mlp import Activation, MlpSpec, gated_mlp, gated_mlps
 from pagedrun.paged.models.modules.norm import NormSpec
 from pagedrun.paged.models.quant.expert_layouts import PerExpert, Stacked, StackedProjections
 from pagedrun.paged.models.quant.registry import linear_method
@@ -159,131 +152,122 @@ class ParallelMoeSpec:
         return replace(self, moe=self.moe.stored_as(stored))
 
 
-# Limit of experts in all layers: far above published models, and few enough to list tensors.
-_MAX_EXPERTS = 2**17
+FfnSpec = MlpSpec | MoeSpec
+FfnOfLayer = Callable[[int], FfnSpec]
+_PER_EXPERT = PerExpert()
 
 
-@dataclass(frozen=True, slots=True)
-class MoeForm:
-    """Common fields of the MoE layers of a model: `num_experts` of `inner` width, and `choice`.
+def moe(
+    config: JsonObject,
+    name: str,
+    num_experts: int,
+    inner: int,
+    choice: ExpertChoice,
+    *,
+    activation: Activation | ClippedSwiglu = "silu",
+    layouts: tuple[ExpertLayout, ...] = (_PER_EXPERT, Stacked()),
+    router: str = "gate",
+    experts: str = ".experts",
+    has_bias: bool = False,
+    correction: str | None = None,
+    correction_axes: int = 1,
+    in_float32: bool = False,
+    shared: MlpSpec | None = None,
+    shared_gate: LinearSpec | None = None,
+) -> MoeSpec:
+    """Return an MoE layer of `num_experts` of `inner` width.
 
-    `router`, `correction` and `experts` are tensor names behind that of the layer; `correction`
-    None: no correction. `num_axes`: axes of the correction's tensor, all but the last of length 1.
-    `in_float32`: see `RouterSpec`.
+    Tensor names begin with `name`, followed by `router`, `correction` (None: no correction) and
+    `experts`. `correction_axes`: axes of the correction's tensor, all but the last of length 1.
+    `has_bias`: of router and experts. `in_float32`: see `RouterSpec`.
     """
-
-    num_experts: int
-    inner: int
-    choice: ExpertChoice
-    layouts: tuple[ExpertLayout, ...] = (PerExpert(), Stacked())
-    router: str = "gate"
-    experts: str = ".experts"
-    correction: str | None = None
-    num_axes: int = 1
-    in_float32: bool = False
-
-    def spec(self, config: JsonObject, name: str, shared: MlpSpec | None = None) -> MoeSpec:
-        """Return an MoE layer with tensor names that begin with `name`, and a `shared` expert."""
-        method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
-        correction = None
-        if self.correction is not None:
-            shape = (*(1,) * (self.num_axes - 1), self.num_experts)
-            correction = Parameter(f"{name}.{self.correction}", shape, Role.BIAS, in_float32=True)
-        router = Projection(f"{name}.{self.router}", self.num_experts)
-        return MoeSpec(
-            RouterSpec(
-                LinearSpec((router,), hidden, False, method, keep_precision=True),
-                self.choice,
-                correction,
-                self.in_float32,
-            ),
-            activation="silu",
-            experts=ExpertsSpec(
-                f"{name}{self.experts}",
-                self.num_experts,
-                hidden,
-                self.inner,
-                self.layouts,
-                method,
-            ),
-            shared=shared,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MoeDefaults:
-    """Defaults of a family for fields of config.json.
-
-    `inner_name` is the field for the inner width of an expert.
-    """
-
-    num_experts: int
-    num_chosen: int
-    inner: int
-    inner_name: str = "moe_intermediate_size"
+    method, hidden = linear_method(config), config.integer("hidden_size", 1, 2**20)
+    scores = None
+    if correction is not None:
+        shape = (*(1,) * (correction_axes - 1), num_experts)
+        scores = Parameter(f"{name}.{correction}", shape, Role.BIAS, in_float32=True)
+    logits = (Projection(f"{name}.{router}", num_experts),)
+    linear = LinearSpec(logits, hidden, has_bias, method, keep_precision=True)
+    return MoeSpec(
+        RouterSpec(linear, choice, scores, in_float32),
+        activation,
+        ExpertsSpec(f"{name}{experts}", num_experts, hidden, inner, layouts, method, has_bias),
+        shared,
+        shared_gate,
+    )
 
 
 def softmax_moe(
     config: JsonObject,
     name: str,
-    defaults: MoeDefaults,
+    num_experts: int,
+    num_chosen: int,
+    inner: int,
     *,
     normalize: bool,
-    projections: PerExpert,
+    inner_name: str = "moe_intermediate_size",
+    projections: PerExpert = _PER_EXPERT,
+    shared_inner: int | None = None,
 ) -> MoeSpec:
-    """Return an MoE layer with softmax weights and no shared expert.
+    """Return an MoE layer with softmax weights and tensor names that begin with `name`.
 
-    Tensor names begin with `name`. `projections` is the layout with a tensor for each expert;
-    stacked layouts are read too. Raises `ModelError` for inconsistent numbers.
+    `num_experts`, `num_chosen` and `inner` are defaults; `inner_name` is the field of config.json
+    for the inner width of an expert. `projections` is the layout with a tensor for each expert;
+    stacked layouts are read too. `shared_inner`: inner width of a shared expert with a gate, None
+    without one. Raises `ModelError` for inconsistent numbers.
     """
-    num_experts = read_num_experts(config, defaults.num_experts)
-    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, defaults.num_chosen)
-    form = MoeForm(
+    num_experts = read_num_experts(config, num_experts)
+    num_chosen = config.integer("num_experts_per_tok", 1, num_experts, num_chosen)
+    shared = shared_gate = None
+    if shared_inner is not None:
+        shared = gated_mlp(config, f"{name}.shared_expert", shared_inner)
+        gate, hidden = Projection(f"{name}.shared_expert_gate", 1), shared.gate_up.in_features
+        shared_gate = LinearSpec((gate,), hidden, False, shared.gate_up.method, keep_precision=True)
+    return moe(
+        config,
+        name,
         num_experts,
-        config.integer(defaults.inner_name, 1, 2**22, defaults.inner),
+        config.integer(inner_name, 1, 2**22, inner),
         ExpertChoice(num_chosen, Score.SOFTMAX, normalize),
         layouts=(projections, Stacked(), StackedProjections()),
+        shared=shared,
+        shared_gate=shared_gate,
     )
-    return form.spec(config, name)
 
 
 def qwen_moe(
-    config: JsonObject, defaults: MoeDefaults, *, shared_inner: int | None = None
+    config: JsonObject,
+    num_experts: int,
+    num_chosen: int,
+    inner: int,
+    shared_inner: int | None = None,
 ) -> FfnOfLayer:
     """Return the feed-forward parts of all layers, some dense and the others MoE, by layer index.
 
-    `shared_inner` is the inner width of a shared expert with a gate; None: no shared expert.
+    The numbers are those of `softmax_moe`.
     """
     normalize = config.boolean("norm_topk_prob", False)
     every = config.integer("decoder_sparse_step", 1, 2**20, 1)
     dense_layers, dense = _mlp_only_layers(config), gated_mlps(config)
-    ffn = shared_expert_moe(config, defaults, shared_inner, normalize=normalize)
 
-    def is_dense(layer: int) -> bool:
-        return layer in dense_layers or (layer + 1) % every != 0
-
-    return lambda layer: dense(layer) if is_dense(layer) else ffn(layer)
-
-
-def shared_expert_moe(
-    config: JsonObject, defaults: MoeDefaults, shared_inner: int | None, *, normalize: bool
-) -> FfnOfLayer:
-    """Return MoE feed-forward parts of all layers, by layer index; see `qwen_moe`."""
-    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
-
-    def ffn(layer: int) -> MoeSpec:
-        name = f"model.layers.{layer}.mlp"
-        plain = softmax_moe(config, name, defaults, normalize=normalize, projections=PerExpert())
-        if shared_inner is None:
-            return plain
-        gate = Projection(f"{name}.shared_expert_gate", 1)
-        return replace(
-            plain,
-            shared=gated_mlp(f"{name}.shared_expert", hidden, shared_inner, method),
-            shared_gate=LinearSpec((gate,), hidden, False, method, keep_precision=True),
+    def ffn(layer: int) -> FfnSpec:
+        if layer in dense_layers or (layer + 1) % every != 0:
+            return dense(layer)
+        return softmax_moe(
+            config,
+            f"model.layers.{layer}.mlp",
+            num_experts,
+            num_chosen,
+            inner,
+            normalize=normalize,
+            shared_inner=shared_inner,
         )
 
     return ffn
+
+
+# Limit of experts in all layers: far above published models, and few enough to list tensors.
+_MAX_EXPERTS = 2**17
 
 
 def read_num_experts(config: JsonObject, default: int | None, name: str = "num_experts") -> int:
@@ -324,15 +308,9 @@ def sigmoid_moe(
         if config.string(name) not in (None, value):
             raise config.error(name, f'"{value}" for a model of this type')
     num_experts = read_num_experts(config, num_experts, "n_routed_experts")
-    form = MoeForm(
-        num_experts,
-        config.integer("moe_intermediate_size", 1, 2**22),
-        _choice(config, num_experts),
-        correction="gate.e_score_correction_bias",
-        in_float32=True,
-    )
-    hidden, method = config.integer("hidden_size", 1, 2**20), linear_method(config)
-    shared_inner = form.inner * config.integer("n_shared_experts", 1, 2**10)
+    inner = config.integer("moe_intermediate_size", 1, 2**22)
+    choice = _choice(config, num_experts)
+    shared_inner = inner * config.integer("n_shared_experts", 1, 2**10)
     num_dense = config.integer("first_k_dense_replace", 0, 4096)
     dense = gated_mlps(config)
 
@@ -340,8 +318,16 @@ def sigmoid_moe(
         if layer < num_dense:
             return dense(layer)
         name = f"model.layers.{layer}.mlp"
-        shared = gated_mlp(f"{name}.shared_experts", hidden, shared_inner, method)
-        return form.spec(config, name, shared)
+        return moe(
+            config,
+            name,
+            num_experts,
+            inner,
+            choice,
+            correction="gate.e_score_correction_bias",
+            in_float32=True,
+            shared=gated_mlp(config, f"{name}.shared_experts", shared_inner),
+        )
 
     return ffn
 

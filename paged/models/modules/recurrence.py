@@ -23,7 +23,8 @@ from pagedrun.paged.models.checkpoint.tensors import (
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
-from pagedrun.paged.models.modules.mlp import FfnOfLayer, check_activation
+from pagedrun.paged.models.modules.mlp import check_activation
+from pagedrun.paged.models.modules.moe import FfnOfLayer
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.quant.registry import linear_method
@@ -241,7 +242,7 @@ def delta_net_decoder(
         if not attends[layer]:
             return _delta_net(config, layer, sizes, norm.eps, inputs)
         return attention(
-            config, layer, heads, norm, rope, bias=bias, qk_norm=qk_norm, has_gate=True
+            config, heads, norm, rope, None, layer, bias=bias, qk_norm=qk_norm, has_gate=True
         )
 
     return decoder(config, max_positions, norm, mixer, ffn, tensors=MTP_TENSORS)
