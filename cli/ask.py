@@ -60,6 +60,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
     from pagedrun.cli.options.job_flags import job_config
     from pagedrun.cli.options.reading import question_text
     from pagedrun.cli.report.answer_screen import AnswerWriter, answer_line, show_loading
+    from pagedrun.cli.report.report_figures import warn_of_weights
     from pagedrun.cli.terminal.console import note, stderr_console, tell
     from pagedrun.paged.job.output.writer import row_line
     from pagedrun.paged.job.question import Question
@@ -89,6 +90,7 @@ def _run(settings: "Settings", guard: SignalGuard | None) -> int:
                     writer.add(thought, text)
 
             question = Question(config, text)
+            warn_of_weights(config.engine, listener)
             answer = question.answer(listener, on_text)
         if options.json_row:
             writer.write_line(row_line(answer.row))

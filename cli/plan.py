@@ -81,8 +81,9 @@ FLAGS = (
         *("input_name", "input_format", "delimiter", "recipe", "limit"),
         *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
         *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
-        *("raw", "chat_template", "max_tokens", "temperature", "n", "block_size", "num_blocks"),
-        *("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "refill_share"),
+        *("raw", "chat_template", "chat_template_kwargs", "max_tokens", "temperature", "n"),
+        *("block_size", "num_blocks", "kv_cache_memory_bytes", "max_num_seqs"),
+        *("max_num_batched_tokens", "refill_share"),
         *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
         *("kv_cache_dtype", "gpu_memory_utilization", "progress"),
     )

@@ -136,16 +136,26 @@ def test_plain_weights_and_missing_ones_are_not_told_of(
         assert WeightExpansion.of(EngineConfig(model=folder, dtype="float32"), device) is None
 
 
-def test_plan_and_generate_say_it_before_loading(
-    make_model: MakeModel, rows: Path, tmp_path: Path, pagedrun: Command
+def test_every_command_warns_of_it(
+    make_model: MakeModel,
+    rows: Path,
+    tmp_path: Path,
+    pagedrun: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # ask would read it
     folder = make_model("qwen3", "gguf-source")
     write_gguf(folder, tmp_path / "model.gguf", kind_of)
-    model = ("--model", tmp_path / "model.gguf", "--dtype", "float32")
-    for command in (("plan", rows), ("generate", rows, "-o", tmp_path / "no" / "out.jsonl")):
-        _, _, err = pagedrun(*command, *model, "--tokenizer", folder, "--progress", "none")
-        assert "Warning: model.gguf: its weights take " in err
-        assert "--dtype bfloat16" in err
+    model = ("--model", tmp_path / "model.gguf", "--dtype", "float32", "--tokenizer", folder)
+    for command in (
+        ("plan", rows, "--progress", "none"),
+        ("generate", rows, "-o", tmp_path / "no" / "out.jsonl", "--progress", "none"),
+        ("warmup",),
+        ("ask", "why", "--max-tokens", "1"),
+    ):
+        _, _, err = pagedrun(*command, *model)
+        assert "Warning: model.gguf: its weights take " in err, command[0]
+        assert "--dtype bfloat16" in err, command[0]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "an index that lies"])
