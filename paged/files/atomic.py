@@ -12,10 +12,12 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+
+from pagedrun.paged.values.json_value import ALWAYS_WRITTEN
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
 _BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # endings of files beside an output
@@ -74,8 +76,9 @@ def sync_folder(folder: Path) -> None:
 def json_fields(value: object) -> dict[str, object] | str:
     """Return the JSON form of a value; for `json.dumps(default=...)`.
 
-    A dataclass becomes its fields, without those equal to their defaults. A path becomes its text,
-    a time ISO 8601. Raises `TypeError` for anything else.
+    A dataclass becomes its fields, without those equal to their defaults unless they are
+    `ALWAYS_WRITTEN`. A path becomes its text, a time ISO 8601. Raises `TypeError` for anything
+    else.
     """
     if isinstance(value, Path):
         return str(value)
@@ -88,5 +91,8 @@ def json_fields(value: object) -> dict[str, object] | str:
 
 @cache  # inspecting a class takes longer than writing a row
 def _fields(kind: type) -> tuple[tuple[str, object], ...]:
-    """Return names and defaults of the fields of a dataclass, `MISSING` without one."""
-    return tuple((each.name, each.default) for each in fields(kind))
+    """Return names and omitted values of the fields of a dataclass, `MISSING` without one."""
+    return tuple(
+        (each.name, MISSING if each.metadata == ALWAYS_WRITTEN else each.default)
+        for each in fields(kind)
+    )

@@ -159,10 +159,10 @@ _REASONS = {each.value: each for each in FinishReason}
 
 
 class _Rest:
-    """Fields of a class after its first ones, all of which have defaults."""
+    """Arguments of a class after its first ones, all of which have defaults."""
 
     def __init__(self, kind: type, num_first: int) -> None:
-        rest = fields(kind)[num_first:]
+        rest = [each for each in fields(kind) if each.init][num_first:]
         assert all(each.default is not MISSING for each in rest)
         self._values = attrgetter(*(each.name for each in rest))
         self._usual = tuple(each.default for each in rest)

@@ -5,6 +5,9 @@ from pathlib import Path
 
 JSONValue = bool | int | float | str | None | list["JSONValue"] | dict[str, "JSONValue"]
 
+ALWAYS_WRITTEN: Mapping[str, bool] = {"always_written": True}
+"""Metadata of a dataclass field that `json_fields` writes even if it has its default."""
+
 
 def plain(value: object) -> JSONValue:
     """Return a value as it comes back from a JSON document: a tuple as a list, a path as its text.

@@ -5,6 +5,7 @@ from enum import StrEnum
 from itertools import chain
 
 from pagedrun.paged.values.errors import RowError, option
+from pagedrun.paged.values.json_value import ALWAYS_WRITTEN
 from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.paged.values.vote import VoteResult, vote_reader
@@ -142,25 +143,28 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:
-    """One of a request's answers. `logprobs` has one item for each token, if asked.
+    """Answer of one sample; an item of `outputs` in an output row.
 
-    `reasoning` is the thought before it, which `text` is without; None if there is none.
-    `beam_score` is that of a beam search; see `FinishedBeam`.
+    `logprobs` has one item for each token, and `cumulative_logprob` is their sum; None unless
+    requested. `reasoning` is the thought before the answer, not in `text`; None without one.
+    `beam_score`: see `FinishedBeam`.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    stop_reason: str | int | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
+    stop_reason: str | int | None = field(default=None, metadata=ALWAYS_WRITTEN)
+    cumulative_logprob: float | None = field(default=None, init=False, metadata=ALWAYS_WRITTEN)
+    logprobs: tuple[TokenLogprob, ...] | None = field(default=None, metadata=ALWAYS_WRITTEN)
     reasoning: str | None = None
     beam_score: float | None = None
 
-    @property
-    def cumulative_logprob(self) -> float | None:
-        """The sum of its tokens' log-probabilities, if these were asked for."""
-        return None if self.logprobs is None else sum(each.logprob for each in self.logprobs)
+    def __post_init__(self) -> None:
+        """Add up the log-probabilities."""
+        if self.logprobs is not None:
+            total = sum(each.logprob for each in self.logprobs)
+            object.__setattr__(self, "cumulative_logprob", total)
 
     @property
     def is_cut_thought(self) -> bool:

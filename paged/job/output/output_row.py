@@ -19,36 +19,6 @@ from pagedrun.paged.values.vote import VoteResult
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """Answer of a row; see `SampleOutput`."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stop_reason: str | int | None
-    cumulative_logprob: float | None
-    logprobs: tuple[TokenLogprob, ...] | None
-    reasoning: str | None = None
-    beam_score: float | None = None
-
-    @classmethod
-    def of(cls, output: SampleOutput) -> "Output":
-        """Return the answer in its written form."""
-        return cls(
-            index=output.index,
-            text=output.text,
-            token_ids=output.token_ids,
-            finish_reason=output.finish_reason,
-            stop_reason=output.stop_reason,
-            cumulative_logprob=output.cumulative_logprob,
-            logprobs=output.logprobs,
-            reasoning=output.reasoning,
-            beam_score=output.beam_score,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Object under `usage` in an output row."""
 
@@ -86,7 +56,7 @@ class OutputRow:
     id: str | int
     text: str | None
     finish_reason: FinishReason
-    outputs: tuple[Output, ...]
+    outputs: tuple[SampleOutput, ...]
     usage: Usage
     input: Columns
     error: WrittenError | None
@@ -103,7 +73,7 @@ class OutputRow:
             id=row.id,
             text=completion.text,
             finish_reason=completion.finish_reason,
-            outputs=tuple(map(Output.of, completion.outputs)),
+            outputs=completion.outputs,
             usage=Usage.of(row, completion),
             input=row.input,
             error=None,
