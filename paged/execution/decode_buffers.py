@@ -304,7 +304,7 @@ class DecodeBuffers:
         choice = (temperature, top_k.to(torch.int32), top_p, min_p, seed, row, sample)
         position = positions + 1
         sampling = SamplingBatch(*choice, position, self.early_stops, filtered=filtered)
-        ids = sampler.choose(model.head(model.hidden(batch, cache)), sampling).ids
+        ids = sampler.choose(model.head(model.hidden(batch, cache)), sampling)
         input_ids.copy_(ids.clamp(min=0))
         positions.add_(is_used)
         lens.add_(is_used)

@@ -130,7 +130,7 @@ class ModelRunner:
         self._note_reads(attention[0])
         scores = self._scores(hidden[step.num_samples :], step)
         drawn = self._sampler.sample(self._model.head(hidden[: step.num_samples]), step)
-        return StepResult(drawn.ids, drawn.logprobs, scores)
+        return drawn._replace(scores=scores)
 
     def _scores(self, hidden: Tensor, step: StepInput) -> TokenLogprobs | None:
         """Return the log-probabilities of the targets of a step; hidden: [num_scored, hidden_size].

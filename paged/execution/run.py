@@ -277,19 +277,20 @@ class Run:
         failed = self._scores.note_step(step)
         is_live, drawn = step.is_live(table), step.wait()
         is_failed = is_live & (drawn == NO_TOKEN)
-        for place in step.places[is_failed].tolist():
+        for place in step.row_indices[is_failed].tolist():
             failed.append(scheduler.sequence_at(place).request)
         if failed:
-            is_live &= ~np.isin(table.row[step.places], [request.index for request in failed])
-        is_beam = is_live & (table.num_beams[step.places] > 0)
+            is_live &= ~np.isin(table.row[step.row_indices], [request.index for request in failed])
+        is_beam = is_live & (table.num_beams[step.row_indices] > 0)
         if is_beam.any():
             is_live &= ~is_beam
             top = step.top_of(is_beam)
-            for first, output in self._searches.advance(step.places[is_beam], *top):
+            for first, output in self._searches.advance(step.row_indices[is_beam], *top):
                 self.statistics.generated_tokens += len(output.token_ids)
                 yield from self._collect(first, output)
         self._scores.note_draws(step, drawn, is_live)
-        places, positions, tokens = step.places[is_live], step.positions[is_live], drawn[is_live]
+        places, positions = step.row_indices[is_live], step.positions[is_live]
+        tokens = drawn[is_live]
         table.outputs[places, positions] = tokens
         uids = table.uid[places]
         while len(places):

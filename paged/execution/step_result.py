@@ -1,6 +1,6 @@
 """Results of a step: token ids and log-probabilities on the device, and their way to the host.
 
-A `StepResult` becomes `InFlight` when its tokens have been appended to their sequences and the
+`InFlight` holds a `StepResult` whose tokens have been appended to their sequences and whose
 copies to the host have started. `KnownTokens` gives the next step those tokens on the device,
 before the host has them.
 """
@@ -33,17 +33,24 @@ class StepResult(NamedTuple):
     scores: TokenLogprobs | None = None
     order: Int64s | None = None
 
+    def index_of(self, draws: Int64s) -> Int64s:
+        """Return the indices in `ids` of the tokens of some draws."""
+        return draws if self.order is None else self.order[draws]
+
     def followed_by(self, other: "StepResult") -> "StepResult":
         """Return the result of a step that was computed in two pieces."""
-        orders = [
-            np.arange(len(each.ids)) if each.order is None else each.order for each in (self, other)
-        ]
-        is_plain = self.order is None and other.order is None
+        order = None
+        if self.order is not None or other.order is not None:
+            first, second = (
+                np.arange(len(each.ids)) if each.order is None else each.order
+                for each in (self, other)
+            )
+            order = np.concatenate([first, second + len(self.ids)])
         return StepResult(
             torch.cat([self.ids, other.ids]),
             joined([self.logprobs, other.logprobs]),
             joined([self.scores, other.scores]),
-            None if is_plain else np.concatenate([orders[0], orders[1] + len(self.ids)]),
+            order,
         )
 
 
@@ -108,24 +115,21 @@ def _shortest(values: Float32s) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Tokens of a launched step and their sequences.
+    """Result of a launched step, its copies on their way to the host, and its sequences.
 
-    ids: int64 on the device, `NO_TOKEN` where the logits allow none. copy: the same on their way to
-    the host. places, uids: [num_sampled] int64, row index and id of the sequence of each token.
-    positions: [num_sampled] int64, index among the generated tokens of the sequence. step: the
-    input of the step. logprobs: of the draws that request them. scores: of the targets. order:
-    [num_sampled] int64, index in `ids` of each token, None for 0, 1, 2, …
+    step: the input. ids, logprobs, scores: copies of those of the result. row_indices, uids:
+    [num_sampled] int64, row in the table and id of the sequence of each token. positions:
+    [num_sampled] int64, index among the generated tokens of the sequence.
     """
 
-    ids: Tensor
-    copy: HostCopy
-    places: Int64s
-    uids: Int64s
-    positions: Int64s
+    result: StepResult
     step: StepInput
+    ids: HostCopy
     logprobs: HostLogprobs | None
     scores: HostLogprobs | None
-    order: Int64s | None = None
+    row_indices: Int64s
+    uids: Int64s
+    positions: Int64s
 
     @classmethod
     def launched(
@@ -138,20 +142,15 @@ class InFlight:
     ) -> "InFlight":
         """Return a step whose tokens have been appended to the sequences at row indices `grown`."""
         return cls(
-            ids=result.ids,
-            copy=device.to_host(result.ids),
-            places=grown,
-            uids=table.uid[grown],
-            positions=step.draws.position - table.num_prompt_tokens[grown],
+            result=result,
             step=step,
+            ids=device.to_host(result.ids),
             logprobs=HostLogprobs.of(result.logprobs, device),
             scores=HostLogprobs.of(result.scores, device),
-            order=result.order,
+            row_indices=grown,
+            uids=table.uid[grown],
+            positions=step.draws.position - table.num_prompt_tokens[grown],
         )
-
-    def places_of(self, draws: Int64s) -> Int64s:
-        """Return the indices in `ids` of the tokens of some draws."""
-        return draws if self.order is None else self.order[draws]
 
     def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
         """Wait, then yield row, sample, token and log-probability of each target."""
@@ -190,14 +189,14 @@ class InFlight:
 
     def wait(self) -> Int64s:
         """Wait, then return the tokens, [num_sampled] int64."""
-        ids: Int64s = self.copy.wait().numpy()
-        return ids if self.order is None else ids[self.order]
+        ids: Int64s = self.ids.wait().numpy()
+        return ids if self.result.order is None else ids[self.result.order]
 
     def is_live(self, table: SequenceTable) -> Bools:
         """Return a mask of the tokens whose sequence exists and was not ended by an earlier
         token."""
-        same = table.uid[self.places] == self.uids
-        live: Bools = same & (self.positions < table.num_output_tokens[self.places])
+        same = table.uid[self.row_indices] == self.uids
+        live: Bools = same & (self.positions < table.num_output_tokens[self.row_indices])
         return live
 
 
@@ -218,7 +217,7 @@ class KnownTokens:
         if not len(step.sources):
             return None
         assert before is not None, "a token is unknown that no step is computing"
-        return cls(before.ids, before.places_of(step.sources))
+        return cls(before.result.ids, before.result.index_of(step.sources))
 
     def chosen(self, sources: Tensor) -> Tensor:
         """Return the unknown tokens, [num_unknown] int64; an arbitrary one in place of `NO_TOKEN`.

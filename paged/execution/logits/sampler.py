@@ -4,7 +4,6 @@ The random stream of a token is keyed by (seed, row, sample, position), never by
 """
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,23 +20,13 @@ from pagedrun.paged.execution.logits.token_processors import (
     LogitBias,
     MinTokens,
 )
+from pagedrun.paged.execution.step_result import StepResult
 from pagedrun.paged.scheduling.step_input import SamplingMetadata, StepInput
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 NO_TOKEN = -1  # returned by the kernel for logits that allow no token (NaN, infinity)
-
-
-class SampleResult(NamedTuple):
-    """Sampled tokens.
-
-    ids: [num_draws] int64, `NO_TOKEN` where the logits allow none. logprobs: of the draws that
-    request them, None if none does.
-    """
-
-    ids: Tensor
-    logprobs: TokenLogprobs | None = None
 
 
 class Sampler:
@@ -79,25 +68,25 @@ class Sampler:
             self.end(row)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, step: StepInput) -> SampleResult:
-        """Choose a token for each draw of a step.
+    def sample(self, logits: Tensor, step: StepInput) -> StepResult:
+        """Choose a token for each draw of a step; the result has no scores.
 
         logits: [step.num_samples, vocab_size], one row for each chunk that samples; may be
         overwritten.
         """
         draws = step.draws
         if not len(draws):
-            return SampleResult(torch.empty(0, dtype=torch.int64, device=logits.device))
+            return StepResult(torch.empty(0, dtype=torch.int64, device=logits.device))
         rows = np.cumsum(step.samples)[draws.chunk] - 1
         is_scored = bool(draws.wants_logprobs.any())  # by unprocessed logits
         choose = self._given if draws.given else self._drawn
         ids = choose(logits, draws, rows, may_write=not is_scored)
         if not is_scored:
-            return SampleResult(ids)
+            return StepResult(ids)
         wanted = self._placed(np.flatnonzero(draws.wants_logprobs))
         asked = ids[wanted].clamp(min=0)  # an arbitrary token for `NO_TOKEN`
         rows = rows[draws.wants_logprobs]
-        return SampleResult(ids, self.score(logits, self._placed(rows), asked, step.num_top))
+        return StepResult(ids, self.score(logits, self._placed(rows), asked, step.num_top))
 
     def score(self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
         """Return the log-probabilities of tokens by rows of unprocessed logits; see the kernel."""
@@ -111,7 +100,7 @@ class Sampler:
         if len(rows) != len(logits) or (rows != np.arange(len(rows))).any():
             logits, may_write = logits[self._placed(rows)], True
         batch = SamplingBatch.of(draws, self.eos_token_ids, self._device)
-        return self.choose(logits, batch, may_write=may_write).ids
+        return self.choose(logits, batch, may_write=may_write)
 
     def _given(
         self, logits: Tensor, draws: SamplingMetadata, rows: Int64s, *, may_write: bool
@@ -136,31 +125,27 @@ class Sampler:
     def _placed(self, numbers: Int64s) -> Tensor:
         return self._device.place(torch.from_numpy(numbers))
 
-    def choose(
-        self, logits: Tensor, batch: SamplingBatch, *, may_write: bool = False
-    ) -> SampleResult:
-        """Choose a token for each row of logits [num_rows, vocab_size].
+    def choose(self, logits: Tensor, batch: SamplingBatch, *, may_write: bool = False) -> Tensor:
+        """Return a token for each row of logits [num_rows, vocab_size], [num_rows] int64.
 
-        may_write: processors may overwrite the logits.
+        `NO_TOKEN` where the logits allow none. may_write: processors may overwrite the logits.
         """
         applying = [each for each in self._processors if _applies(each, batch.draws)]
         if not may_write and not all(each.can_be_captured for each in applying):
             logits = logits.clone(memory_format=torch.contiguous_format)
         for processor in applying:
             logits = processor(logits, batch)
-        return SampleResult(
-            self._device.kernels.sample(
-                logits,
-                batch.temperature,
-                batch.top_k,
-                batch.top_p,
-                batch.min_p,
-                batch.seed,
-                batch.row,
-                batch.sample,
-                batch.position,
-                filtered=batch.filtered,
-            )
+        return self._device.kernels.sample(
+            logits,
+            batch.temperature,
+            batch.top_k,
+            batch.top_p,
+            batch.min_p,
+            batch.seed,
+            batch.row,
+            batch.sample,
+            batch.position,
+            filtered=batch.filtered,
         )
 
     def can_capture(self, draws: SamplingMetadata) -> bool:

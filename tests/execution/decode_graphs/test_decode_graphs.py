@@ -15,7 +15,7 @@ from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.sampler import Sampler
-from pagedrun.paged.execution.step_result import InFlight
+from pagedrun.paged.execution.step_result import InFlight, StepResult
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 from tests.scheduling.made_step import MadeChunk, made_step
@@ -106,8 +106,8 @@ def test_which_steps_are_taken(given: MadeChunk, taken: bool, graphs: DecodeGrap
 def before(*tokens: int) -> InFlight:
     """A step that has drawn these tokens; nothing else is known of it."""
     nothing: Any = None
-    ids = torch.tensor(tokens)
-    return InFlight(ids, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+    result = StepResult(torch.tensor(tokens))
+    return InFlight(result, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 def going_on(*chunks: MadeChunk) -> StepInput:

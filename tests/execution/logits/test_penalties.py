@@ -232,7 +232,7 @@ def test_draws_have_the_distribution_that_is_left() -> None:
     }
     columns["position"] = np.arange(num_draws)  # a stream of its own for each
     batch = SamplingBatch.of(SamplingMetadata(**columns), (), stage.device)
-    ids = stage.sampler.choose(logits.expand(num_draws, -1), batch).ids
+    ids = stage.sampler.choose(logits.expand(num_draws, -1), batch)
     share = expected(logits[0], model.request, model.answer).double().softmax(0).numpy()
     observed = np.bincount(ids.numpy(), minlength=VOCAB)
     assert (observed[share == 0] == 0).all()
