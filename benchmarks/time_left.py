@@ -33,7 +33,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.timed_run import save_timings
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
@@ -169,7 +169,7 @@ def watched(workload: Workload, scale: int) -> Watched:
             engine=EngineConfig(model=demo_model_folder(), max_num_seqs=workload.max_num_seqs),
             sampling=workload.sampling,
         )
-        planned = plan_file(job, SilentListener())["run_time"]
+        planned = plan_file(job, JobListener())["run_time"]
         began = time.monotonic()
         looks = looking(watch, lambda: run_job(job, watch))
         total_s = time.monotonic() - began

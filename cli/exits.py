@@ -80,7 +80,7 @@ def _say(sentence: str) -> None:
 def status_of(error: BaseException) -> int:
     """Return the exit status for `error`."""
     if isinstance(error, JobInterrupted):
-        return exit_status(error)
+        return exit_status(error.signum)
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 

@@ -14,7 +14,7 @@ from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
-from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.text.prompt_reader import PromptModes
 
 
@@ -36,7 +36,7 @@ def show_progress(
 ) -> Iterator[JobListener]:
     """Yield a job listener whose progress is shown on `console`."""
     if quiet:
-        yield SilentListener()
+        yield JobListener()
         return
     chosen = _resolve(ProgressMode(mode), console)
     if chosen is ProgressMode.RICH:

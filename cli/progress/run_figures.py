@@ -12,7 +12,7 @@ from math import exp, log
 
 import numpy as np
 
-from pagedrun.paged.job.progress import AnswerLengths, AnswerPreview, Phase, Tally
+from pagedrun.paged.job.progress import AnswerLengths, AnswerPreview, JobListener, Phase, Tally
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP
 from pagedrun.paged.metrics.timeline import Decimated, ReplicaState, ReplicatedStep, StepRecord
 from pagedrun.paged.text.prompt_reader import PromptModes
@@ -159,7 +159,7 @@ class RunFigures:
         )
 
 
-class RunFiguresListener:
+class RunFiguresListener(JobListener):
     """`JobListener` with the latest figures; any thread may call `figures`.
 
     `warn`, `enter` and `tell` are called in the job's thread for warnings, phases and prompt modes.

@@ -10,7 +10,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pagedrun.cli.terminal.console import discard, note, safe_lines, tell
-from pagedrun.paged.job.progress import Phase, SilentListener
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.values.request import FinishReason
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class AnswerWriter:
             raise
 
 
-class ModelProgress(SilentListener):
+class ModelProgress(JobListener):
     """`JobListener` with one status line on a terminal, removed by `stop`.
 
     Warnings are held back until the model loads: for a refused question only the error is shown.

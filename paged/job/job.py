@@ -30,7 +30,7 @@ from pagedrun.paged.job.output.output_layout import (
 from pagedrun.paged.job.output.output_row import answered_row, failed_row
 from pagedrun.paged.job.output.row_columns import RowShaper
 from pagedrun.paged.job.output.saved_rows import FinishedRows
-from pagedrun.paged.job.output.side_files import SideFiles, empty_engine_report, job_report
+from pagedrun.paged.job.output.side_files import SideFiles, job_report
 from pagedrun.paged.job.output.writer import RowWriter, missing_space, space_warning
 from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
@@ -39,13 +39,12 @@ from pagedrun.paged.job.progress import (
     FirstAnswers,
     JobListener,
     Phase,
-    SilentListener,
     Tally,
 )
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.resume import ResumedRun
 from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted, SignalGuard
-from pagedrun.paged.metrics.report_sections import EngineReport, JobReport
+from pagedrun.paged.metrics.report_sections import EngineReport, JobReport, empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
@@ -92,7 +91,7 @@ def run_job(
     writing fails, `JobInterrupted` for a signal; finished rows stay, in complete lines. `guard` is
     an entered guard; None for one that lasts as long as the job and has no watchdog.
     """
-    listener = listener or SilentListener()
+    listener = listener or JobListener()
     check_side_files(config)
     layout = OutputLayout.of(config)
     layout.check(config)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.metrics.report_sections import (
@@ -245,8 +244,11 @@ class Tally:
         return {"rows": self.num_votes, "samples": self.num_samples, "drawn": self.num_drawn}
 
 
-class JobListener(Protocol):
-    """Callbacks of a job, from its own thread; must return soon and must not raise."""
+class JobListener:
+    """Callbacks of a job, which ignore everything here; called in its own thread.
+
+    They must return soon and must not raise.
+    """
 
     def on_phase(self, phase: Phase) -> None:
         """Handle the start of a phase."""
@@ -265,28 +267,6 @@ class JobListener(Protocol):
 
     def on_warning(self, message: str) -> None:
         """Handle a warning for the user."""
-
-
-class SilentListener:
-    """Listener that ignores everything."""
-
-    def on_phase(self, phase: Phase) -> None:
-        """Do nothing."""
-
-    def on_prompts(self, modes: PromptModes) -> None:
-        """Do nothing."""
-
-    def on_step(self, record: StepRecord) -> None:
-        """Do nothing."""
-
-    def on_answer(self, answer: AnswerPreview) -> None:
-        """Do nothing."""
-
-    def on_tally(self, tally: Tally) -> None:
-        """Do nothing."""
-
-    def on_warning(self, message: str) -> None:
-        """Do nothing."""
 
 
 MAX_CHARS = 2000  # more than any screen shows

@@ -1,14 +1,15 @@
 """Single requests of `pagedrun ask`: a job of one row whose text is shown while it is generated."""
 
-import hashlib
+import io
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pagedrun.paged.execution.run import Run
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.inputs.row import Columns, InputDigest, InputFacts, Row, default_id
+from pagedrun.paged.job.inputs.line_source import LineSource
+from pagedrun.paged.job.inputs.row import Columns
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
@@ -66,7 +67,8 @@ class Question:
         It is not called with several answers or beams. Raises `UsageError` for refused settings,
         `EngineError` if the engine fails.
         """
-        source = GivenRow(self.columns)
+        data = json.dumps(self.columns).encode()
+        source = LineSource(io.BytesIO(data), "", len(data), parse=lambda _: self.columns)
         prepared = prepare(self._config, source, listener, lambda *_: self._model)
         (row,) = prepared.rows
         if row.request is None:
@@ -128,29 +130,3 @@ class _Reader:
                 thought, text = len(stream.thought), len(stream.text)
                 stream.feed(sequence.known_outputs(stream.num_tokens))
                 self.on_text(stream.thought[thought:], stream.text[text:])
-
-
-class GivenRow:
-    """Single row with these columns; implements `RowSource`."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.facts = InputFacts()
-        self._columns = columns
-        self._bytes = json.dumps(columns).encode()
-
-    @property
-    def num_bytes_read(self) -> int:
-        """Bytes of the row as JSON."""
-        return len(self._bytes)
-
-    def __iter__(self) -> Iterator[Row]:
-        digest = hashlib.sha256(self._bytes).digest()
-        yield Row(0, 1, None, digest, default_id(0), self._columns)
-
-    def digest(self, *, whole: bool) -> InputDigest:
-        """Return size and SHA-256 of the row as JSON."""
-        return InputDigest(len(self._bytes), hashlib.sha256(self._bytes).hexdigest(), whole)
-
-    def drain(self) -> bool:
-        """Return true: nothing is left."""
-        return True

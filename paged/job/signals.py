@@ -97,7 +97,7 @@ class Watchdog:
 
     def end_stopped(self, signum: int) -> None:
         """End the process because of a signal, with the message of its ward."""
-        self._end(exit_status_of(signum), stopped_by(signum), NOTHING_WRITTEN)
+        self._end(exit_status(signum), stopped_by(signum), NOTHING_WRITTEN)
 
     def _watch(self) -> None:
         assert self._pipe is not None
@@ -114,7 +114,7 @@ class Watchdog:
                     return
                 if arrived[0] in (*SIGNALS, DEADLINE):
                     if first is not None:
-                        self._exit(exit_status_of(first))
+                        self._exit(exit_status(first))
                         return
                     first = arrived[0]
             passed_s = min(time.monotonic() - began, tick_s)
@@ -240,11 +240,6 @@ class SignalGuard:
         raise interruption
 
 
-def exit_status(interruption: JobInterrupted) -> int:
-    """Return the shell's exit status of a process ended by a signal."""
-    return exit_status_of(interruption.signum)
-
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEADLINE = signal.SIGALRM  # sent by the timer of a deadline
 NOTHING_WRITTEN = "nothing was written"
@@ -262,7 +257,7 @@ def stopped_by(signum: int) -> str:
     return f"Stopped by {signal.Signals(signum).name}"
 
 
-def exit_status_of(signum: int) -> int:
+def exit_status(signum: int) -> int:
     """Return the shell's exit status of a process ended by a signal."""
     if signum == DEADLINE:
         return STOPPED_EARLY

@@ -419,3 +419,25 @@ def endings(finish_reasons: Mapping[str, int]) -> dict[str, int]:
     A row with several outputs has several answers. The sum is the denominator of percentages.
     """
     return {reason: number for reason, number in finish_reasons.items() if reason != FAILED}
+
+
+def empty_engine_report() -> EngineReport:
+    """Return the engine's part of the report of a run without engine."""
+    return {
+        "tokens": _zeros(TokenFigures),
+        "time": _zeros(TimeFigures),
+        "kv": {**_zeros(KVFigures), **groups_part([])},
+        "prefix": _zeros(PrefixFigures),
+        "copy_on_write": _zeros(CopyCounts),
+        "preemptions": _zeros(PreemptionCounts),
+        "memory": _zeros(MemoryFigures),
+        "weights": _zeros(WeightFigures),
+        "timeline": [],
+        "config": {},
+        "hardware": {},
+        "finish_reasons": {},
+    }
+
+
+def _zeros(kind: type[Section]) -> Section:
+    return section_of(kind, lambda name: 0)

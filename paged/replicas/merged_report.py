@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pagedrun.paged.metrics.report_sections import (
-    CopyCounts,
     EngineReport,
-    KVFigures,
     KVSection,
     MemoryFigures,
     PlainValue,
-    PreemptionCounts,
     PrefixFigures,
     ReplicaFigures,
     TimeFigures,
     TokenFigures,
-    WeightFigures,
-    section_of,
+    empty_engine_report,
 )
 from pagedrun.paged.metrics.run_statistics import AnswerCounts, plain_config
 from pagedrun.paged.metrics.timeline import ReplicaState, StepRecord
@@ -64,7 +60,7 @@ def merged_report(
     """
     figures = [_figures(each) for each in members if each.offer is not None]
     reports = [each.ended.report for each in members if each.ended is not None]
-    report: dict[str, Any] = dict(reports[0]) if reports else _nothing_known()
+    report: dict[str, Any] = dict(reports[0] if reports else empty_engine_report())
     tokens = _tokens(figures, reports, counts)
     run_s = max(counts.run_s, 1e-9)
     times: TimeFigures = {
@@ -106,20 +102,6 @@ def _config(reports: Seq[EngineReport], config: Mapping[str, object]) -> dict[st
     for name in FITTED if reports else ():
         found[name] = reports[0]["config"].get(name, found[name])
     return found
-
-
-def _nothing_known() -> dict[str, Any]:
-    """Return the sections of pools without any report of a replica."""
-    kinds: dict[str, type[Any]] = {
-        "kv": KVFigures,
-        "prefix": PrefixFigures,
-        "copy_on_write": CopyCounts,
-        "preemptions": PreemptionCounts,
-        "memory": MemoryFigures,
-        "weights": WeightFigures,
-    }
-    sections = {name: section_of(kind, lambda each: 0) for name, kind in kinds.items()}
-    return {**sections, "hardware": {}}
 
 
 def _figures(member: Replica) -> ReplicaFigures:

@@ -35,7 +35,7 @@ def main() -> None:
     if guard.interruption is not None:
         # A library may have replaced the exception by its own. Exits at once, because threads of
         # libraries could keep the interpreter alive.
-        leave(exit_status(guard.interruption))
+        leave(exit_status(guard.interruption.signum))
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)  # no work is left to protect

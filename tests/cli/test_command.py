@@ -18,9 +18,10 @@ from pagedrun.cli.options.flags import Flags
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.output.side_files import empty_engine_report, job_report
+from pagedrun.paged.job.output.side_files import job_report
 from pagedrun.paged.job.progress import JobListener, Phase, Tally
 from pagedrun.paged.job.signals import JobInterrupted
+from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
 from tests.cli.light_command import HEAVY, light_command

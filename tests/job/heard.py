@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.progress import Phase, SilentListener, Tally
+from pagedrun.paged.job.progress import JobListener, Phase, Tally
 from pagedrun.paged.metrics.timeline import StepRecord
 from tests.job.scripted_model import Answer, ScriptedModel, config_for, echo
 
 
-class Heard(SilentListener):
+class Heard(JobListener):
     """Keeps what the job told."""
 
     def __init__(self) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.metrics.recorder import Recorder
-from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.report_sections import EngineReport, empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks, StepRecord
 from pagedrun.paged.planning.plan_part import EarlierAnswers

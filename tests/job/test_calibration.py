@@ -9,7 +9,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.planned.calibration import MIN_STEPS, NUM_NEW, calibrate
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.timed_run import TimedRun
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
 from tests.jsonl import write_jsonl
@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_it_found_is_kept(max_model_len: int | None) -> None:
     """Prompts and answers longer than the model may read would leave no step to time."""
     config = replace(CONFIG, max_model_len=max_model_len)
-    timed = calibrate(config, MODEL, SilentListener(), limit_s=3600.0)
+    timed = calibrate(config, MODEL, JobListener(), limit_s=3600.0)
     assert timed is not None
     assert timed.usual_token_s > 0
     assert timed.load_s > 0
@@ -37,14 +37,14 @@ def test_what_it_found_is_kept(max_model_len: int | None) -> None:
 
 def test_no_step_is_begun_when_the_time_is_up() -> None:
     assert MIN_STEPS > 1
-    assert calibrate(CONFIG, MODEL, SilentListener(), limit_s=0.0) is None
+    assert calibrate(CONFIG, MODEL, JobListener(), limit_s=0.0) is None
     assert TimedRun.read(CONFIG, "cpu") is None
 
 
 def test_a_plan_knows_the_time_of_the_first_run(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{"prompt_token_ids": [1, 2, 3]}, {"prompt": "Who?"}])
     job = JobConfig(input=str(tmp_path / "rows.jsonl"), output="unused", engine=CONFIG)
-    assert plan_file(job, SilentListener())["run_time"] is None
-    planned = plan_file(job, SilentListener(), calibrates=True)["run_time"]
+    assert plan_file(job, JobListener())["run_time"] is None
+    planned = plan_file(job, JobListener(), calibrates=True)["run_time"]
     assert planned is not None
     assert 0 < planned["low_s"] < planned["high_s"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.job.progress import Phase
+from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request

@@ -16,7 +16,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
@@ -58,9 +58,9 @@ class ModelOnGpu(LocalModel):
 def told_and_done(config: JobConfig, device: str) -> tuple[Any, Any]:
     """The forecast and the report of the same job."""
     if device == "gpu":
-        forecast = plan_file(config, SilentListener(), device=gpu_facts())
+        forecast = plan_file(config, JobListener(), device=gpu_facts())
         return forecast, run_job(config, open_model=ModelOnGpu).report
-    return plan_file(config, SilentListener()), run_job(config).report
+    return plan_file(config, JobListener()), run_job(config).report
 
 
 @every_pair(
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_not_there_is_refused(make_model: MakeModel, tmp_path: Pat
         pytest.skip("there is a GPU")
     config = job(rows(tmp_path), make_model("qwen3", "agrees"), device="cuda")
     with pytest.raises(UsageError) as refused:
-        plan_file(config, SilentListener())
+        plan_file(config, JobListener())
     assert str(refused.value) == refusal
 
 
@@ -180,14 +180,13 @@ def test_the_pool_of_a_gpu_is_sized_by_its_own_memory(
     make_model: MakeModel, tmp_path: Path
 ) -> None:
     config = job(rows(tmp_path), make_model("qwen3", "agrees"), max_model_len=200)
-    on_gpu = plan_file(config, SilentListener(), device=gpu_facts())["kv"]
-    on_host = plan_file(config, SilentListener())["kv"]
+    on_gpu = plan_file(config, JobListener(), device=gpu_facts())["kv"]
+    on_host = plan_file(config, JobListener())["kv"]
     assert on_gpu["pool_bytes"] < GPU.total
     assert on_gpu["num_blocks"] != on_host["num_blocks"]
     half = replace(gpu_facts(), memory=replace(GPU, free=GPU.free // 2))
     assert (
-        plan_file(config, SilentListener(), device=half)["kv"]["num_blocks"]
-        < (on_gpu["num_blocks"])
+        plan_file(config, JobListener(), device=half)["kv"]["num_blocks"] < (on_gpu["num_blocks"])
     )
 
 
@@ -206,7 +205,7 @@ def test_a_length_that_a_run_refuses_is_refused(
     config = job(rows(tmp_path), make_model("qwen3", "agrees"), **flags)
     doings: list[Callable[[], object]] = [
         lambda: run_job(config),
-        lambda: plan_file(config, SilentListener()),
+        lambda: plan_file(config, JobListener()),
     ]
     refusals = []
     for doing in doings:
@@ -260,7 +259,7 @@ def test_a_plan_for_a_gpu_fits_what_nobody_gave_as_a_run_does(
     engine = EngineConfig.fitting(model=model, device="cpu", **given)
     config = replace(config, engine=engine)
     facts = DeviceFacts(choose_device("cpu").read_once, async_scheduling=True, memory=FITTED_GPU)
-    forecast: Any = plan_file(config, SilentListener(), device=facts)
+    forecast: Any = plan_file(config, JobListener(), device=facts)
     report: Any = run_job(config, open_model=FittedModel).report
     for name in FITTED:
         assert forecast["config"][name] == report["config"][name], name

@@ -11,7 +11,7 @@ import pytest
 
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import ModelError, UsageError
@@ -45,7 +45,7 @@ def test_a_run_does_what_was_planned(
         make_model("qwen3", "plan"),
         **flags,
     )
-    forecast = plan_file(config, SilentListener())
+    forecast = plan_file(config, JobListener())
     assert forecast["rows"]["is_simulated_whole"]
     assert forecast["rows"]["duplicates"] > 10
     assert forecast["prefix"]["hit_tokens"] > 4000
@@ -86,7 +86,7 @@ def test_attention_reads_what_was_planned(
         max_num_batched_tokens=max_num_batched_tokens,
         **sharing,
     )
-    forecast = plan_file(config, SilentListener())
+    forecast = plan_file(config, JobListener())
     assert forecast["rows"]["is_simulated_whole"]
     prefix = forecast["prefix"]
     reads_together = layers in ("no window", "both") and not sharing
@@ -105,7 +105,7 @@ def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: P
         preemption_mode="recompute",
         prompts=PromptConfig(raw=True),
     )
-    forecast = plan_file(config, SilentListener())
+    forecast = plan_file(config, JobListener())
     assert forecast["tokens"]["preempted_recomputed"] > 0
     assert_told(forecast, run_job(config).report)
 
@@ -114,7 +114,7 @@ def test_a_file_of_several_windows(make_model: MakeModel, tmp_path: Path) -> Non
     rows = write_jsonl(tmp_path / "rows.jsonl", generated_rows(320, seed=1))
     model = make_model("qwen3", "plan")
     config = job(rows, model, num_blocks=90, window=WindowSize(rows=90))
-    forecast = plan_file(config, SilentListener())
+    forecast = plan_file(config, JobListener())
     assert forecast["rows"]["is_simulated_whole"]
     assert_told(forecast, run_job(config).report)
 
@@ -122,8 +122,8 @@ def test_a_file_of_several_windows(make_model: MakeModel, tmp_path: Path) -> Non
 def test_what_is_not_simulated_is_planned(make_model: MakeModel, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(320))
     config = job(path, make_model("qwen3", "plan"))
-    whole = plan_file(config, SilentListener())
-    part = plan_file(config, SilentListener(), max_simulated_rows=40)
+    whole = plan_file(config, JobListener())
+    part = plan_file(config, JobListener(), max_simulated_rows=40)
     assert part["rows"]["simulated"] == 40
     assert not part["rows"]["is_simulated_whole"]
     for name in ("prompt", "generated", "longest_row"):
@@ -136,7 +136,7 @@ def test_what_is_not_simulated_is_planned(make_model: MakeModel, tmp_path: Path)
 
 def test_a_file_without_an_answerable_row(make_model: MakeModel, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": ""}, {"text": "no prompt"}])
-    forecast = plan_file(job(path, make_model("qwen3", "plan")), SilentListener())
+    forecast = plan_file(job(path, make_model("qwen3", "plan")), JobListener())
     assert forecast["rows"]["refused"] == {"empty_prompt": 1, "missing_prompt": 1}
     assert forecast["rows"]["planned"] == 0
     assert forecast["tokens"]["computed"] == 0
@@ -146,9 +146,9 @@ def test_a_file_without_an_answerable_row(make_model: MakeModel, tmp_path: Path)
 def test_no_text_of_the_file_unless_asked_for(make_model: MakeModel, tmp_path: Path) -> None:
     rows = [{"prompt": f"SECRET instructions for everybody {i}"} for i in range(40)]
     config = job(write_jsonl(tmp_path / "rows.jsonl", rows), make_model("qwen3", "plan"))
-    told = json.dumps(plan_file(config, SilentListener()))
+    told = json.dumps(plan_file(config, JobListener()))
     assert "SECRET" not in told
-    shown = plan_file(config, SilentListener(), show_text=True)
+    shown = plan_file(config, JobListener(), show_text=True)
     text = shown["tree"]["top_prefixes"][0]["text"]
     assert text.startswith("<|im_start|>user\nSECRET instructions")
 
@@ -159,13 +159,13 @@ def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path
         tmp_path / "rows.jsonl", [{"id": 1, "prompt": "a"}, {"id": 1, "prompt": "b"}]
     )
     with pytest.raises(UsageError, match="unique"):
-        plan_file(job(path, model), SilentListener())
+        plan_file(job(path, model), JobListener())
     path = write_jsonl(tmp_path / "other.jsonl", [{"prompt": "a"}])
     with pytest.raises(UsageError, match="max_model_len"):
-        plan_file(job(path, model, max_model_len=10_000), SilentListener())
+        plan_file(job(path, model, max_model_len=10_000), JobListener())
     small = make_model("qwen3", "small", vocab_size=260)
     with pytest.raises(ModelError, match="tokenizer"):
-        plan_file(job(path, small), SilentListener())
+        plan_file(job(path, small), JobListener())
 
 
 def test_weights_and_torch_are_not_needed(make_model: MakeModel, tmp_path: Path) -> None:

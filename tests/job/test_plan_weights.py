@@ -15,7 +15,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.planned.planned_weights import WeightExpansion
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
 from tests.command import Command
@@ -35,7 +35,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def told_and_done(config: JobConfig) -> tuple[Any, Any]:
-    forecast, report = plan_file(config, SilentListener()), run_job(config).report
+    forecast, report = plan_file(config, JobListener()), run_job(config).report
     assert_told(forecast, report)
     assert forecast["weights"] == report["weights"]
     assert report["weights"]["held_bytes"] == report["memory"]["weights"]
@@ -174,7 +174,7 @@ def test_weights_that_cannot_be_read_are_of_no_known_size(
         weights.unlink()
     if damage == "an index that lies":
         (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../a.bin"}}')
-    told = plan_file(job(rows, folder), SilentListener())["weights"]
+    told = plan_file(job(rows, folder), JobListener())["weights"]
     assert (told["stored_bytes"], told["stored_bits"]) == (None, None)
     assert told["held_bytes"] > 0
 

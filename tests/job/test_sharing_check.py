@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.job.planned.template_advice import NUM_ROWS, check_sharing
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
-from pagedrun.paged.metrics.report_sections import EngineReport, TemplateAdvice
+from pagedrun.paged.metrics.report_sections import EngineReport, TemplateAdvice, empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.job.scripted_model import ScriptedModel
 

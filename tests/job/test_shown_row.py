@@ -9,7 +9,7 @@ from pagedrun.kernels.partition import ON_GPU
 from pagedrun.paged.execution.device_facts import DeviceFacts, DeviceMemory
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.shown_row import show_row
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
@@ -37,13 +37,13 @@ def with_settings(config: JobConfig, **given: int) -> JobConfig:
 @pytest.mark.parametrize("block_size", [1, 16, 64, 256])
 def test_what_rows_share_is_told_to_the_token(asked: JobConfig, block_size: int) -> None:
     """Whatever the blocks are: a run on a GPU fits them, and `show` looks for none."""
-    found = show_row(with_settings(asked, block_size=block_size), SilentListener(), index=2)
+    found = show_row(with_settings(asked, block_size=block_size), JobListener(), index=2)
     assert [(part.tokens, part.rows) for part in found.row.shared] == [(40, 6), (100, 3)]
 
 
 def test_a_plan_for_replicas_has_the_blocks_of_their_devices(asked: JobConfig) -> None:
     def planned(**given: int) -> object:
         config = with_settings(asked, **given)
-        return plan_file(config, SilentListener(), device=GPU, num_replicas=2)["replicas"]
+        return plan_file(config, JobListener(), device=GPU, num_replicas=2)["replicas"]
 
     assert planned() == planned(block_size=64) != planned(block_size=16)

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.job.planned.timed_run import MIN_RUN_SECONDS, TimedRun, save_timings
-from pagedrun.paged.metrics.report_sections import JobReport
+from pagedrun.paged.metrics.report_sections import JobReport, empty_engine_report
 from pagedrun.paged.metrics.step_costs import StepCosts
 from pagedrun.paged.planning.forecast import MARGIN, run_time
 from pagedrun.paged.planning.forecast_sections import ForecastFigures, RunTime

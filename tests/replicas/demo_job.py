@@ -7,14 +7,14 @@ from typing import Any
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
-from pagedrun.paged.job.progress import AnswerPreview, SilentListener
+from pagedrun.paged.job.progress import AnswerPreview, JobListener
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.whole.comparable import comparable_bytes
 
 
-class Watcher(SilentListener):
+class Watcher(JobListener):
     """Calls `on_nth` when the n-th answer is written, and keeps the warnings."""
 
     def __init__(self, nth: int = 0, on_nth: Callable[[], None] = lambda: None) -> None:

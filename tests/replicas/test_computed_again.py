@@ -11,7 +11,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.planning.plan_part import PlanPart
 from pagedrun.paged.planning.planner import PartPlanner
 from pagedrun.paged.replicas.ray_cluster import RayCluster
@@ -87,7 +87,7 @@ def test_replicas_compute_what_was_planned(
         ),
         replicas=ReplicaConfig(replicas=num_replicas, cpus_per_replica=1),
     )
-    forecast = plan_file(job, SilentListener(), num_replicas=num_replicas)
+    forecast = plan_file(job, JobListener(), num_replicas=num_replicas)
     said = forecast["replicas"]
     distinct, again = forecast["tokens"]["computed"], said["split_prefix_tokens"]
     watched = Watched(monkeypatch)

@@ -14,7 +14,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import ReplicatedModel
-from pagedrun.paged.job.progress import SilentListener, Tally
+from pagedrun.paged.job.progress import JobListener, Tally
 from pagedrun.paged.planning.planner import RequestLimits
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine
 from pagedrun.paged.replicas.replica_set import ReplicaSet
@@ -44,7 +44,7 @@ def resident_mib() -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line) / 1024
 
 
-class Resident(SilentListener):
+class Resident(JobListener):
     """Notes what is resident when the first row is written, and after each `EVERY`."""
 
     def __init__(self) -> None:

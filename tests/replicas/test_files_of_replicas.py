@@ -118,7 +118,7 @@ def test_a_run_that_was_stopped_goes_on_whoever_began_it(
         demo_job(rows, output, first, watcher, deadline=deadline)
     if deadline is not None:
         assert isinstance(caught.value, JobInterrupted)
-        assert exit_status(caught.value) == 4
+        assert exit_status(caught.value.signum) == 4
     done = (rows / output).read_bytes().count(b"\n")
     assert 60 <= done < wanted.count(b"\n")
     result, found = demo_job(rows, output, then, resume=True)

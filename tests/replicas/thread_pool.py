@@ -9,9 +9,8 @@ from threading import Event, Thread
 
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.cache.block_pool import BlockPool
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.metrics.recorder import Recorder
-from pagedrun.paged.metrics.report_sections import EngineReport
+from pagedrun.paged.metrics.report_sections import EngineReport, empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.plan import PlanRules

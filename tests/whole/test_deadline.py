@@ -14,7 +14,7 @@ import pytest
 
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress import SilentListener, Tally
+from pagedrun.paged.job.progress import JobListener, Tally
 from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Request
@@ -29,7 +29,7 @@ NUM_GROUPS = 4
 HOUR = 3600.0
 
 
-class UntilRows(SilentListener):
+class UntilRows(JobListener):
     """Lets the deadline come when so many rows are done."""
 
     def __init__(self, num_rows: int) -> None:
@@ -70,7 +70,7 @@ def test_the_rows_done_are_of_all_groups_and_the_rest_follows(
     job = replace(config, output=str(output), deadline=HOUR)
     with pytest.raises(JobInterrupted, match="Stopped at the deadline") as caught:
         run_job(job, UntilRows(12))
-    assert exit_status(caught.value) == 4
+    assert exit_status(caught.value.signum) == 4
     assert "12 of 40 rows saved" in caught.value.__notes__[0]
     groups = {row["input"]["group"] for row in read_jsonl(output)}
     assert len(groups) >= NUM_GROUPS - 1

@@ -12,7 +12,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.device_options import choose_kernel_set
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -24,7 +24,7 @@ SUPPORTED = KernelSet.supported()
 needs_two_sets = pytest.mark.skipif(len(SUPPORTED) < 2, reason="needs two kernel sets")
 
 
-class Listener(SilentListener):
+class Listener(JobListener):
     def __init__(self) -> None:
         self.warnings: list[str] = []
 

@@ -13,7 +13,7 @@ from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.progress import JobListener, Phase, SilentListener
+from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -143,7 +143,7 @@ def test_a_run_that_is_cut_off_leaves_no_report_of_another(
     for path in beside:
         path.write_bytes(b"of an earlier run")
 
-    class CutOff(SilentListener):
+    class CutOff(JobListener):
         def on_phase(self, phase: Phase) -> None:
             if phase is Phase.RUN:
                 raise KeyboardInterrupt

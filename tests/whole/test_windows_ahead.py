@@ -16,7 +16,7 @@ from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
@@ -173,7 +173,7 @@ def test_a_job_that_is_stopped_waits_for_no_pipe(
         held.append(os.open(source, os.O_WRONLY))
         os.write(held[0], lines(6))  # and the pipe stays open
 
-    class Impatient(SilentListener):
+    class Impatient(JobListener):
         def on_step(self, record: StepRecord) -> None:
             raise KeyboardInterrupt
 

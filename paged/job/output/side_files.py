@@ -17,21 +17,10 @@ from pagedrun.paged.metrics.advice import Advice, advise
 from pagedrun.paged.metrics.report_sections import (
     AdviceEntry,
     AnswersPart,
-    CopyCounts,
     EngineReport,
     JobReport,
-    KVFigures,
-    MemoryFigures,
-    PreemptionCounts,
-    PrefixFigures,
     ScoredPromptsPart,
-    Section,
     TemplateAdvice,
-    TimeFigures,
-    TokenFigures,
-    WeightFigures,
-    groups_part,
-    section_of,
 )
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.values.errors import UsageError, as_flag, option, spelled
@@ -114,24 +103,6 @@ def _write(path: Path, value: object) -> None:
         raise OutputError(f"{path} cannot be written ({error.strerror})", error) from error
 
 
-def empty_engine_report() -> EngineReport:
-    """Return the engine's part of the report of a run without engine."""
-    return {
-        "tokens": _zeros(TokenFigures),
-        "time": _zeros(TimeFigures),
-        "kv": {**_zeros(KVFigures), **groups_part([])},
-        "prefix": _zeros(PrefixFigures),
-        "copy_on_write": _zeros(CopyCounts),
-        "preemptions": _zeros(PreemptionCounts),
-        "memory": _zeros(MemoryFigures),
-        "weights": _zeros(WeightFigures),
-        "timeline": [],
-        "config": {},
-        "hardware": {},
-        "finish_reasons": {},
-    }
-
-
 def job_report(
     engine_report: EngineReport,
     tally: Tally,
@@ -170,10 +141,6 @@ def job_report(
 def _told(advice: Advice) -> AdviceEntry:
     sentence = spelled(advice.sentence, as_flag)
     return {"code": advice.code, "sentence": sentence, "weight": advice.weight}
-
-
-def _zeros(kind: type[Section]) -> Section:
-    return section_of(kind, lambda name: 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import pytest
 
 from pagedrun.cli.page.run_page import run_document, write_run_page
 from pagedrun.cli.terminal.console import safe
-from pagedrun.paged.job.output.side_files import empty_engine_report
 from pagedrun.paged.metrics.pool_moments import BlockState, block_states, state_counts
+from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from tests.cli.page.conftest import DESKTOP, OpenPage, Watched, wait_until
 from tests.cli.page.small_report import BRANCHINGS, small_report, small_run, with_tables

@@ -13,9 +13,9 @@ from pagedrun.cli.report.end_of_run import draw_short_report
 from pagedrun.cli.report.report import draw_advice, draw_report, summary
 from pagedrun.cli.report.report_figures import sparkline
 from pagedrun.paged.job.job import JobResult
-from pagedrun.paged.job.output.side_files import empty_engine_report, job_report
+from pagedrun.paged.job.output.side_files import job_report
 from pagedrun.paged.job.progress import Tally
-from pagedrun.paged.metrics.report_sections import JobReport
+from pagedrun.paged.metrics.report_sections import JobReport, empty_engine_report
 from tests.cli.report.full_report import REPORT, point
 
 FACTS = [

@@ -12,7 +12,7 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
 from tests.jsonl import jsonl, read_jsonl, write_jsonl
@@ -90,7 +90,7 @@ def test_every_kind_is_answered_and_planned_as_jsonl_is(
     assert limited == digest
     assert digest["whole"]
 
-    planned: list[Any] = [plan_file(config_of(path), SilentListener()) for path in (plain, other)]
+    planned: list[Any] = [plan_file(config_of(path), JobListener()) for path in (plain, other)]
     for plan in planned:
         del plan["time"], plan["run_time"], plan["memory"]
     assert planned[0] == planned[1]

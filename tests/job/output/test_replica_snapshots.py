@@ -4,7 +4,7 @@ import pytest
 
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.job.output.side_files import RunFiles, SideFiles
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
@@ -19,7 +19,7 @@ def test_each_replica_s_blocks_are_found_by_its_number_and_those_of_an_earlier_r
     output = Path(config.output)
     output.write_text("{}\n")
     output.with_name(f"{output.name}.report.json").write_text("{}")
-    files = SideFiles(config, SilentListener())
+    files = SideFiles(config, JobListener())
     for numbers in ((0, 2, 11), (1,)):
         files.begin()
         output.with_name(f"{output.name}.report.json").write_text("{}")

@@ -9,7 +9,7 @@ import pytest
 
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
@@ -20,7 +20,7 @@ from tests.job.scripted_model import ScriptedModel, config_for, echo
 TWO = WindowSize(rows=2)
 
 
-class Warned(SilentListener):
+class Warned(JobListener):
     def __init__(self) -> None:
         self.warnings: list[str] = []
 

@@ -8,7 +8,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.interfaces import ModelOpener
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.model import LocalModel
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.metrics.report_sections import JobReport
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from tests.jsonl import write_jsonl
@@ -18,7 +18,7 @@ PREFIX_TOKENS = 2003  # ends inside a block
 WHOLE = WindowSize()  # larger than any of the inputs
 
 
-class Listener(SilentListener):
+class Listener(JobListener):
     """Keeps what the user is told."""
 
     def __init__(self) -> None:

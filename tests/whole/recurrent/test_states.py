@@ -12,7 +12,7 @@ from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.progress import SilentListener
+from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -204,7 +204,7 @@ def test_a_shared_prefix_is_computed_once_as_planned(
     rows = [{"prompt": f"{trunk}{index:03d}" + "z" * 37, "max_tokens": 2} for index in range(300)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     config = job(path, models("lfm2").folder, window=WindowSize(rows=window_rows))
-    forecast = plan_file(config, SilentListener())
+    forecast = plan_file(config, JobListener())
     report = run_job(config).report
     for key in ("prompt", "cached", "computed"):
         assert forecast["tokens"][key] == report["tokens"][key], key
