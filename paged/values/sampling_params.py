@@ -230,7 +230,7 @@ CHOICE = Flag(
 )
 
 GRAMMAR = Flag(
-    "The answer is a sentence of this Lark grammar, text or @file.",
+    "The answer is a sentence of this Lark or GBNF grammar, text or @file.",
     Panel.STRUCTURE,
     "TEXT",
     form=Form.PROSE,
