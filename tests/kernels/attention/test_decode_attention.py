@@ -82,31 +82,6 @@ def test_decode_row_alone_equals_row_in_batch(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
-    dtype: torch.dtype, make_context: Callable[..., Any]
-) -> None:
-    torch.manual_seed(0)
-    dense = torch.randn(2, 300, 2, 64).to(dtype)
-    q = torch.randn(1, 4, 64).to(dtype)
-    results = []
-    for block_size, seed in ((1, 0), (5, 1), (16, 2), (256, 3), (16, 4)):
-        context = make_context(
-            [300], num_kv_heads=2, head_dim=64, block_size=block_size, dtype=dtype, seed=seed
-        )
-        positions = torch.arange(300)
-        slots = (context.block_tables[0, positions // block_size].long(), slice(None))
-        context.key_cache[(*slots, positions % block_size)] = dense[0]
-        context.value_cache[(*slots, positions % block_size)] = dense[1]
-        rows = DecodeInputs(as_int32([0]), as_int32([299]))
-        results.append(
-            CpuBackend.decode_attention(
-                q, layer_of(context), context.block_tables, rows, Softmax(0.1), 200
-            )
-        )
-    assert all(torch.equal(each, results[0]) for each in results)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_are_capped_and_an_empty_slot_is_zero(
     dtype: torch.dtype,
     make_context: Callable[..., Any],

@@ -107,47 +107,6 @@ def test_prefill_in_chunks_equals_prefill_at_once(
             assert torch.equal(chunk, at_once[first:end]), (size, first)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_chunk_alone_equals_chunk_in_batch(
-    dtype: torch.dtype, make_context: Callable[..., Any]
-) -> None:
-    torch.manual_seed(0)
-    # Many of one height, so that they enter one product; others of every height.
-    chunks = [(row, 40 * row, 20) for row in range(20)]
-    chunks += [(20, 0, 300), (21, 200, 1), (22, 130, 90), (23, 0, 128)]
-    context = make_context(
-        [first + size for _, first, size in chunks],
-        num_kv_heads=2,
-        head_dim=32,
-        block_size=16,
-        dtype=dtype,
-    )
-    q = torch.randn(sum(size for _, _, size in chunks), 6, 32).to(dtype)
-    together = run(q, context, chunks)
-    start = 0
-    for chunk in chunks:
-        rows = slice(start, start + chunk[2])
-        assert torch.equal(run(q[rows], context, [chunk]), together[rows]), chunk
-        start = rows.stop
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_shared_prefix_blocks_give_the_bytes_of_copies(
-    dtype: torch.dtype, make_context: Callable[..., Any]
-) -> None:
-    torch.manual_seed(0)
-    context = make_context([300 + 20] * 4, num_kv_heads=2, head_dim=32, block_size=4, dtype=dtype)
-    # 290 tokens in common: two whole partitions and a part of the third.
-    for table in context.block_tables[1:]:
-        for cache in (context.key_cache, context.value_cache):
-            cache[table[:72].long()] = cache[context.block_tables[0, :72].long()]
-    chunks = [(row, 300, 20) for row in range(4)]
-    q = torch.randn(80, 4, 32).to(dtype)
-    from_copies = run(q, context, chunks)
-    context.block_tables[1:, :72] = context.block_tables[0, :72]
-    assert torch.equal(run(q, context, chunks), from_copies)
-
-
 @pytest.mark.parametrize("precision", ["none", "bf16", "ieee"])
 def test_leaves_the_precision_setting_of_torch_as_it_was(
     precision: str, make_context: Callable[..., Any]

@@ -1,4 +1,7 @@
-"""Shared partitions read once, against attention over the whole context, row by row."""
+"""Shared partitions read once, against attention over the whole context, row by row.
+
+Independence of a row's bytes from its group is in `cpu/test_attention_invariance.py`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, PrefixGroups, Softmax
-from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
@@ -38,8 +40,8 @@ def nested(
     return context, torch.tensor(lengths, dtype=torch.int32), torch.tensor([4, 4, 4, 2, 2, 1, 0])
 
 
-def groups_of(context: Any, shared: Tensor, block_size: int, share: bool = True) -> PrefixGroups:
-    groups = PrefixSharing(share=share).groups(
+def groups_of(context: Any, shared: Tensor, block_size: int) -> PrefixGroups:
+    groups = PrefixSharing(share=True).groups(
         context.block_tables.numpy(),
         np.arange(len(shared), dtype=np.int32),
         shared.numpy().astype(np.int32),
@@ -109,49 +111,3 @@ def test_capped_scores_of_quantised_caches(
     ]
     expected = reference.decode_attention(q.double(), KVLayer(*wide), tables, rows, softmax, None)
     assert_close(out, expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("group", "head_dim"), [(1, 16), (2, 128), (5, 64)])
-def test_a_row_gets_the_same_bytes_in_any_group(
-    group: int, head_dim: int, dtype: torch.dtype, make_context: Callable[..., Any]
-) -> None:
-    torch.manual_seed(0)
-    context, lengths, shared = nested(make_context, 2, head_dim, 16, dtype)
-    q = torch.randn(len(lengths), 2 * group, head_dim).to(dtype)
-    layer = KVLayer(context.key_cache, context.value_cache)
-    together, alone = (
-        group_attention.prefix_attention(
-            q, layer, context.block_tables, groups_of(context, shared, 16, share), Softmax(0.1)
-        )
-        for share in (True, False)
-    )
-    for field in ("max_scores", "sum_exps", "accs"):
-        assert torch.equal(getattr(together, field), getattr(alone, field)), field
-
-
-def test_a_row_gets_the_same_bytes_in_a_crowd(make_context: Callable[..., Any]) -> None:
-    """Group sizes cross every height that the products are padded to, and a tile's limit."""
-    torch.manual_seed(0)
-    context = make_context([3 * P], num_kv_heads=1, head_dim=64, block_size=16, dtype=torch.float32)
-    layer = KVLayer(context.key_cache, context.value_cache)
-    q = torch.randn(700, 2, 64)
-
-    def totals(num_rows: int) -> Tensor:
-        groups = groups_of_copies(num_rows)
-        tables = context.block_tables.expand(num_rows, -1).contiguous()
-        return group_attention.prefix_attention(
-            q[:num_rows], layer, tables, groups, Softmax(0.1)
-        ).accs
-
-    def groups_of_copies(num_rows: int) -> PrefixGroups:
-        tables = context.block_tables.expand(num_rows, -1).numpy()
-        rows = np.arange(num_rows, dtype=np.int32)
-        groups = PrefixSharing(share=True).groups(tables, rows, np.full(num_rows, 3, np.int32), 16)
-        assert groups is not None
-        assert len(groups.table_rows) == 1
-        return groups
-
-    everyone = totals(700)
-    for num_rows in (1, 2, 7, 8, 9, 16, 17, 100, 256, 257):
-        assert torch.equal(totals(num_rows), everyone[:num_rows]), num_rows

@@ -240,7 +240,7 @@ def test_quantized_matches_reference(
 
 @pytest.mark.parametrize("codes", CODES)
 def test_every_code_is_rounded_as_torch_does(codes: torch.dtype) -> None:
-    """On a CPU, by values: all magnitudes down to subnormal ones. `test_gpu_quantize` is the GPU's."""
+    """By values, all magnitudes down to subnormal ones; `test_gpu_quantize` is for GPUs."""
     torch.manual_seed(0)
     values = torch.randn(400, 64) * torch.randn(400, 64).mul(6).exp()
     values[0, 3], values[1, 60], values[2, 40] = torch.nan, torch.inf, -torch.inf

@@ -25,7 +25,9 @@ def in_blocks(tokens: Tensor, table: Tensor, block_size: int) -> Tensor:
     return placed
 
 
-@pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (2, 96), (3, 40)])
+@pytest.mark.parametrize(
+    ("group", "head_dim", "window"), [(1, 64, None), (2, 96, None), (3, 40, None), (2, 64, 200)]
+)
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"),
     [
@@ -36,7 +38,7 @@ def in_blocks(tokens: Tensor, table: Tensor, block_size: int) -> Tensor:
     ],
 )
 def test_block_sizes_give_the_same_bytes(
-    dtype: torch.dtype, cache_dtype: torch.dtype, group: int, head_dim: int
+    dtype: torch.dtype, cache_dtype: torch.dtype, group: int, head_dim: int, window: int | None
 ) -> None:
     torch.manual_seed(0)
     keys, values = (torch.randn(2, NUM_TOKENS, head_dim) for _ in range(2))
@@ -52,10 +54,10 @@ def test_block_sizes_give_the_same_bytes(
         of_codes = KVScales(*(in_blocks(each, table, block_size) for each in scales))
         layer = KVLayer(cache[0], cache[1], of_codes if factor > 1 else None)
         rows = DecodeInputs(torch.zeros(2, dtype=torch.int32), torch.tensor([300, 43]).int())
-        rest = (layer, table[None], rows, Softmax(head_dim**-0.5), None)
+        rest = (layer, table[None], rows, Softmax(head_dim**-0.5), window)
         results.append(CpuBackend.decode_attention(q, *rest))
         second = DecodeInputs(torch.zeros(1, dtype=torch.int32), torch.tensor([43]).int())
-        alone = CpuBackend.decode_attention(q[1:], layer, table[None], second, rest[3], None)
+        alone = CpuBackend.decode_attention(q[1:], layer, table[None], second, *rest[3:])
         assert torch.equal(alone, results[-1][1:])
     for block_size, result in zip(BLOCK_SIZES, results, strict=True):
         assert torch.equal(result, results[0]), block_size

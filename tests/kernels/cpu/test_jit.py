@@ -1,26 +1,111 @@
+"""Compilation of kernels: as a whole, once, kept on disk, and where nothing can be written."""
+
+import gc
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
-from numba.core import caching
+from numba.core import caching, codegen
+from numba.core.registry import cpu_target
 
 from pagedrun.kernels.cpu import jit
 
 
+@jit.inlined()
+def doubled(number: Any) -> Any:
+    return number * 2
+
+
+@jit.inlined()
+def filled(out: Any, number: Any) -> None:
+    lines = np.zeros(3, np.int64)
+    for i in range(3):
+        lines[i] = doubled(number) + i
+        out[i] = lines[i]
+
+
 def fill(out: Any) -> None:
-    for i in numba.prange(out.shape[0]):
-        out[i] = i
+    for row in numba.prange(out.shape[0]):
+        filled(out[row], row)
 
 
-def test_kernels_compile_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    with pytest.raises(RuntimeError):
-        numba.njit(cache=True)(fill)
-    out = np.zeros(100)
-    jit.kernel(fill)(out)
-    assert (out == np.arange(100)).all()
+def fill_columns(out: Any) -> None:
+    for column in numba.prange(out.shape[1]):
+        filled(out[:, column], column)
+
+
+EXPECTED = np.arange(4)[:, None] * 2 + np.arange(3)
+
+
+def without_a_cache(function: Any) -> Any:
+    """Compile a kernel where nothing can be written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+        with pytest.raises(RuntimeError):
+            numba.njit(cache=True)(function)
+        return jit.kernel(function)
+
+
+def test_a_kernel_is_translated_once_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    translated = []
+    finish = codegen.JITCodeLibrary._finalize_final_module
+
+    def counted(library: Any) -> None:
+        translated.append(library.name)
+        finish(library)
+
+    monkeypatch.setattr(codegen.JITCodeLibrary, "_finalize_final_module", counted)
+    out = np.zeros((4, 3), np.int64)
+    without_a_cache(fill)(out)
+    assert (out == EXPECTED).all()
+    assert [name for name in translated if name != "nrt"] == ["fill"]
+
+
+def test_a_part_serves_two_kernels_and_a_function_that_is_none() -> None:
+    rows, columns = np.zeros((4, 3), np.int64), np.zeros((3, 4), np.int64)
+    without_a_cache(fill)(rows)
+    without_a_cache(fill_columns)(columns)
+    assert (rows == EXPECTED).all()
+    assert (columns == EXPECTED.T).all()
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def plain(out: Any) -> None:
+        filled(out, 5)
+        out[0] += np.zeros(2, np.int64)[0] + doubled(1)
+
+    line = np.zeros(3, np.int64)
+    plain(line)
+    assert list(line) == [12, 11, 12]
+
+
+@pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # it has no parallel loop
+def test_an_error_of_a_part_reaches_python() -> None:
+    @jit.inlined()
+    def refuse(number: Any) -> None:
+        if number < 0:
+            raise ValueError("below zero")
+
+    def check(numbers: Any) -> None:
+        for i in range(numbers.shape[0]):
+            refuse(numbers[i])
+
+    compiled = without_a_cache(check)
+    compiled(np.ones(2))
+    with pytest.raises(ValueError, match="below zero"):
+        compiled(-np.ones(2))
+
+
+def test_garbage_is_collected_again_when_a_kernel_is_compiled() -> None:
+    without_a_cache(fill)(np.zeros((4, 3), np.int64))
+    assert gc.isenabled()
+
+
+def test_what_is_compiled_elsewhere_is_compiled_as_numba_does() -> None:
+    without_a_cache(fill)(np.zeros((4, 3), np.int64))
+    library = cpu_target.target_context.codegen().create_library("any")
+    assert type(library) is codegen.JITCodeLibrary
 
 
 def test_small_work_stays_on_one_thread() -> None:
@@ -37,7 +122,7 @@ def test_kept_code_is_used_until_any_source_changes(
 
     def hits_of_a_new_process() -> int:
         compiled = jit.kernel(fill)
-        compiled(np.zeros(3))
+        compiled(np.zeros((4, 3), np.int64))
         return sum(compiled.stats.cache_hits.values())
 
     assert hits_of_a_new_process() == 0

@@ -1,4 +1,4 @@
-"""Sixteen numbers at a time: what each operation gives, in numbers, ends, zeros and NaN."""
+"""Numbers one and sixteen at a time: powers, order, sums, rounding; ends, zeros and NaN."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pagedrun.kernels.cpu.bfloat16 import as_array
+from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.simd import lanes, words
 from pagedrun.kernels.cpu.simd.lanes import load, store
 
@@ -61,20 +61,61 @@ def _arithmetic(a: Any, b: Any, c: Any, start: Any, out: Any) -> None:
     store(out, start, lanes.fused(x, y, z) + (x - y) * lanes.splat(np.float32(3.0)) / z)
 
 
-def test_exp2_is_as_exact_as_float32() -> None:
+@numba.njit  # type: ignore[untyped-decorator]
+def _exp2_of_one(x: Any, start: Any, out: Any) -> None:
+    for i in range(start, start + N):
+        out[i] = lanes.exp2(x[i])
+
+
+EXP2 = pytest.mark.parametrize("apply", [_exp2, _exp2_of_one], ids=["lanes", "one"])
+
+
+@EXP2
+def test_exp2_is_as_exact_as_float32(apply: Any) -> None:
     x = np.linspace(-126, 126, 1 << 20).astype(np.float32)
     exact = np.exp2(x.astype(np.float64))
-    assert np.abs(each_lane(_exp2, x) / exact - 1).max() < 2.5e-7
+    assert np.abs(each_lane(apply, x) / exact - 1).max() < 2.5e-7
 
 
-def test_exp2_of_whole_numbers_and_ends() -> None:
+@EXP2
+def test_exp2_of_whole_numbers_and_ends(apply: Any) -> None:
     whole = np.resize(np.arange(-126, 128), 256).astype(np.float32)
-    assert (each_lane(_exp2, whole) == np.exp2(whole.astype(np.float64))).all()
-    below = np.resize(np.array([-127, -127.5, -1e30, -INF], np.float32), N)
-    zeros = each_lane(_exp2, below)
+    assert (each_lane(apply, whole) == np.exp2(whole.astype(np.float64))).all()
+    below = np.resize(np.array([-127, -1e30, -INF], np.float32), N)
+    zeros = each_lane(apply, below)
     assert (zeros == 0).all()
     assert not np.signbit(zeros).any()
-    assert np.isnan(each_lane(_exp2, np.full(N, NAN, np.float32))).all()
+    assert np.isnan(each_lane(apply, np.full(N, NAN, np.float32))).all()
+
+
+def test_exp2_of_one_number_stays_finite() -> None:
+    above = np.resize(np.array([128.0, 1e30, INF], np.float32), N)
+    assert (each_lane(_exp2_of_one, above) == 2.0**127).all()
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _largest(values: Any) -> Any:
+    return lanes.largest(values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 128, 1001])
+@pytest.mark.parametrize("offset", [-100.0, 0.0, 100.0])
+def test_largest_is_the_maximum(size: int, offset: float) -> None:
+    random = np.random.default_rng(size)
+    for _ in range(20):
+        values = (random.standard_normal(size) + offset).astype(np.float32)
+        assert _largest(values) == values.max()
+
+
+def test_largest_of_infinities_zeros_and_nan() -> None:
+    cases = (
+        ([-INF, -INF], -INF),
+        ([-INF, -5.0, INF], INF),
+        ([1.0, NAN, INF], NAN),
+        ([-0.0, -1], 0),
+    )
+    for values, expected in cases:
+        assert np.array_equal(_largest(np.array(values, np.float32)), expected, equal_nan=True)
 
 
 def test_a_lane_does_not_depend_on_its_neighbours() -> None:
@@ -169,14 +210,40 @@ def numbers_to_round() -> torch.Tensor:
     return torch.cat([bits, *near_ties]).view(torch.float32)
 
 
-def test_halves_are_rounded_as_torch_does() -> None:
+@numba.njit  # type: ignore[untyped-decorator]
+def _narrow(source: Any, target: Any) -> None:
+    for i in range(source.shape[0]):
+        target[i] = from_float32(source[i], target)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _widen(source: Any, target: Any) -> None:
+    for i in range(source.shape[0]):
+        target[i] = to_float32(source[i])
+
+
+@pytest.mark.parametrize("apply", [_store_halves, _narrow], ids=["lanes", "one"])
+def test_halves_are_rounded_as_torch_does(apply: Any) -> None:
     wide = numbers_to_round()
     out = torch.empty(len(wide), dtype=torch.bfloat16)
-    _store_halves(as_array(wide), as_array(out))
+    apply(as_array(wide), as_array(out))
     expected = wide.bfloat16()
     assert torch.equal(out.isnan(), expected.isnan())
     number = ~expected.isnan()
     assert torch.equal(out[number].view(torch.int16), expected[number].view(torch.int16))
+
+
+def test_every_bfloat16_widens_to_its_value() -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
+    wide = torch.empty(2**16)
+    _widen(as_array(every), as_array(wide))
+    assert torch.equal(wide.view(torch.int32), every.float().view(torch.int32))
+
+
+def test_arrays_are_the_memory_of_the_tensor() -> None:
+    tensor = torch.zeros(3, dtype=torch.bfloat16)
+    as_array(tensor)[1] = np.uint16(0x3F80)
+    assert tensor.tolist() == [0.0, 1.0, 0.0]
 
 
 def test_pairs_are_rounded_to_the_nearest_ties_away_from_zero() -> None:

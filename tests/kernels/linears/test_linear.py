@@ -1,3 +1,5 @@
+"""Linear layers of a GPU, and of a CPU without oneDNN; see also `cpu/test_row_invariance.py`."""
+
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -6,74 +8,26 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.linears.linear import PackedLinear as CpuLinear
+from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.gpu import chip, linear
 from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
+from tests.kernels.cpu.products import assert_rows_keep_their_bytes
 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("num_rows", [1, 3, 63])
-@pytest.mark.parametrize(("num_in", "num_out"), [(16, 48), (333, 1000)])
-def test_matches_reference(
-    num_in: int,
-    num_out: int,
-    num_rows: int,
-    has_bias: bool,
-    dtype: torch.dtype,
-    assert_close: Callable[[Tensor, Tensor], None],
+def test_rows_keep_their_bytes_without_onednn(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
-    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
-    bias = torch.randn(num_out).to(dtype) if has_bias else None
-    x = torch.randn(num_rows, num_in).to(dtype)
-    layer = CpuLinear(weight, bias)
-    wide_bias = None if bias is None else bias.double()
-    out = layer(x)
-    assert out.dtype is dtype
-    assert out.is_contiguous()
-    assert (layer.in_features, layer.out_features) == (num_in, num_out)
-    assert_close(out, PlainLinear(weight.double(), wide_bias)(x.double()))
-
-
-@pytest.mark.parametrize("has_onednn", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_in", "num_out"), [(64, 192), (333, 1000), (1024, 512)])
-def test_linear_rows_do_not_depend_on_their_number(
-    num_in: int,
-    num_out: int,
-    dtype: torch.dtype,
-    has_onednn: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not has_onednn:
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    torch.manual_seed(0)
-    weight, x = torch.randn(num_out, num_in).to(dtype), torch.randn(256, num_in).to(dtype)
-    layer = CpuLinear(weight)
-    full = layer(x)
-    for num_rows in (1, 2, 3, 4, 7, 8, 12, 15, 16, 17, 31, 64, 100):
-        assert torch.equal(layer(x[:num_rows]), full[:num_rows]), num_rows
-        assert torch.equal(layer(x[-num_rows:]), full[-num_rows:]), num_rows
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_in", "num_out"), [(2048, 1024), (3072, 1024), (4096, 2048)])
-def test_linear_row_alone_equals_row_in_batch_at_model_shapes(
-    num_in: int, num_out: int, dtype: torch.dtype
-) -> None:
-    """oneDNN's one-row kernel sums in another order; one row in four showed it, not each."""
-    torch.manual_seed(0)
-    weight = (torch.randn(num_out, num_in) / num_in**0.5).to(dtype)
-    x = torch.randn(100, num_in).to(dtype)
-    layer = CpuLinear(weight)
-    full = layer(x)
-    for num_rows in (1, 2, 3, 5):
-        for start in range(0, len(x) - num_rows, 3):
-            rows = slice(start, start + num_rows)
-            assert torch.equal(layer(x[rows]), full[rows]), (num_rows, start)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    operands = CancellingOperands.make(1000, 333, 100, dtype, seed=5)
+    layer = CpuLinear(operands.weight)
+    assert (layer.in_features, layer.out_features) == (333, 1000)
+    full = layer(operands.x)
+    assert (full != 0).any(), "nothing is left to tell orders apart by"
+    assert_rows_keep_their_bytes(layer, operands.x, full, [1, 2, 3, 4, 7, 16, 17, 31, 64])
 
 
 def test_packing_does_not_keep_the_weight() -> None:

@@ -1,75 +1,19 @@
 """Weights of few bits: every kind, few rows and many, one expert's and those of a mixture."""
 
 import functools
-from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
 from pagedrun.kernels.gpu.quantized.products import expand
-from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from tests.kernels.gpu.ahead_of_time import Case
+from tests.kernels.packed_forms import GPU_FORMS
 
-
-def empty(out: int, columns: int, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(out, columns, dtype=dtype)
-
-
-def awq(out: int, columns: int) -> PackedWeight:
-    zeros, scales = (empty(out, columns // 128, each) for each in (torch.int8, torch.float16))
-    codes = empty(out, columns, torch.int8)
-    return PackedWeight(codes, 4, GroupScales(scales), 128, zeros=zeros)
-
-
-def q4_0(out: int, columns: int) -> PackedWeight:
-    scales = GroupScales(empty(out, columns // 32, torch.float16))
-    return PackedWeight(empty(out, columns, torch.int8), 4, scales, 32)
-
-
-def six_bits(out: int, columns: int) -> GroupScales:
-    factors = empty(out, columns // 256, torch.float16)
-    return GroupScales(empty(out, columns // 32, torch.uint8), factors)
-
-
-def k_type(num_bits: int, out: int, columns: int) -> PackedWeight:
-    scales, minima = (six_bits(out, columns) for _ in range(2))
-    codes = empty(out, columns, torch.int8)
-    return PackedWeight(codes, num_bits, scales, 32, minima=minima)
-
-
-def q6_k(out: int, columns: int) -> PackedWeight:
-    factors = empty(out, columns // 256, torch.float16)
-    scales = GroupScales(empty(out, columns // 16, torch.int8), factors)
-    return PackedWeight(empty(out, columns, torch.int8), 6, scales, 16)
-
-
-def rows_of_eight_bits(out: int, columns: int) -> PackedWeight:
-    scales = GroupScales(empty(out, 1, torch.float32))
-    return PackedWeight(empty(out, columns, torch.int8), 8, scales, columns)
-
-
-def blocks_of_float8(out: int, columns: int) -> PackedWeight:
-    scales = GroupScales(empty(out // 128, columns // 128, torch.float32))
-    codes = empty(out, columns, torch.uint8).view(torch.float8_e4m3fn)
-    return PackedWeight(codes, 8, scales, 128, 128)
-
-
-def mxfp4(out: int, columns: int) -> PackedWeight:
-    scales = empty(out, columns // 32, torch.uint8).view(torch.float8_e8m0fnu)
-    return PackedWeight(empty(out, columns, torch.uint8), 4, GroupScales(scales), 32)
-
-
-FORMS: dict[str, Callable[[int, int], PackedWeight]] = {
-    "awq": awq,
-    "q4_0": q4_0,
-    "q4_k": functools.partial(k_type, 4),
-    "q5_k": functools.partial(k_type, 5),
-    "q6_k": q6_k,
-    "int8": rows_of_eight_bits,
-    "fp8": blocks_of_float8,
-    "mxfp4": mxfp4,
+FORMS = {
+    **{name: GPU_FORMS[name] for name in ("awq", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4")},
+    "int8": GPU_FORMS["int8_rows"],
+    "fp8": GPU_FORMS["float8"],
 }
 
 

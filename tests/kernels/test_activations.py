@@ -1,3 +1,5 @@
+"""Gated activations of every backend, and the gate after attention."""
+
 from collections.abc import Callable
 
 import pytest
@@ -7,13 +9,14 @@ from torch import Tensor
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 
-# With limits that random gates and ups go beyond.
-EACH = pytest.mark.parametrize(
-    ("name", "numbers"), [("silu_mul", ()), ("gelu_tanh_mul", ()), ("clipped_swiglu", (3.0, 1.702))]
-)
+GATED: list[tuple[str, tuple[float, ...]]] = [
+    ("silu_mul", ()),
+    ("gelu_tanh_mul", ()),
+    ("clipped_swiglu", (3.0, 1.702)),  # a limit that random gates and ups go beyond
+]
 
 
-@EACH
+@pytest.mark.parametrize(("name", "numbers"), [*GATED, ("sigmoid_mul", ())])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("num_tokens", "size"), [(1, 1), (3, 17), (63, 1000), (2, 2050)])
 def test_matches_reference(
@@ -26,18 +29,23 @@ def test_matches_reference(
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
     torch.manual_seed(0)
-    gate_up = (torch.randn(num_tokens, 2 * size) * 4).to(dtype)
-    out = getattr(twin.ops, name)(gate_up.to(twin.device), *numbers)
+    wide = (torch.randn(num_tokens, 2 * size) * 4).to(dtype)
+
+    def apply(ops: Backend | type[Backend], x: Tensor) -> Tensor:
+        operands = x.chunk(2, dim=1) if name == "sigmoid_mul" else (x,)
+        result: Tensor = getattr(ops, name)(*operands, *numbers)
+        return result
+
+    out = apply(twin.ops, wide.to(twin.device))
     assert out.dtype is dtype
-    assert_close(out, getattr(Backend, name)(gate_up.double(), *numbers))
+    assert_close(out, apply(Backend, wide.double()))
 
 
-@EACH
+@pytest.mark.parametrize(("name", "numbers"), GATED)
 def test_extreme_gates_neither_overflow_nor_lose_a_nan(
     name: str, numbers: tuple[float, ...], twin: Twin
 ) -> None:
     gate_up = torch.tensor([[-1e30, -200.0, -90.0, 90.0, 1e30, torch.nan, 1.0, 1, 1, 1, 1, 1]])
-    gate_up = gate_up.clone()
     out = getattr(twin.ops, name)(gate_up.to(twin.device), *numbers)[0].cpu()
     assert out[:3].abs().max() < 1e-6
     if name == "clipped_swiglu":
@@ -54,4 +62,12 @@ def test_ups_are_clipped_on_both_sides_and_keep_a_nan(twin: Twin) -> None:
     out = twin.ops.clipped_swiglu(gate_up.to(twin.device), 7.0, 1.702)[0].cpu()
     ups = torch.tensor([-6.0, -6.0, 1.5, 8.0])
     torch.testing.assert_close(out[:4], ups * torch.tensor(1.702).sigmoid())
+    assert out[4].isnan()
+
+
+def test_extreme_gates_of_sigmoid_mul(twin: Twin) -> None:
+    gate = torch.tensor([[-1e30, -200.0, 200.0, 1e30, torch.nan]], device=twin.device)
+    out = twin.ops.sigmoid_mul(torch.full((1, 5), 2.0, device=twin.device), gate)[0].cpu()
+    assert out[:2].abs().max() < 1e-30
+    assert out[2] == out[3] == 2
     assert out[4].isnan()
