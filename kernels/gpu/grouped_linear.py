@@ -1,7 +1,6 @@
 """Linear layers of many experts, as one launch whose tiles have one expert each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,32 +9,21 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.matrix_product import multiply
+from pagedrun.kernels.gpu.matrix_product import MatmulTile, multiply
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertTile:
-    """Tile of one program, with its warps and pipeline stages."""
-
-    rows: int
-    columns: int
-    depth: int
-    num_warps: int
-    num_stages: int
-
-
-def tile_of(dtype: torch.dtype, device_chip: chip.Chip) -> ExpertTile:
+def expert_tile(dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
     """Return the tile of a chip, independent of the number of rows.
 
     An expert has few rows, so reading weights dominates: 64 rows, the height of a warp group, cost
     a generated token nothing.
     """
     if dtype is torch.float32:
-        return ExpertTile(32, 64, 32, num_warps=4, num_stages=2)
+        return MatmulTile(32, 64, 32, num_warps=4, num_stages=2)
     if device_chip.backend == "hip":
-        return ExpertTile(64, 128, 64, num_warps=4, num_stages=2)
+        return MatmulTile(64, 128, 64, num_warps=4, num_stages=2)
     depth = 64 if device_chip.shared_memory >= 200 << 10 else 32
-    return ExpertTile(64, 128, depth, num_warps=4, num_stages=3)
+    return MatmulTile(64, 128, depth, num_warps=4, num_stages=3)
 
 
 class PackedGroupedLinear:
@@ -58,7 +46,7 @@ class PackedGroupedLinear:
         x = x if x.stride(1) == 1 else x.contiguous()
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype, device=x.device)
-        tile = tile_of(x.dtype, chip.chip_of(x.device))
+        tile = expert_tile(x.dtype, chip.chip_of(x.device))
         num_tiles = most_tiles(num_rows, self.num_experts, tile.rows)
         if num_rows:
             _grouped_linear[(num_tiles * triton.cdiv(self.out_features, tile.columns),)](

@@ -1,7 +1,5 @@
 """Linear layers: the vendor's product, a row-invariant one, and int8 by the vendor's product."""
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -9,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.gpu import chip
+from pagedrun.kernels.gpu.matrix_product import MatmulTile
 from pagedrun.kernels.reference.linear import (
     check_in_features,
     int8_bytes,
@@ -19,23 +18,7 @@ from pagedrun.kernels.reference.linear import (
 _GROUP = 8  # row tiles that walk the weight together, so that it is read from L2
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulTile:
-    """Tile of one program, with its warps and pipeline stages.
-
-    is_persistent: as many programs as processors, each with several tiles; the first loads of a
-    tile overlap the end of the one before.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    num_warps: int
-    num_stages: int
-    is_persistent: bool = False
-
-
-def tile_of(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
+def linear_tile(out_features: int, dtype: torch.dtype, device_chip: chip.Chip) -> MatmulTile:
     """Return the tile of a weight [out_features, ...], independent of the number of rows.
 
     Few columns have narrow tiles, so that one row of tiles occupies most processors.
@@ -81,7 +64,7 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     num_rows, out_features = len(x), len(weight)
     out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
     on = chip.chip_of(x.device)
-    tile = tile_of(out_features, x.dtype, on)
+    tile = linear_tile(out_features, x.dtype, on)
     if num_rows:
         num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(out_features, tile.columns)
         most = on.num_processors if tile.is_persistent else num_tiles

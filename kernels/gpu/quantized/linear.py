@@ -15,16 +15,16 @@ from pagedrun.kernels.gpu.grouped_linear import (
     sources_of,
     tile_of_program,
 )
+from pagedrun.kernels.gpu.matrix_product import MatmulTile
 from pagedrun.kernels.gpu.quantized.code_tensors import STEP, CodeTensors
 from pagedrun.kernels.gpu.quantized.products import (
     EXPAND_ROWS,
-    ProductTile,
     expand,
     invariant_tile,
     multiply_steps,
+    quantized_tile,
     rounded,
     store_outputs,
-    tile_of,
 )
 from pagedrun.kernels.quantized_weight import PackedWeight, joined_neighbours
 
@@ -60,7 +60,7 @@ class QuantizedLinear:
         if len(x) >= EXPAND_ROWS:
             return self._expanded(x)
         num_steps = self._codes.words.shape[1]
-        return self._multiply(x, tile_of(len(x), self.out_features, num_steps, device_chip))
+        return self._multiply(x, quantized_tile(len(x), self.out_features, num_steps, device_chip))
 
     def _expanded(self, x: Tensor) -> Tensor:
         """Return the vendor's product, expanding some outputs at a time."""
@@ -75,7 +75,7 @@ class QuantizedLinear:
             out[:, start:end] = functional.linear(x, matrix, bias)
         return out
 
-    def _multiply(self, x: Tensor, tile: ProductTile) -> Tensor:
+    def _multiply(self, x: Tensor, tile: MatmulTile) -> Tensor:
         num_rows, parts = len(x), tile.num_parts
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype, device=x.device)
         if not num_rows:

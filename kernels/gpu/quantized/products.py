@@ -4,7 +4,6 @@ An unpacked tile has the numbers of the dequantized matrix. Products of many row
 whole matrix first.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
-from pagedrun.kernels.gpu.matrix_product import INTERPRETED, multiply
-from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
+from pagedrun.kernels.gpu.matrix_product import INTERPRETED, MatmulTile, multiply
+from pagedrun.kernels.gpu.quantized.code_tensors import STEP, CodeTensors
 
 # From as many rows on a matrix is expanded once a call instead of once for every tile of rows. What
 # that costs, writing 16 bits a weight and reading them again, is then a third of the product.
@@ -23,32 +22,18 @@ _MIN_STEPS = 8  # of a part of the inputs: fewer, and starting takes longer than
 _PROGRAMS_EACH = 2  # that a processor is to have
 
 
-@dataclass(frozen=True, slots=True)
-class ProductTile:
-    """Tile of one program, with its warps, pipeline stages and number of parts of the inputs.
-
-    The sums of parts are added afterwards.
-    """
-
-    rows: int
-    columns: int
-    num_warps: int
-    num_stages: int
-    num_parts: int = 1
-
-
-def invariant_tile(device_chip: chip.Chip) -> ProductTile:
+def invariant_tile(device_chip: chip.Chip) -> MatmulTile:
     """Return the tile of a chip that does not depend on the number of rows.
 
     A tile unpacks its weights: more rows share that, fewer are faster for one token.
     """
     stages = 2 if device_chip.backend == "hip" else 3
-    return ProductTile(64, 64, num_warps=4, num_stages=stages)
+    return MatmulTile(64, 64, STEP, num_warps=4, num_stages=stages)
 
 
-def tile_of(
+def quantized_tile(
     num_rows: int, out_features: int, num_steps: int, device_chip: chip.Chip
-) -> ProductTile:
+) -> MatmulTile:
     """Return the tile for `num_rows` rows, fewer than `EXPAND_ROWS`.
 
     Few rows are bound by reading the weights, which needs as many programs as the chip can run:
@@ -56,12 +41,12 @@ def tile_of(
     """
     stages = 2 if device_chip.backend == "hip" else 3
     if num_rows > 64:
-        return ProductTile(128, 64, num_warps=4, num_stages=stages)
+        return MatmulTile(128, 64, STEP, num_warps=4, num_stages=stages)
     rows = max(16, triton.next_power_of_2(num_rows))
     columns = 64
     wanted = _PROGRAMS_EACH * device_chip.num_processors
     parts = min(wanted // triton.cdiv(out_features, columns), num_steps // _MIN_STEPS)
-    return ProductTile(rows, columns, 4, stages, max(parts, 1))
+    return MatmulTile(rows, columns, STEP, 4, stages, num_parts=max(parts, 1))
 
 
 @triton.jit

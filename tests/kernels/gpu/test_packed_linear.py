@@ -11,7 +11,7 @@ from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.quantized import linear as packed_linear
 from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.linear import QuantizedLinear
-from pagedrun.kernels.gpu.quantized.products import EXPAND_ROWS, expand, tile_of
+from pagedrun.kernels.gpu.quantized.products import EXPAND_ROWS, expand, quantized_tile
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
@@ -96,7 +96,7 @@ def test_inputs_cut_into_parts_give_one_sum(
 ) -> None:
     """Uneven parts, of which the last has less, or nothing."""
     weight = awq(70, 2432)  # 38 steps
-    tile = tile_of(5, 70, 38, chip.chip_of(gpu_device))
+    tile = quantized_tile(5, 70, 38, chip.chip_of(gpu_device))
     assert tile.num_parts > 1
     assert 38 % tile.num_parts
     x, bias = inputs(5, 2432), random(70, seed=7).to(BF16)

@@ -11,6 +11,7 @@ from pagedrun.kernels.cpu.linears.linear import PackedLinear as CpuLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.gpu import chip, linear
 from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
+from pagedrun.kernels.gpu.matrix_product import MatmulTile
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 from tests.kernels.cpu.products import assert_rows_keep_their_bytes
 
@@ -107,10 +108,10 @@ def test_gpu_programs_that_go_on_to_other_tiles_give_the_same_bytes(
     x = torch.randn(num_rows, 70).to(gpu_device, torch.bfloat16)
     outs = []
     for is_persistent in (False, True):
-        tile = linear.MatmulTile(16, 16, 16, 4, 2, is_persistent)
+        tile = MatmulTile(16, 16, 16, 4, 2, is_persistent)
         on = replace(chip.chip_of(gpu_device), num_processors=3)
         with monkeypatch.context() as patch:
-            patch.setattr(linear, "tile_of", lambda *_, tile=tile: tile)
+            patch.setattr(linear, "linear_tile", lambda *_, tile=tile: tile)
             patch.setattr(chip, "chip_of", lambda _, on=on: on)
             outs.append(GpuLinear(weight, bias, row_invariant=True)(x))
     assert torch.equal(*outs)
@@ -121,11 +122,11 @@ def test_gpu_wide_weights_take_the_persistent_product() -> None:
     processors = 132
     wide = 256 * processors
     on = chip.Chip("cuda", 90, processors, 227 << 10)
-    tile = linear.tile_of(wide, torch.bfloat16, on)
+    tile = linear.linear_tile(wide, torch.bfloat16, on)
     assert (tile.rows, tile.columns, tile.is_persistent) == (128, 256, True)
-    assert not linear.tile_of(wide - 1, torch.bfloat16, on).is_persistent
+    assert not linear.linear_tile(wide - 1, torch.bfloat16, on).is_persistent
     for other in (chip.Chip("cuda", 86, processors, 99 << 10), replace(on, arch=100)):
-        assert not linear.tile_of(wide, torch.bfloat16, other).is_persistent
+        assert not linear.linear_tile(wide, torch.bfloat16, other).is_persistent
 
 
 def test_gpu_nan_stays_in_its_row(gpu_device: torch.device) -> None:
