@@ -73,19 +73,13 @@ def attend_tiles(
     state: Any,
     out: Any,
     operands: Any,
-    reads_in_place: Any,
-    operand_source: Any,
-    pack_values: Any,
-    multiply_keys: Any,
-    multiply_values: Any,
-    power: Any,
-    store_weights: Any,
+    products: Any,
 ) -> None:
     """Compute every `step`-th task from `first_task` to `end`; a task is a tile and a kv head.
 
     tiles: see `cut_tiles`; num_blocks: see `cut_tasks`. dim: the padded head size. q, out:
     [num_tokens, num_heads, head_dim]; tokens whose groups reach the end are written to `out`.
-    keys, values: `Cache`. The functions are those of a module of products: see `amx_products`.
+    keys, values: `Cache`. products: a module of products, see `amx_products`.
     """
     key_cache, key_flat, key_scales = keys
     value_cache, value_flat, value_scales = values
@@ -118,7 +112,7 @@ def attend_tiles(
             unmasked = all_low <= start and following <= all_high
             if partition + 1 == last or following + PARTITION_TOKENS > high:
                 following = -1
-            in_place = unmasked and reads_in_place(key_cache)
+            in_place = unmasked and products.reads_in_place(key_cache)
             stride = dim
             if in_place:
                 stride = _find(key_cache, table, head, start, places)
@@ -135,9 +129,9 @@ def attend_tiles(
                 read_factors(value_scales, table, head, start, stop, value_factors)
                 if not unmasked:
                     confine_nans(key_copy, value_copy, key_factors, value_factors, dim)
-            key_source = operand_source(key_flat, key_copy, in_place)
-            value_source = operand_source(value_flat, value_copy, in_place)
-            pack_values(value_source, places, stride, dim, packed)
+            key_source = products.operand_source(key_flat, key_copy, in_place)
+            value_source = products.operand_source(value_flat, value_copy, in_place)
+            products.pack_values(value_source, places, stride, dim, packed)
             for row in range(0, num_rows, BLOCK_ROWS):
                 block, both = row // BLOCK_ROWS, num_rows - row > _LANES
                 bounds = block_bounds[block]
@@ -145,7 +139,7 @@ def attend_tiles(
                 if seen <= 0 or bounds[SOME_LOW] >= start + PARTITION_TOKENS:
                     continue
                 num_tokens = (seen + TOKEN_STEP - 1) // TOKEN_STEP * TOKEN_STEP
-                multiply_keys(
+                products.multiply_keys(
                     key_source, places, stride, dim, queries, block, num_tokens, scores, both
                 )
                 # All rows see all tokens up to here.
@@ -172,10 +166,9 @@ def attend_tiles(
                         accs[row * dim : (row + BLOCK_ROWS) * dim],
                         value_factors,
                         weights,
-                        power,
-                        store_weights,
+                        products,
                     )
-                multiply_values(packed, dim, weights, accs, block, num_tokens, both)
+                products.multiply_values(packed, dim, weights, accs, block, num_tokens, both)
         if group[LAST] == TO_THE_END:
             if sinks.shape[0] > 0:
                 add_tile_sinks(tile, sinks, num_rows, head, group_size)
@@ -417,16 +410,14 @@ def update_softmax(
     accs: Any,
     factors: Any,
     weights: Any,
-    power: Any,
-    store_weights: Any,
+    products: Any,
 ) -> None:
     """Replace scores by weights relative to the largest score so far, and update the state.
 
     half: 0 for the first sixteen rows, 16 for the others. num_tokens: an even number. scale:
     log2(e) included. accs: [dim, 32] float32, rescaled to the new largest score. factors: the
-    scales of the values, which multiply the stored weights. `power` is 2^x, and
-    `store_weights(weights, token, half, even, odd)` stores the weights of two tokens. A NaN score
-    gives a NaN sum.
+    scales of the values, which multiply the stored weights. products: see `attend_tiles`. A NaN
+    score gives a NaN sum.
     """
     old = load(max_scores, half)
     best, other = splat(_MINUS_INFINITY), splat(_MINUS_INFINITY)
@@ -441,11 +432,11 @@ def update_softmax(
     minus = splat(_ZERO) - base
     even_sum, odd_sum = splat(_ZERO), splat(_ZERO)
     for token in range(0, num_tokens, 2):
-        even = power(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
-        odd = power(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
+        even = products.power(fused(load(scores, token * BLOCK_ROWS + half), factor, minus))
+        odd = products.power(fused(load(scores, (token + 1) * BLOCK_ROWS + half), factor, minus))
         even_sum, odd_sum = even_sum + even, odd_sum + odd
         even, odd = scaled(even, factors, token), scaled(odd, factors, token + 1)
-        store_weights(weights, token, half, even, odd)
+        products.store_weights(weights, token, half, even, odd)
     fading = exp2_lanes(old - base)
     store(sum_exps, half, fused(load(sum_exps, half), fading, even_sum + odd_sum))
     if any_less(fading, splat(_ONE)):

@@ -190,9 +190,7 @@ def _attend_amx(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
-                amx_products.reads_in_place, amx_products.operand_source,
-                amx_products.pack_values, amx_products.multiply_keys,
-                amx_products.multiply_values, amx_products.power, amx_products.store_weights,
+                amx_products,
             )  # fmt: skip
             amx.release()
 
@@ -217,9 +215,7 @@ def _attend_bfloat16(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
-                pair_products.reads_in_place, pair_products.operand_source,
-                pair_products.pack_values, pair_products.multiply_keys,
-                pair_products.multiply_values, pair_products.power, pair_products.store_weights,
+                pair_products,
             )  # fmt: skip
 
 
@@ -243,9 +239,7 @@ def _attend_float32(
             attend_tiles(
                 tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
-                float_products.reads_in_place, float_products.operand_source,
-                float_products.pack_values, float_products.multiply_keys,
-                float_products.multiply_values, float_products.power, float_products.store_weights,
+                float_products,
             )  # fmt: skip
 
 
