@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import Heading, ResultOptions
 from pagedrun.cli.bench.tables import NOTHING, Sheet
 from pagedrun.cli.options.flags import Flags, TypedValues
@@ -19,7 +17,6 @@ from pagedrun.paged.values.flags import Flag, Form
 from pagedrun.paged.values.rules import one_of
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.accuracy import AccuracyBench, AccuracyBenchFigures, AccuracyText, Way
 
 HELP = """Measure how quantization and similar settings change a model's answers.
@@ -147,20 +144,6 @@ FLAGS = (
 )
 
 
-def _accuracy(context: typer.Context, given: TypedValues) -> None:
-    """Measure how quantization and similar settings change a model's answers."""
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.settings import Settings
-
-    with exits.boundary():
-        settings = Settings.of(given, {each.name for each in FLAGS})
-        session = Session.of(settings.read(ResultOptions))
-        with settings.named():
-            session.finish(
-                session.measure(accuracy_view(), accuracy_bench(settings.given)).to_dict()
-            )
-
-
 def _agreement(result: "AccuracyBenchFigures") -> Sheet:
     scores, answers = result["scores"], result["answers"]
     differences = answers["prompts"] - answers["same"]
@@ -282,13 +265,6 @@ def accuracy_sheets(result: "AccuracyBenchFigures") -> list[Sheet]:
     return [_perplexities(result), _agreement(result)]
 
 
-def accuracy_view() -> "View[AccuracyBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View("accuracy", {"compared": describe_ways, "text": describe_text}, accuracy_sheets)
-
-
 def describe_text(result: "AccuracyBenchFigures") -> str:
     """Return the text in a line."""
     text = result["text"]
@@ -308,4 +284,12 @@ def describe_ways(result: "AccuracyBenchFigures") -> str:
     )
 
 
-accuracy = FLAGS.command(_accuracy)
+ACCURACY = BenchCommand(
+    name="accuracy",
+    help=HELP,
+    flags=FLAGS,
+    bench=accuracy_bench,
+    described={"compared": describe_ways, "text": describe_text},
+    sheets=accuracy_sheets,
+    has_defaults=True,
+)

@@ -1,20 +1,21 @@
 """`pagedrun bench`: its subcommands, and a short run of all of them."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.bench import accuracy, host, kernels, memory, prefix, throughput
-from pagedrun.cli.bench.options import DEFAULT_SHAPE, ResultOptions
+from pagedrun.cli.bench.accuracy import ACCURACY
+from pagedrun.cli.bench.command import Bench, BenchCommand
+from pagedrun.cli.bench.host import HOST
+from pagedrun.cli.bench.kernels import KERNELS, short_kernels_bench
+from pagedrun.cli.bench.memory import MEMORY
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, ResultOptions, comparison
+from pagedrun.cli.bench.prefix import PREFIX
+from pagedrun.cli.bench.throughput import THROUGHPUT
 from pagedrun.cli.help import CommandLine
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.paged.values.errors import UsageError
-
-if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import Bench, View
-    from pagedrun.paged.bench.result import Measured
 
 LAYERS = 2
 HELP = f"""Measure pagedrun on this machine.
@@ -23,23 +24,11 @@ Without a command: a short run of all benchmarks except accuracy, about a minute
 with {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
-# How the result of each benchmark is shown.
-VIEWS: "dict[str, Callable[[], View[Any]]]" = {
-    "throughput": throughput.throughput_view,
-    "prefix": prefix.prefix_view,
-    "kernels": kernels.kernels_view,
-    "memory": memory.memory_view,
-    "host": host.host_view,
-    "accuracy": accuracy.accuracy_view,
-}
+COMMANDS: "tuple[BenchCommand[Any], ...]" = (THROUGHPUT, PREFIX, KERNELS, MEMORY, HOST, ACCURACY)
 
 app = CommandLine(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
-app.command(name="throughput", help=throughput.HELP)(throughput.throughput)
-app.command(name="prefix", help=prefix.HELP)(prefix.prefix)
-app.command(name="kernels", help=kernels.HELP)(kernels.kernels)
-app.command(name="memory", help=memory.HELP)(memory.memory)
-app.command(name="host", help=host.HELP)(host.host)
-app.command(name="accuracy", help=accuracy.HELP)(accuracy.accuracy)
+for each in COMMANDS:
+    app.command(name=each.name, help=each.help)(each.flags.command(each.run))
 
 
 def _bench(context: typer.Context, given: TypedValues) -> None:
@@ -59,19 +48,15 @@ def _run_all(given: TypedValues) -> None:
     from pagedrun.cli.bench.session import Session
     from pagedrun.cli.options.reading import read
 
-    session = Session.of(read(ResultOptions, given))
+    session = Session(read(ResultOptions, given))
+    commands = {each.name: each for each in COMMANDS}
     session.finish(
-        {
-            name: session.measure(VIEWS[name](), short).to_dict()
-            for name, short in _short_benches().items()
-        }
+        {name: session.measure(commands[name], each) for name, each in _short_benches().items()}
     )
 
 
-def _short_benches() -> "dict[str, Bench[Measured]]":
-    """Return those that measure the machine, in forms that take seconds rather than minutes."""
-    from pagedrun.cli.bench.kernels import short_kernels_bench
-    from pagedrun.cli.bench.options import comparison
+def _short_benches() -> dict[str, Bench[object]]:
+    """Return short forms of the benchmarks of this machine, by the names of their commands."""
     from pagedrun.paged.bench.host import HostBench
     from pagedrun.paged.bench.memory import MemoryBench
     from pagedrun.paged.bench.prefix import PrefixBench

@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import Heading, ResultOptions
 from pagedrun.cli.bench.tables import Sheet, show_ms, show_number, show_spread, show_tokens
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.host import HostBench, HostBenchFigures
 
 HELP = """Measure the host's work in a step, with kernels that cost nothing.
@@ -92,16 +89,6 @@ class HostOptions:
 FLAGS = Flags.of(HostOptions) + Flags.of(ResultOptions)
 
 
-def _host(context: typer.Context, given: TypedValues) -> None:
-    """Measure the host's work in a step, with kernels that cost nothing."""
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.reading import read
-
-    with exits.boundary():
-        session = Session.of(read(ResultOptions, given))
-        session.finish(session.measure(host_view(), host_bench(read(HostOptions, given))).to_dict())
-
-
 def _launches(result: "HostBenchFigures") -> Sheet:
     """Return the device's requests per kind of step."""
     header = (
@@ -147,12 +134,14 @@ def describe_host_rows(result: "HostBenchFigures") -> str:
     )
 
 
-def host_bench(options: HostOptions) -> "HostBench":
-    """Return the benchmark of `options`; raises `UsageError`."""
+def host_bench(given: TypedValues) -> "HostBench":
+    """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.options import lengths, numbers
+    from pagedrun.cli.options.reading import read
     from pagedrun.paged.bench.host import HostBench
     from pagedrun.paged.bench.workload import Lengths
 
+    options = read(HostOptions, given)
     return HostBench(
         seats=sorted(numbers(options.seats, "--seats")),
         shared=options.shared,
@@ -192,11 +181,11 @@ def host_sheets(result: "HostBenchFigures") -> list[Sheet]:
     return [*own, _launches(result)] if result["as_gpu"] else own
 
 
-def host_view() -> "View[HostBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View("host", {"rows": describe_host_rows}, host_sheets)
-
-
-host = FLAGS.command(_host)
+HOST = BenchCommand(
+    name="host",
+    help=HELP,
+    flags=FLAGS,
+    bench=host_bench,
+    described={"rows": describe_host_rows},
+    sheets=host_sheets,
+)

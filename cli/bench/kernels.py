@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import typer
-
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, ResultOptions
 from pagedrun.cli.bench.tables import (
     NOTHING,
@@ -26,7 +24,6 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.kernel_timing import (
         CallFigures,
         FailedCall,
@@ -209,19 +206,6 @@ _SWEPT = {
 }
 
 
-def _kernels(context: typer.Context, given: TypedValues) -> None:
-    """Measure the kernels alone, beside what the device can do at all."""
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.reading import read
-
-    with exits.boundary():
-        session = Session.of(read(ResultOptions, given))
-        bench = kernels_bench(
-            read(KernelsOptions, given), EngineConfig(Path(), **_engine_values(given))
-        )
-        session.finish(session.measure(kernels_view(), bench).to_dict())
-
-
 _CAPTIONS: "dict[Part, str]" = {
     "decode": "Contiguous: dense attention in torch on the same keys and values. Over "
     "contiguous: the cost of paging; below 1x, paged attention is faster.",
@@ -258,12 +242,6 @@ _TITLES: "dict[Part, str]" = {
     "prefill": "Prefill attention",
     "ops": "Other ops",
 }
-
-
-def _engine_values(given: TypedValues) -> dict[str, Any]:
-    from pagedrun.cli.options.reading import values_of
-
-    return values_of(EngineConfig, given, {"model", "block_size"})
 
 
 def _failures(part: "Part", points: "Seq[PointFigures]") -> list[str]:
@@ -400,7 +378,15 @@ def describe_sizes(result: "KernelsBenchFigures") -> str:
     )
 
 
-def kernels_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBench":
+def kernels_bench(given: TypedValues) -> "KernelsBench":
+    """Return the benchmark that the flags describe; raises `UsageError`."""
+    from pagedrun.cli.options.reading import read, values_of
+
+    engine = EngineConfig(Path(), **values_of(EngineConfig, given, {"model", "block_size"}))
+    return sized_bench(read(KernelsOptions, given), engine)
+
+
+def sized_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBench":
     """Return the benchmark of `options`, on the device and in the dtype of `engine`.
 
     Raises `UsageError`.
@@ -444,20 +430,6 @@ def kernels_sheets(result: "PartFigures") -> list[Sheet]:
     return sheets
 
 
-def kernels_view() -> "View[KernelsBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View(
-        "kernels",
-        {"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
-        kernels_sheets,
-    )
-
-
-kernels = FLAGS.command(_kernels)
-
-
 def short_kernels_bench() -> "KernelsBench":
     """Return a few sizes of each part, some twenty seconds of them."""
     sizes = KernelsOptions(
@@ -469,7 +441,16 @@ def short_kernels_bench() -> "KernelsBench":
         befores="0,1024",
         budget=20.0,
     )
-    return kernels_bench(sizes, EngineConfig(Path()))
+    return sized_bench(sizes, EngineConfig(Path()))
 
+
+KERNELS = BenchCommand(
+    name="kernels",
+    help=HELP,
+    flags=FLAGS,
+    bench=kernels_bench,
+    described={"layer": describe_shape, "sizes": describe_sizes, "roof": describe_roofline},
+    sheets=kernels_sheets,
+)
 
 _Size = Literal["context", "batch", "prefix", "group", "chunk", "before", "op", "rows"]

@@ -3,12 +3,9 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import Heading, PageOptions, ResultOptions
 from pagedrun.cli.bench.tables import NOTHING, Sheet, show_number, show_ratio
 from pagedrun.cli.options.flags import Flags, TypedValues
@@ -18,7 +15,6 @@ from pagedrun.paged.bench.model_shapes import SHAPE_NAMES
 from pagedrun.paged.values.flags import Flag, Form
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.cli.page.document import Document, Headline
     from pagedrun.paged.bench.memory import (
         MemoryBench,
@@ -144,12 +140,6 @@ FLAGS = (
     + Flags.of(ResultOptions).only("save")
     + Flags.of(PageOptions, ResultOptions)
 )
-
-
-def _memory(context: typer.Context, given: TypedValues) -> None:
-    """Count the memory saved by paged KV memory, without a model."""
-    with exits.boundary():
-        _run(given)
 
 
 CHART_CHARS = 44
@@ -322,22 +312,6 @@ def _ratio(above: float, below: float) -> str:
     return show_ratio(above / below) if below else NOTHING
 
 
-def _run(given: TypedValues) -> None:
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.reading import read
-    from pagedrun.cli.page.page_file import check_target
-
-    html, result_options = read(PageOptions, given).html, read(ResultOptions, given)
-    if html is not None:
-        check_target(html, [(result_options.save, "--save file")])
-    session = Session.of(result_options)
-    result = session.measure(memory_view(), memory_bench(given))
-    if html is not None:
-        write_memory_page(result.figures, memory_view().lines(result), html)
-        session.say(f"Page in {html}")
-    session.finish(result.to_dict())
-
-
 def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
     """Return the named model, or the default example, with the given fields replaced."""
     from pagedrun.paged.bench.memory import ModelShape
@@ -430,7 +404,7 @@ def memory_bench(given: TypedValues) -> "MemoryBench":
 
 
 def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -> "Document":
-    """Return the page of the figures of `bench memory`."""
+    """Return the page of the figures; `lines` describe the run."""
     from pagedrun.cli.page.document import Document
     from pagedrun.paged.bench.result import plain
 
@@ -474,21 +448,12 @@ def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
     }
 
 
-def memory_view() -> "View[MemoryBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View("memory", {"token": describe_token, "requests": describe_requests}, memory_sheets)
-
-
-def write_memory_page(
-    result: "MemoryBenchFigures", lines: Seq[tuple[str, str]], path: Path
-) -> None:
-    """Write the figures of `bench memory` to `path` as a page; raises `OutputError`.
-
-    `lines` are what was run, on what and when, each with its label.
-    """
-    memory_document(result, lines).write(path)
-
-
-memory = FLAGS.command(_memory)
+MEMORY = BenchCommand(
+    name="memory",
+    help=HELP,
+    flags=FLAGS,
+    bench=memory_bench,
+    described={"token": describe_token, "requests": describe_requests},
+    sheets=memory_sheets,
+    page=memory_document,
+)

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, ModelOptions, ResultOptions
 from pagedrun.cli.bench.tables import (
     NOTHING,
@@ -23,7 +21,6 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.prefix import (
         ModeFigures,
         PrefixBench,
@@ -86,18 +83,6 @@ FLAGS = (
     )
     + Flags.of(ResultOptions)
 )
-
-
-def _prefix(context: typer.Context, given: TypedValues) -> None:
-    """Measure the cost of a shared prefix, by its length and its number of rows."""
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.settings import Settings
-
-    with exits.boundary():
-        settings = Settings.of(given, {each.name for each in FLAGS})
-        session = Session.of(settings.read(ResultOptions))
-        with settings.named():
-            session.finish(session.measure(prefix_view(), prefix_bench(settings.given)).to_dict())
 
 
 # The names of paged.bench.prefix.Mode, which is not imported here because it takes long.
@@ -225,11 +210,12 @@ def prefix_sheets(result: "PrefixBenchFigures") -> list[Sheet]:
     ]
 
 
-def prefix_view() -> "View[PrefixBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View("prefix", {"model": describe_model, "rows": describe_sweep}, prefix_sheets)
-
-
-prefix = FLAGS.command(_prefix)
+PREFIX = BenchCommand(
+    name="prefix",
+    help=HELP,
+    flags=FLAGS,
+    bench=prefix_bench,
+    described={"model": describe_model, "rows": describe_sweep},
+    sheets=prefix_sheets,
+    has_defaults=True,
+)

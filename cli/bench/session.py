@@ -3,97 +3,77 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 from rich.console import Console
 
+from pagedrun.cli.bench.command import Bench, BenchCommand, Figures
 from pagedrun.cli.bench.options import ResultOptions
 from pagedrun.cli.bench.tables import Sheet
 from pagedrun.cli.terminal.console import note, safe, stderr_console
 from pagedrun.cli.terminal.units import show_size
-from pagedrun.paged.bench.result import Figures, Frame, Measured, MeasuredDevice, Result
+from pagedrun.paged.bench.result import framed
 from pagedrun.paged.values.errors import UsageError
 
 SUFFIXES = (".json", ".md")
-
-Made = TypeVar("Made", bound=Measured, covariant=True)
-
-
-class Bench(Protocol[Made]):
-    """A benchmark with its settings."""
-
-    def run(self, say: Callable[[str], None], /) -> Made:
-        """Measure, reporting progress to `say`; return the figures."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class View(Generic[Figures]):
-    """Description of the figures of the benchmark `name`, and their tables.
-
-    `described` are lines by their labels.
-    """
-
-    name: str
-    described: Mapping[str, Callable[[Figures], str]]
-    sheets: Callable[[Figures], list[Sheet]]
-
-    def lines(self, result: Result[Figures]) -> list[tuple[str, str]]:
-        """Return the run, its device and its date as labelled lines."""
-        figures = result.figures
-        described = [(label, describe(figures)) for label, describe in self.described.items()]
-        return describe_run(result.frame, figures["device"], described)
 
 
 class Session:
     """Messages and results of a benchmark command.
 
-    `save` is where a result is kept, if anywhere. Making one sets the environment that torch reads
-    when it is imported, so make it before. Raises `UsageError` if `save` cannot be written.
+    `html` is the path of the page, if one is written. The constructor sets environment variables
+    for torch and must run before torch is imported. It raises `UsageError` for a path that cannot
+    be written.
     """
 
-    def __init__(self, *, quiet: bool, json_result: bool, save: Path | None = None) -> None:
+    def __init__(self, options: ResultOptions, html: Path | None = None) -> None:
         from pagedrun.kernels.environment.threads import prepare_environment
 
-        check_save(save)
+        if html is not None:
+            from pagedrun.cli.page.page_file import check_target
+
+            check_target(html, [(options.save, "--save file")])
+        check_save(options.save)
         prepare_environment()
         self._console = stderr_console()
-        self._quiet = quiet
-        self._json = json_result
-        self._save = save
-
-    @classmethod
-    def of(cls, options: ResultOptions) -> "Session":
-        """Return the session that the flags of a command ask for."""
-        return cls(quiet=options.quiet, json_result=options.json_result, save=options.save)
+        self._options = options
+        self._html = html
 
     def say(self, message: str) -> None:
         """Report progress."""
-        if not self._quiet:
+        if not self._options.quiet:
             note(self._console, message, style="dim")
 
-    def measure(self, view: View[Figures], bench: Bench[Figures]) -> Result[Figures]:
-        """Run a benchmark, show its tables and return its result."""
+    def measure(self, command: BenchCommand[Figures], bench: Bench[Figures]) -> dict[str, Any]:
+        """Run a benchmark, show and save its tables, and return the result."""
         began = datetime.now(UTC)
-        result = Result.of(view.name, typed_command(), began, bench.run(self.say))
-        if not self._quiet:
+        figures = bench.run(self.say)
+        result = framed(command.name, typed_command(), began, figures)
+        lines = described_lines(
+            result, [(label, each(figures)) for label, each in command.described.items()]
+        )
+        sheets = command.sheets(figures)
+        if not self._options.quiet:
             self._console.print()
-            draw(self._console, view.lines(result), view.sheets(result.figures))
-        if self._save is not None:
-            sheets = view.sheets(result.figures)
-            keep(self._save, result.to_dict(), view.lines(result), sheets)
-            self.say(f"Saved in {self._save}")
+            draw(self._console, lines, sheets)
+        if self._options.save is not None:
+            keep(self._options.save, result, lines, sheets)
+            self.say(f"Saved in {self._options.save}")
+        if self._html is not None and command.page is not None:
+            command.page(figures, lines).write(self._html)
+            self.say(f"Page in {self._html}")
         return result
 
     def finish(self, result: Mapping[str, object]) -> None:
         """Print the result as JSON if that was asked for."""
-        if self._json:
-            print_json(result)
+        if self._options.json_result:
+            json.dump(result, sys.stdout, ensure_ascii=True, allow_nan=False)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def typed_command() -> str:
@@ -102,7 +82,7 @@ def typed_command() -> str:
 
 
 def check_save(path: Path | None) -> None:
-    """Raise `UsageError` if a result cannot be kept at `path`; before it is measured."""
+    """Raise `UsageError` if a result cannot be saved at `path`."""
     if path is None:
         return
     if path.suffix not in SUFFIXES:
@@ -111,18 +91,18 @@ def check_save(path: Path | None) -> None:
         raise UsageError(f"--save {path}: there is no folder {path.parent}")
 
 
-def describe_run(
-    frame: Frame, device: MeasuredDevice, described: Seq[tuple[str, str]]
+def described_lines(
+    result: Mapping[str, Any], described: Seq[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return the run (`described`), its device and its date as labelled lines."""
-    hardware = frame["hardware"]
+    hardware = result["hardware"]
     versions = ", ".join(
         f"{name} {version}" for name, version in hardware["versions"].items() if version
     )
     loads = " ".join(f"{load:.1f}" for load in hardware["load_average"])
-    gpu = device.get("name")
+    gpu = result["device"].get("name")
     return [
-        ("command", frame["command"]),
+        ("command", result["command"]),
         *described,
         (
             "machine",
@@ -130,7 +110,7 @@ def describe_run(
             f"{show_size(hardware['memory'])}, load {loads}",
         ),
         ("versions", f"python {hardware['python']}, {versions}"),
-        ("date", f"{frame['began']}, {frame['seconds']:.0f} s in all"),
+        ("date", f"{result['began']}, {result['seconds']:.0f} s in all"),
     ]
 
 
@@ -149,7 +129,7 @@ def keep(
     lines: Seq[tuple[str, str]],
     sheets: Seq[Sheet],
 ) -> None:
-    """Write the result to `path`, in the form that its suffix names; raises `UsageError`."""
+    """Write the result to `path`, as JSON or Markdown by its suffix; raises `UsageError`."""
     if path.suffix == ".md":
         text = markdown(f"pagedrun bench {result['bench']}", lines, sheets)
     else:
@@ -164,10 +144,3 @@ def markdown(title: str, lines: Seq[tuple[str, str]], sheets: Seq[Sheet]) -> str
     """Return the description of the run and the tables as GitHub's Markdown, under a title."""
     listed = [f"- {label}: `{safe(value)}`" for label, value in lines]
     return "\n".join([f"## {title}", "", *listed, "", *(sheet.markdown() for sheet in sheets)])
-
-
-def print_json(result: Mapping[str, object]) -> None:
-    """Print the result on stdout, as one line."""
-    json.dump(result, sys.stdout, ensure_ascii=True, allow_nan=False)
-    sys.stdout.write("\n")
-    sys.stdout.flush()

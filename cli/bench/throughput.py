@@ -9,10 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 import pagedrun
-from pagedrun.cli import exits
+from pagedrun.cli.bench.command import BenchCommand
 from pagedrun.cli.bench.options import Heading, ModelOptions, ResultOptions
 from pagedrun.cli.bench.tables import (
     NOTHING,
@@ -32,7 +30,6 @@ from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
-    from pagedrun.cli.bench.session import View
     from pagedrun.paged.bench.contender import ComparedRun, DeviceProfileFigures, Peer, RunFigures
     from pagedrun.paged.bench.throughput import (
         ContenderSummary,
@@ -155,20 +152,6 @@ FLAGS = (
     )
     + Flags.of(ResultOptions)
 )
-
-
-def _throughput(context: typer.Context, given: TypedValues) -> None:
-    """Measure prompt and generated tokens per second on this machine."""
-    from pagedrun.cli.bench.session import Session
-    from pagedrun.cli.options.settings import Settings
-
-    with exits.boundary():
-        settings = Settings.of(given, {each.name for each in FLAGS})
-        session = Session.of(settings.read(ResultOptions))
-        with settings.named():
-            session.finish(
-                session.measure(throughput_view(), throughput_bench(settings.given)).to_dict()
-            )
 
 
 # src/pagedrun/__init__.py of a checkout; beside an installed package there is no such folder.
@@ -378,13 +361,6 @@ def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     return sheets
 
 
-def throughput_view() -> "View[ThroughputBenchFigures]":
-    """Return how a result is shown."""
-    from pagedrun.cli.bench.session import View
-
-    return View("throughput", {"model": describe_model, "rows": describe_rows}, throughput_sheets)
-
-
 def transformers_peer(batch_rows: int | None, adapters: Path = ADAPTERS) -> "Peer":
     """Return Transformers as a peer that runs `batch_rows` rows at once, None: as many as fit.
 
@@ -404,4 +380,12 @@ def transformers_peer(batch_rows: int | None, adapters: Path = ADAPTERS) -> "Pee
     return peer
 
 
-throughput = FLAGS.command(_throughput)
+THROUGHPUT = BenchCommand(
+    name="throughput",
+    help=HELP,
+    flags=FLAGS,
+    bench=throughput_bench,
+    described={"model": describe_model, "rows": describe_rows},
+    sheets=throughput_sheets,
+    has_defaults=True,
+)

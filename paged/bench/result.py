@@ -14,37 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
 from pagedrun._version import __version__
 from pagedrun.paged.execution.device_options import GpuDescription
-from pagedrun.paged.metrics.report_sections import Hardware
 from pagedrun.paged.metrics.run_statistics import describe_hardware
 from pagedrun.paged.planning.memory import HostMemory
 
 if TYPE_CHECKING:
     from pagedrun.paged.execution.device import Device
-
-
-class Machine(Hardware):
-    """`hardware`: as a report has it, with the memory of the machine in bytes.
-
-    `load_average` is how many processes wanted to run over the last 1, 5 and 15 minutes, this one
-    included: on a quiet machine, not more than it has threads.
-    """
-
-    memory: int
-    load_average: list[float]
-
-
-class Frame(TypedDict):
-    """Command line and date of a result, for comparison with others."""
-
-    bench: str
-    command: str
-    began: str
-    seconds: float
-    hardware: Machine
 
 
 class MeasuredDevice(GpuDescription):
@@ -60,37 +38,27 @@ class Measured(TypedDict):
     device: MeasuredDevice
 
 
-Figures = TypeVar("Figures", bound=Measured)
+def framed(bench: str, command: str, began: datetime, figures: object) -> dict[str, Any]:
+    """Return figures that were just measured, as JSON can hold them, with their conditions.
 
-
-@dataclass(frozen=True, slots=True)
-class Result(Generic[Figures]):
-    """The figures of a benchmark in their frame."""
-
-    frame: Frame
-    figures: Figures
-
-    @classmethod
-    def of(cls, bench: str, command: str, began: datetime, figures: Figures) -> Self:
-        """Return the figures of `bench`, begun at `began` by the line `command`, just measured."""
-        hardware = describe_hardware(figures["device"]["type"])
-        frame: Frame = {
-            "bench": bench,
-            "command": command,
-            "began": began.astimezone(UTC).isoformat(timespec="seconds"),
-            "seconds": (datetime.now(UTC) - began).total_seconds(),
-            "hardware": {
-                **hardware,
-                "versions": {**hardware["versions"], "pagedrun": __version__},
-                "memory": HostMemory.read().total,
-                "load_average": list(os.getloadavg()),
-            },
-        }
-        return cls(frame, figures)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the result as one object that JSON can hold, the frame first."""
-        return {**self.frame, **plain(self.figures)}
+    `bench` was begun at `began` by the command line `command`. `hardware` is that of a report, with
+    the bytes of memory and the load averages over 1, 5 and 15 minutes, this process included.
+    """
+    result: dict[str, Any] = plain(figures)
+    hardware = describe_hardware(result["device"]["type"])
+    return {
+        "bench": bench,
+        "command": command,
+        "began": began.astimezone(UTC).isoformat(timespec="seconds"),
+        "seconds": (datetime.now(UTC) - began).total_seconds(),
+        "hardware": {
+            **hardware,
+            "versions": {**hardware["versions"], "pagedrun": __version__},
+            "memory": HostMemory.read().total,
+            "load_average": list(os.getloadavg()),
+        },
+        **result,
+    }
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.bench import app
-from pagedrun.cli.bench.kernels import kernels_bench
+from pagedrun.cli.bench.kernels import sized_bench
 from pagedrun.cli.bench.options import changed_setting
 from pagedrun.paged.bench.host import HostBench
 from pagedrun.paged.bench.memory import MemoryBench, NormalLengths
@@ -36,7 +36,7 @@ def test_without_a_command_a_short_run_of_all(
     short: dict[str, Any] = {
         "throughput": ThroughputBench(model, Workload(2, 16, 4, 3), flags),
         "prefix": PrefixBench(model, (16,), (2,), output=3, flags=flags),
-        "kernels": kernels_bench(KERNELS, EngineConfig(Path(), device="cpu", dtype="float32")),
+        "kernels": sized_bench(KERNELS, EngineConfig(Path(), device="cpu", dtype="float32")),
         "memory": MemoryBench(counts=(4, 12), lengths=NormalLengths(20, 8, 4, 64)),
         "host": HostBench(seats=(4,), shared=8, unique=4, output=Lengths(2, 6)),
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.cli.bench.memory import memory_document, memory_tables, write_memory_page
+from pagedrun.cli.bench.memory import memory_document, memory_tables
 from pagedrun.paged.bench.memory import MemoryBench, MemoryBenchFigures, NormalLengths
 from tests.cli.page.conftest import OpenPage, Watched, wait_until
 
@@ -28,7 +28,8 @@ def shared_page(
     watched: Watched, result: MemoryBenchFigures, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
     path = tmp_path_factory.mktemp("page") / "memory.html"
-    write_memory_page(result, [("command", f"pagedrun bench memory --model {HOSTILE}")], path)
+    lines = [("command", f"pagedrun bench memory --model {HOSTILE}")]
+    memory_document(result, lines).write(path)
     return watched.open(path)
 
 
