@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pagedrun.paged.bench.contender import RunRates, Tokens
+from pagedrun.paged.bench.contender import ComparedRun, Tokens
 from pagedrun.paged.bench.result import Neighbours, Spread
 from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
@@ -23,28 +23,24 @@ CACHE_SLACK = 1.3
 SHARE_OF_FREE = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFigures(RunRates):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFigures(ComparedRun):
     """Figures of a run of a peer; `batch_rows`: rows in a batch."""
 
-    total_s: float
-    prefill_s: float
-    rows: int
     batch_rows: int
-    prompt_tokens: int
-    generated_tokens: int
-    decode_rows: int
-    decode_step: Spread | None
-    peak_memory: int
-    others_busy: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class TransformersPeer:
-    """Transformers as a peer; `batch_rows` as `TransformersContender` takes it."""
+    """A model in Transformers: scaled dot product attention, greedy, no stop token.
 
-    batch_rows: int | None = None
-    name: str = "transformers"
+    Rows run in batches of `batch_rows`, None: as many as fit into memory. They must be of one
+    length, so that no padding slows them down.
+    """
+
+    name = "transformers"
+
+    def __init__(self, batch_rows: int | None = None) -> None:
+        self._batch_rows = batch_rows
 
     def check(self, workload: Workload) -> None:
         """Raise `UsageError` for rows of several lengths: they would be padded."""
@@ -55,34 +51,12 @@ class TransformersPeer:
                 "number each"
             )
 
-    def contender(
-        self, model: BenchModel, dtype: torch.dtype, device: torch.device
-    ) -> "TransformersContender":
+    def load(self, model: BenchModel, dtype: torch.dtype, device: torch.device) -> None:
         """Build the model in Transformers."""
-        return TransformersContender(self.name, model, dtype, self.batch_rows, device)
-
-
-class TransformersContender:
-    """A model in Transformers: scaled dot product attention, greedy, no stop token.
-
-    Rows run in batches of `batch_rows`, None: as many as fit into memory. They must be of one
-    length, so that no padding slows them down.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        model: BenchModel,
-        dtype: torch.dtype,
-        batch_rows: int | None,
-        device: torch.device,
-    ) -> None:
-        self.name = name
         self._config = model.config
         self._dtype = dtype
-        self._batch_rows = batch_rows
         self._device = device
-        self._model = load_model(model, dtype, self._device)
+        self._model = load_model(model, dtype, device)
 
     def warm_up(self, workload: Workload) -> None:
         """Answer a few short rows."""

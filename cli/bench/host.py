@@ -98,16 +98,16 @@ def _launches(result: "HostBenchFigures") -> Sheet:
     rows = []
     for point in result["points"]:
         steps, asked = point["steps"], point["asked"]
-        shares = (asked[name] / steps for name in ("prefills", "replays", "decodes"))
+        shares = (each / steps for each in (asked.prefills, asked.replays, asked.decodes))
         rows.append(
             (
                 f"{point['seats']:,}",
                 f"{steps:,}",
                 show_spread(point["step_s"], show_ms),
                 *(f"{share:.0%}" for share in shares),
-                f"{asked['captures']}",
-                f"{asked['copies'] / steps:.1f}",
-                f"{asked['bytes_copied'] / steps / 1000:,.0f}",
+                f"{asked.captures}",
+                f"{asked.copies / steps:.1f}",
+                f"{asked.bytes_copied / steps / 1000:,.0f}",
             )
         )
     return Sheet(

@@ -157,9 +157,9 @@ def _at_once(result: "MemoryBenchFigures") -> Sheet:
         (
             f"{each['requests']:,}",
             f"{each['tokens']:,}",
-            *(f"{each[way]['utilization']:.1%}" for way in WAYS),
-            *(show_size(each[way]["bytes"]) for way in WAYS),
-            show_ratio(each["contiguous"]["bytes"] / each["paged"]["bytes"]),
+            *(f"{each[way].utilization:.1%}" for way in WAYS),
+            *(show_size(each[way].bytes) for way in WAYS),
+            show_ratio(each["contiguous"].bytes / each["paged"].bytes),
         )
         for each in result["at_once"]
     ]
@@ -176,14 +176,14 @@ def _at_once(result: "MemoryBenchFigures") -> Sheet:
 def _block_sizes(result: "MemoryBenchFigures") -> Sheet:
     rows = [
         (
-            f"{each['block_size']:,}",
-            f"{each['utilization']:.1%}",
-            show_size(each["bytes"]),
-            f"{each['empty_per_request']:.1f}",
-            f"{each['expected_empty']:.1f}",
-            f"{each['over_time']['max_running']:,}",
-            show_number(each["over_time"]["mean_running"]),
-            f"{each['over_time']['steps']:,}",
+            f"{each.block_size:,}",
+            f"{each.utilization:.1%}",
+            show_size(each.bytes),
+            f"{each.empty_per_request:.1f}",
+            f"{each.expected_empty:.1f}",
+            f"{each.over_time.max_running:,}",
+            show_number(each.over_time.mean_running),
+            f"{each.over_time.steps:,}",
         )
         for each in result["block_sizes"]
     ]
@@ -207,14 +207,14 @@ def _chart(result: "MemoryBenchFigures", name: str, key: _Charted) -> list[tuple
     from pagedrun.cli.report.report_figures import sparkline
 
     flows = {way: result["over_time"][way] for way in WAYS}
-    num_steps = max(flow["steps"] for flow in flows.values())
-    values = {way: [each[key] for each in flow["timeline"]] for way, flow in flows.items()}
+    num_steps = max(flow.steps for flow in flows.values())
+    values = {way: [each[key] for each in flow.timeline] for way, flow in flows.items()}
     highest = max(max(each) for each in values.values())
     width = min(CHART_CHARS, num_steps)
     rows = []
     for way, flow in flows.items():
-        top = flow["blocks"] if key == "blocks_used" else highest
-        num_chars = max(1, -(-width * flow["steps"] // num_steps))
+        top = flow.blocks if key == "blocks_used" else highest
+        num_chars = max(1, -(-width * flow.steps // num_steps))
         bars = sparkline(values[way], num_chars, top)
         rows.append((f"{name}, {way}", bars.ljust(width, DONE), f"{max(values[way]):,}"))
     return rows
@@ -246,18 +246,18 @@ def _headlines(result: "MemoryBenchFigures") -> "list[Headline]":
     headlines = [
         Headline(
             f"of held slots store a token, {most['requests']:,} requests at once",
-            f"{paged['utilization']:.1%}",
-            f"{contiguous['utilization']:.1%} if contiguous",
+            f"{paged.utilization:.1%}",
+            f"{contiguous.utilization:.1%} if contiguous",
         ),
         Headline(
             "less memory for the same requests",
-            show_ratio(contiguous["bytes"] / paged["bytes"]),
+            show_ratio(contiguous.bytes / paged.bytes),
             f"in blocks of {result['block_size']:,} tokens",
         ),
         Headline(
             "requests in flight, on average",
-            show_number(flows["paged"]["mean_running"]),
-            f"{show_number(flows['contiguous']['mean_running'])} if contiguous, in the same memory",
+            show_number(flows["paged"].mean_running),
+            f"{show_number(flows['contiguous'].mean_running)} if contiguous, in the same memory",
         ),
     ]
     if sharing is None:
@@ -278,24 +278,24 @@ def _over_time(result: "MemoryBenchFigures") -> Sheet:
     rows = [
         (
             way,
-            f"{flow['max_running']:,}",
-            show_number(flow["mean_running"]),
-            f"{flow['utilization']:.1%}",
-            f"{flow['memory_used']:.1%}",
-            f"{flow['peak_blocks'] / flow['blocks']:.0%}",
-            f"{flow['preemptions']:,}",
-            f"{flow['steps']:,}",
+            f"{flow.max_running:,}",
+            show_number(flow.mean_running),
+            f"{flow.utilization:.1%}",
+            f"{flow.memory_used:.1%}",
+            f"{flow.peak_blocks / flow.blocks:.0%}",
+            f"{flow.preemptions:,}",
+            f"{flow.steps:,}",
         )
         for way, flow in ((way, flows[way]) for way in WAYS)
     ]
     contiguous, paged = (flows[way] for way in WAYS)
     gains = [
-        _ratio(paged["max_running"], contiguous["max_running"]),
-        _ratio(paged["mean_running"], contiguous["mean_running"]),
-        _ratio(paged["utilization"], contiguous["utilization"]),
-        _ratio(paged["memory_used"], contiguous["memory_used"]),
+        _ratio(paged.max_running, contiguous.max_running),
+        _ratio(paged.mean_running, contiguous.mean_running),
+        _ratio(paged.utilization, contiguous.utilization),
+        _ratio(paged.memory_used, contiguous.memory_used),
     ]
-    fewer = _ratio(contiguous["steps"], paged["steps"])
+    fewer = _ratio(contiguous.steps, paged.steps)
     header = ("", "most", "in flight", "of held", "of all", "at peak", "preempted", "steps")
     return Sheet(
         f"{flows['requests']:,} requests that join and leave in {show_size(flows['memory_bytes'])}",
@@ -408,24 +408,17 @@ def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -
     from pagedrun.cli.page.document import Document
     from pagedrun.paged.bench.result import plain
 
-    tables = memory_tables(result)
+    drawn = ("at_once", "sharing", "over_time", "block_sizes", "block_size", "shape")
     return Document(
         template="memory.html",
         scripts=("memory.js",),
         values={
             "headlines": _headlines(result),
             "lines": lines,
-            "tables": tables,
+            "tables": memory_tables(result),
             "heights": _HEIGHTS,
         },
-        data={
-            "at_once": result["at_once"],
-            "sharing": result["sharing"],
-            "over_time": result["over_time"],
-            "block_sizes": result["block_sizes"],
-            "block_size": result["block_size"],
-            "shape": plain(result["shape"]),
-        },
+        data={name: plain(figure) for name, figure in result.items() if name in drawn},
     )
 
 

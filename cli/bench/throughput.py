@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import pagedrun
 from pagedrun.cli.bench.command import BenchCommand
@@ -30,9 +30,8 @@ from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag
 
 if TYPE_CHECKING:
-    from pagedrun.paged.bench.contender import ComparedRun, DeviceProfileFigures, Peer, RunFigures
+    from pagedrun.paged.bench.contender import DeviceProfile, Peer, RunFigures
     from pagedrun.paged.bench.throughput import (
-        ContenderSummary,
         ThroughputBench,
         ThroughputBenchFigures,
     )
@@ -161,21 +160,25 @@ ADAPTERS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
 def _figures(result: "ThroughputBenchFigures") -> Sheet:
     contenders = result["contenders"]
 
-    def row(label: str, show: "Callable[[ContenderSummary, ComparedRun], str]") -> tuple[str, ...]:
-        """Return a line; `show` gets a contender's summary and its last run."""
-        return (label, *(show(each["summary"], each["runs"][-1]) for each in contenders))
+    def spread(label: str, figure: str, show: Callable[[float], str]) -> tuple[str, ...]:
+        return (label, *(show_spread(each["summary"][figure], show) for each in contenders))
+
+    def last(label: str, figure: str, form: str) -> tuple[str, ...]:
+        """Return a line of the last runs; peers have fewer figures than the engine."""
+        found = [getattr(each["runs"][-1], figure, None) for each in contenders]
+        return (label, *(NOTHING if value is None else form.format(value) for value in found))
 
     rows = [
-        row("total, s", lambda summary, _: show_spread(summary["total_s"], show_number)),
-        row("prompt tokens/s", lambda s, _: show_spread(s["prompt_tokens_per_s"], show_number)),
-        row("generated tokens/s", _generated),
-        row("prefill, s", lambda summary, _: show_spread(summary["prefill_s"], show_number)),
-        row("decode step, ms", lambda summary, _: show_spread(summary["decode_step_s"], show_ms)),
-        row("rows in that step", lambda _, run: f"{run.decode_rows:,}"),
-        row("hit rate", lambda _, run: _of(run, "hit_rate", "{:.1%}")),
-        row("blocks at peak", lambda _, run: _of(run, "peak_blocks", "{:,}")),
-        row("CPUs busy elsewhere", lambda _, run: _of(run, "others_busy", "{:.1f}")),
-        row("preemptions", lambda _, run: _of(run, "preemptions", "{:,}")),
+        spread("total, s", "total_s", show_number),
+        spread("prompt tokens/s", "prompt_tokens_per_s", show_number),
+        spread("generated tokens/s", "generated_tokens_per_s", show_number),
+        spread("prefill, s", "prefill_s", show_number),
+        spread("decode step, ms", "decode_step_s", show_ms),
+        last("rows in that step", "decode_rows", "{:,}"),
+        last("hit rate", "hit_rate", "{:.1%}"),
+        last("blocks at peak", "peak_blocks", "{:,}"),
+        last("CPUs busy elsewhere", "others_busy", "{:.1f}"),
+        last("preemptions", "preemptions", "{:,}"),
     ]
     peaks = [run.peak_memory for each in contenders for run in each["runs"]]
     return Sheet(
@@ -189,12 +192,8 @@ def _figures(result: "ThroughputBenchFigures") -> Sheet:
     )
 
 
-def _generated(summary: "ContenderSummary", _: "ComparedRun") -> str:
-    return show_spread(summary["generated_tokens_per_s"], show_number)
-
-
-def _kernels(profiles: "list[DeviceProfileFigures]") -> list[tuple[str, ...]]:
-    tables = [{each["name"]: each for each in profile["kernels"]} for profile in profiles]
+def _kernels(profiles: "list[DeviceProfile]") -> list[tuple[str, ...]]:
+    tables = [{each["name"]: each for each in profile.kernels} for profile in profiles]
     names = dict.fromkeys(name for table in tables for name in table)
     most = {name: max(t[name]["seconds"] for t in tables if name in t) for name in names}
     return [
@@ -209,15 +208,6 @@ def _kernels(profiles: "list[DeviceProfileFigures]") -> list[tuple[str, ...]]:
         )
         for name in sorted(most, key=lambda each: -most[each])
     ]
-
-
-def _of(
-    run: "ComparedRun",
-    key: Literal["hit_rate", "peak_blocks", "others_busy", "preemptions"],
-    form: str,
-) -> str:
-    figure = getattr(run, key, None)
-    return NOTHING if figure is None else form.format(figure)
 
 
 def _of_a_step(run: "RunFigures") -> tuple[float, dict[str, float]]:
@@ -299,19 +289,19 @@ def device_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     profiles = [each["device_profile"] for each in profiled]
     header = ("", *(each["name"] for each in profiled))
 
-    def row(label: str, show: "Callable[[DeviceProfileFigures], str]") -> tuple[str, ...]:
+    def row(label: str, show: "Callable[[DeviceProfile], str]") -> tuple[str, ...]:
         return (label, *map(show, profiles))
 
     steps = [
-        row("steps", lambda each: f"{each['steps']:,}"),
-        row("replayed from graphs", lambda each: f"{each['graph_steps']:,}"),
-        row("with prompts", lambda each: f"{each['prompt_steps']:,}"),
-        row("decoding, not replayed", lambda each: f"{each['eager_steps']:,}"),
-        row("GPU busy", lambda each: f"{each['device_busy']:.1%}"),
-        row("host ms a step", lambda each: show_ms(each["host_s_per_step"])),
-        row("host waited, s", lambda each: f"{each['host_waited_s']:.3f}"),
-        row("launches of graphs", lambda each: f"{each['graph_launches']:,}"),
-        row("launches of kernels", lambda each: f"{each['kernel_launches']:,}"),
+        row("steps", lambda each: f"{each.steps:,}"),
+        row("replayed from graphs", lambda each: f"{each.graph_steps:,}"),
+        row("with prompts", lambda each: f"{each.prompt_steps:,}"),
+        row("decoding, not replayed", lambda each: f"{each.eager_steps:,}"),
+        row("GPU busy", lambda each: f"{each.device_busy:.1%}"),
+        row("host ms a step", lambda each: show_ms(each.host_s_per_step)),
+        row("host waited, s", lambda each: f"{each.host_waited_s:.3f}"),
+        row("launches of graphs", lambda each: f"{each.graph_launches:,}"),
+        row("launches of kernels", lambda each: f"{each.kernel_launches:,}"),
     ]
     return [
         Sheet(

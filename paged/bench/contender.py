@@ -29,87 +29,46 @@ from pagedrun.paged.values.request import Completion, Request
 Tokens = list[tuple[int, ...]]
 
 
-class ComparedRun(Protocol):
-    """Figures of a run of any program.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """Seconds, tokens and bytes of one run, from prompt token ids to the last token.
 
-    Decode steps are those in which `decode_rows` rows got a token each and nothing else was done.
+    `prefill_s` is the time of the steps with prompt tokens. `decode_step` has the seconds of the
+    steps in which `decode_rows` rows, the largest batch of the run, each got a token and nothing
+    else was done; None without such a step. `peak_memory` is the peak of the process so far,
+    earlier runs included. `others_busy` is the number of CPUs that other processes kept busy.
     """
 
-    @property
-    def total_s(self) -> float:
-        """Seconds from prompt token ids to the last answer."""
-        ...
-
-    @property
-    def prefill_s(self) -> float:
-        """Seconds of the steps with prompt tokens."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        ...
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
-        ...
-
-    @property
-    def generated_tokens(self) -> int:
-        """Tokens of all answers."""
-        ...
-
-    @property
-    def decode_rows(self) -> int:
-        """Rows in a decode step."""
-        ...
-
-    @property
-    def decode_step(self) -> Spread | None:
-        """Seconds of a decode step, None if there was none."""
-        ...
-
-    @property
-    def peak_memory(self) -> int:
-        """Largest number of bytes held by the process so far."""
-        ...
-
-    @property
-    def prompt_tokens_per_s(self) -> float:
-        """Prompt tokens in a second of the run."""
-        ...
-
-    @property
-    def generated_tokens_per_s(self) -> float:
-        """Generated tokens in a second of the run."""
-        ...
-
-
-class RunRates:
-    """Rates that follow from the figures of a run. They are written behind its fields."""
-
-    __slots__ = ()
     COMPUTED: ClassVar = ("rows_per_s", "prompt_tokens_per_s", "generated_tokens_per_s")
 
+    total_s: float
+    prefill_s: float
+    rows: int
+    prompt_tokens: int
+    generated_tokens: int
+    decode_rows: int
+    decode_step: Spread | None
+    peak_memory: int
+    others_busy: float | None
+
     @property
-    def rows_per_s(self: ComparedRun) -> float:
-        """Rows in a second of the run."""
+    def rows_per_s(self) -> float:
+        """Rows per second of the run."""
         return self.rows / self.total_s
 
     @property
-    def prompt_tokens_per_s(self: ComparedRun) -> float:
-        """Prompt tokens in a second of the run."""
+    def prompt_tokens_per_s(self) -> float:
+        """Prompt tokens per second of the run."""
         return self.prompt_tokens / self.total_s
 
     @property
-    def generated_tokens_per_s(self: ComparedRun) -> float:
-        """Generated tokens in a second of the run."""
+    def generated_tokens_per_s(self) -> float:
+        """Generated tokens per second of the run."""
         return self.generated_tokens / self.total_s
 
 
 class Contender(Protocol):
-    """Something that answers requests and can be measured doing so."""
+    """Program that answers requests and can be measured doing so."""
 
     @property
     def name(self) -> str:
@@ -117,7 +76,7 @@ class Contender(Protocol):
         ...
 
     def warm_up(self, workload: Workload) -> None:
-        """Do once what only the first run of a process has to do, for rows like these."""
+        """Do once the work of the first run of a process, for rows like these."""
         ...
 
     def run(self, requests: Seq[Request]) -> tuple[ComparedRun, Tokens]:
@@ -125,38 +84,37 @@ class Contender(Protocol):
         ...
 
 
-class Peer(Protocol):
+class Peer(Contender, Protocol):
     """Another program that can run the same rows."""
-
-    @property
-    def name(self) -> str:
-        """Name of the contender."""
-        ...
 
     def check(self, workload: Workload) -> None:
         """Raise `UsageError` for rows that it cannot be measured with."""
         ...
 
-    def contender(self, model: BenchModel, dtype: torch.dtype, device: torch.device) -> Contender:
-        """Return the program with the model loaded, or with the same random weights."""
+    def load(self, model: BenchModel, dtype: torch.dtype, device: torch.device) -> None:
+        """Load the model, or make the same random weights; before anything is run."""
         ...
 
 
 class KernelTime(TypedDict):
-    """Kernels of one name: how many ran, and their seconds together."""
+    """Number and total seconds of the kernels of one name."""
 
     name: str
     count: int
     seconds: float
 
 
-class DeviceProfileFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
     """Activity of the GPU and the host in a separate run under the profiler.
 
-    graph_steps were replayed; prompt_steps worked on prompts; eager_steps only decoded, kernel by
-    kernel, those that were captured included. device_busy: the share of `seconds` in which at least
-    one kernel ran. host_s_per_step: seconds in which the host did not wait for the device.
+    Of the `steps`, `graph_steps` were replayed, `prompt_steps` had prompt tokens, and `eager_steps`
+    only decoded, kernel by kernel, including those that were captured. `device_busy` is the share
+    of `seconds` in which at least one kernel ran, `host_s_per_step` the time in which the host did
+    not wait for the device.
     """
+
+    COMPUTED: ClassVar = ("device_busy", "host_s_per_step")
 
     seconds: float
     steps: int
@@ -164,43 +122,61 @@ class DeviceProfileFigures(TypedDict):
     prompt_steps: int
     eager_steps: int
     device_busy_s: float
-    device_busy: float
     host_waited_s: float
-    host_s_per_step: float
     graph_launches: int
     kernel_launches: int
     kernels: list[KernelTime]
 
+    @classmethod
+    def of(cls, seconds: float, spans: "Seq[Span]", steps: "Seq[Step]") -> "DeviceProfile":
+        """Return the profile of a run of `seconds`, with these spans and steps."""
+        device = [span for span in spans if span.on_device]
+        host = [span for span in spans if not span.on_device]
+        # Before the first tokens there is a step without any record.
+        known = [step for step in steps if step.generated_tokens or step.op_seconds]
+        replayed = sum(not step.op_seconds for step in known)
+        prompts = sum(not step.only_decodes for step in known)
+        return cls(
+            seconds=seconds,
+            steps=len(known),
+            graph_steps=replayed,
+            prompt_steps=prompts,
+            eager_steps=len(known) - replayed - prompts,
+            device_busy_s=covered(device),
+            host_waited_s=covered(span for span in host if span.name in _WAITS),
+            graph_launches=sum(span.name in _GRAPHS for span in host),
+            kernel_launches=sum(_LAUNCH in span.name for span in host),
+            kernels=by_time(device),
+        )
 
-@dataclass(frozen=True, slots=True)
-class RunFigures(RunRates):
-    """Seconds, tokens, blocks and bytes of one run, from planning to the last token.
+    @property
+    def device_busy(self) -> float:
+        """Share of the seconds in which the GPU was busy."""
+        return self.device_busy_s / self.seconds
 
-    `prefill_s` is the time of the steps that worked on a prompt, `decode_s` that of the others.
-    `decode_step` is over the steps in which `decode_rows` rows, the most of the run, each got a
-    token and nothing else was done; `decode_attention` the attention within those steps. `ops` and
-    `decode_ops` are seconds by op, of the run and of those steps. `peak_memory` is the most that
-    the process has held so far, earlier runs included; `others_busy` how many CPUs other processes
-    kept busy meanwhile: on a quiet machine, none. On a GPU there are no seconds by op.
+    @property
+    def host_s_per_step(self) -> float:
+        """Seconds of a step in which the host did not wait."""
+        return (self.seconds - self.host_waited_s) / max(self.steps, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures(ComparedRun):
+    """Figures of a run of the engine.
+
+    `decode_s` is the time of the steps without prompt tokens, `decode_attention` that of attention
+    in the steps of `decode_step`. `ops` and `decode_ops` are seconds by operation, of the run and
+    of those steps; empty on a GPU.
     """
 
-    total_s: float
-    prefill_s: float
     decode_s: float
-    rows: int
-    prompt_tokens: int
     cached_tokens: int
-    generated_tokens: int
-    decode_rows: int
-    decode_step: Spread | None
     decode_attention: Spread | None
     hit_rate: float
     peak_blocks: int
     block_size: int
     pool_bytes: int
     preemptions: int
-    peak_memory: int
-    others_busy: float | None
     ops: OpSeconds
     decode_ops: OpSeconds
 
@@ -223,7 +199,7 @@ class EngineContender:
         figures, answers = measure(self.engine, requests, self.timer)
         return figures, [answer.outputs[0].token_ids for answer in answers]
 
-    def profile(self, requests: Seq[Request]) -> DeviceProfileFigures | None:
+    def profile(self, requests: Seq[Request]) -> DeviceProfile | None:
         """Run the requests once more under torch's profiler; return what the device did.
 
         None where the device is the host, whose ops are timed in every run.
@@ -237,7 +213,7 @@ class EngineContender:
             for _ in self.engine.start(requests, hooks=RunHooks(log)):
                 pass
             seconds = perf_counter() - began
-        return DeviceProfile(seconds, recorder.spans, log.steps).figures()
+        return DeviceProfile.of(seconds, recorder.spans, log.steps)
 
 
 def measure(
@@ -372,40 +348,6 @@ class Span:
     start: float
     end: float
     on_device: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProfile:
-    """The spans of a run that took `seconds`, and the steps that it had."""
-
-    seconds: float
-    spans: Seq[Span]
-    steps: Seq[Step]
-
-    def figures(self) -> DeviceProfileFigures:
-        """Return what follows from the spans, as a result states it."""
-        device = [span for span in self.spans if span.on_device]
-        host = [span for span in self.spans if not span.on_device]
-        busy = covered(device)
-        waited = covered(span for span in host if span.name in _WAITS)
-        # Before the first tokens there is a step of which nothing is known.
-        steps = [step for step in self.steps if step.generated_tokens or step.op_seconds]
-        replayed = sum(not step.op_seconds for step in steps)
-        prompts = sum(not step.only_decodes for step in steps)
-        return {
-            "seconds": self.seconds,
-            "steps": len(steps),
-            "graph_steps": replayed,
-            "prompt_steps": prompts,
-            "eager_steps": len(steps) - replayed - prompts,
-            "device_busy_s": busy,
-            "device_busy": busy / self.seconds,
-            "host_waited_s": waited,
-            "host_s_per_step": (self.seconds - waited) / max(len(steps), 1),
-            "graph_launches": sum(span.name in _GRAPHS for span in host),
-            "kernel_launches": sum(_LAUNCH in span.name for span in host),
-            "kernels": by_time(device),
-        }
 
 
 def covered(spans: Iterable[Span]) -> float:

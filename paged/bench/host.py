@@ -9,7 +9,7 @@ on a GPU that replays captured steps.
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import TypedDict
@@ -22,19 +22,19 @@ from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
 from pagedrun.paged.values.errors import UsageError, option
 
-ROWS_PER_SEAT = 8  # if nobody says
+ROWS_PER_SEAT = 8
 MAX_BATCHED_TOKENS = 8192
-MODEL = "tiny"  # what torch takes for its few tensors is counted
+MODEL = "tiny"  # the time of its few tensors in torch is counted
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class HostRun:
-    """One run: seconds of its steps and what each did.
+    """One run.
 
-    `decode_s`: of steps in which all seats decode and nobody comes in, seconds a row.
-    `admission_s`: of steps that let rows in, seconds. `counts`: what they asked of the device.
+    `decode_s`: seconds a row of steps in which all concurrent rows decode and none is admitted.
+    `admission_s`: seconds of steps that admit rows. `counts`: requests to the device.
     """
 
     seconds: float
@@ -51,9 +51,9 @@ class HostRun:
 
 
 class HostPoint(TypedDict):
-    """One entry of `points`: so many rows at once. None where no step told.
+    """One entry of `points`: figures of `seats` concurrent rows, None without such a step.
 
-    step_s: seconds of a step, on average. steps, asked: of the first run, see `StepCounts`.
+    step_s: mean seconds of a step. steps, asked: of the first run.
     """
 
     seats: int
@@ -65,34 +65,25 @@ class HostPoint(TypedDict):
     admission_step_s: Spread | None
     step_s: Spread | None
     steps: int
-    asked: dict[str, int]
-
-
-class HostRows(TypedDict):
-    """`workload`."""
-
-    rows_per_seat: int
-    shared: int
-    unique: int
-    output: int | Lengths
+    asked: StepCounts
 
 
 class HostBenchFigures(Measured):
-    """The whole."""
+    """The whole of `bench host`; `workload`: lengths of the rows."""
 
     as_gpu: bool
-    workload: HostRows
+    workload: dict[str, int | Lengths]
     repeat: int
     points: list[HostPoint]
 
 
 @dataclass(frozen=True, slots=True)
 class HostBench:
-    """`seats`: how many rows run at once, each a run of `rows_per_seat` times as many rows.
+    """Numbers of concurrent rows (`seats`), each with a run of `rows_per_seat` times as many rows.
 
     Rows have `shared` and `unique` prompt tokens and get as many tokens as `output` draws. Each run
-    is done `repeat` times. `as_gpu` drives the steps as a GPU's, with its `refill_share` if that is
-    None. Raises `UsageError` for values out of range.
+    is repeated `repeat` times. `as_gpu` launches the steps as on a GPU, with its default
+    `refill_share` if that is None. Raises `UsageError` for values out of range.
     """
 
     seats: Seq[int] = (128, 1024, 4096)
@@ -196,18 +187,15 @@ class HostBench:
 
 
 def _point(seats: int, num_rows: int, runs: Seq[HostRun]) -> HostPoint:
-    def spread(values: list[float | None]) -> Spread | None:
-        return Spread.of(value for value in values if value is not None)
-
     return {
         "seats": seats,
         "rows": num_rows,
         "generated_tokens": runs[0].num_tokens,
-        "total_s": spread([run.seconds for run in runs]),
-        "tokens_per_s": spread([run.tokens_per_s for run in runs]),
-        "decode_s_per_row": spread([run.decode_s for run in runs]),
-        "admission_step_s": spread([run.admission_s for run in runs]),
-        "step_s": spread([run.seconds / run.num_steps for run in runs]),
+        "total_s": Spread.of(run.seconds for run in runs),
+        "tokens_per_s": Spread.of(run.tokens_per_s for run in runs),
+        "decode_s_per_row": Spread.of_known(run.decode_s for run in runs),
+        "admission_step_s": Spread.of_known(run.admission_s for run in runs),
+        "step_s": Spread.of(run.seconds / run.num_steps for run in runs),
         "steps": runs[0].num_steps,
-        "asked": asdict(runs[0].counts),
+        "asked": runs[0].counts,
     }

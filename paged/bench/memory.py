@@ -7,9 +7,9 @@ engines without paging, is the same pool with blocks of the maximum length: each
 one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, TypedDict
@@ -19,7 +19,6 @@ import numpy as np
 from pagedrun.paged.bench.result import Measured
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
-from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.simulation import Simulation, Simulator
@@ -38,28 +37,16 @@ NUM_RESERVED = 10  # requests for which the memory would do if each reserved the
 MIN_RESERVED = 2  # with room for less, a block size may leave none for the longest request
 
 
-class HeldFigures(TypedDict):
-    """As `HeldBlocks`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Figures of a simulated run of requests in `blocks` blocks of `block_size` tokens.
 
-    block_size: int
-    blocks: int
-    tokens: int
-    bytes: int
-    utilization: float
-    empty_per_request: float
+    Means are over the sampled steps in which a block is held: `mean_running` of the running
+    requests, `utilization` of the share of the held slots that stores a token, `memory_used` of the
+    same share of all slots.
+    """
 
-
-class AtOnce(TypedDict):
-    """One entry of `at_once`: so many requests in flight, in both ways."""
-
-    requests: int
-    tokens: int
-    contiguous: HeldFigures
-    paged: HeldFigures
-
-
-class FlowFigures(TypedDict):
-    """As `Flow`."""
+    OMITTED: ClassVar = ("simulation",)
 
     block_size: int
     blocks: int
@@ -71,37 +58,6 @@ class FlowFigures(TypedDict):
     peak_blocks: int
     preemptions: int
     generated_tokens: int
-
-
-class BlockSize(HeldFigures):
-    """One entry of `block_sizes`."""
-
-    expected_empty: float
-    over_time: FlowFigures
-
-
-class FlowPoint(TypedDict):
-    """A sampled step of a flow."""
-
-    step: int
-    running: int
-    waiting: int
-    blocks_used: int
-    tokens: int
-
-
-class FlowOverTime(FlowFigures):
-    """The same with its sampled steps."""
-
-    timeline: list[FlowPoint]
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A simulated run of requests in `num_blocks` blocks of `block_size` tokens."""
-
-    block_size: int
-    num_blocks: int
     simulation: Simulation
 
     @classmethod
@@ -122,76 +78,76 @@ class Flow:
             # Room on the host for as much as the memory holds.
             swap_space_bytes=num_blocks * block_size * bytes_per_token,
         )
-        simulator = Simulator(
+        simulation = Simulator(
             [Plan(requests, PlanRules(block_size, prefix_caching=False))],
             config,
-            # What attention reads is no figure of this.
             shapes=(PoolShape(1, None, num_blocks, bytes_per_token),),
-            bytes_read={},
+            bytes_read={},  # not reported here
             max_model_len=max(lengths),
+        ).run()
+        held = [record for record in simulation.timeline if record.blocks_used]
+        return cls(
+            block_size=block_size,
+            blocks=num_blocks,
+            steps=simulation.num_steps,
+            max_running=simulation.max_running,
+            mean_running=_mean(each.running for each in held),
+            utilization=_mean(each.tokens / (each.blocks_used * block_size) for each in held),
+            memory_used=_mean(each.tokens / (num_blocks * block_size) for each in held),
+            peak_blocks=simulation.kv["peak_blocks"],
+            preemptions=sum(simulation.counts.preemptions.values()),
+            generated_tokens=simulation.generated_tokens,
+            simulation=simulation,
         )
-        return cls(block_size, num_blocks, simulator.run())
+
+    def over_time(self) -> "FlowOverTime":
+        """Return the same figures with the sampled steps."""
+        return FlowOverTime(**fields_of(self))
+
+
+_POINT = ("step", "running", "waiting", "blocks_used", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowOverTime(Flow):
+    """Flow with its sampled steps."""
+
+    COMPUTED: ClassVar = ("timeline",)
 
     @property
-    def records(self) -> list[StepRecord]:
-        """The sampled steps, equally far from each other, in which anything was held."""
-        return [record for record in self.simulation.timeline if record.blocks_used]
-
-    @property
-    def mean_running(self) -> float:
-        """Requests in flight, on average over the sampled steps."""
-        return _mean(record.running for record in self.records)
-
-    @property
-    def utilization(self) -> float:
-        """The part of the held slots that stores a token, on average over the sampled steps."""
-        held = (each.tokens / (each.blocks_used * self.block_size) for each in self.records)
-        return _mean(held)
-
-    @property
-    def memory_used(self) -> float:
-        """The part of all slots that stores a token, on average over the sampled steps."""
-        num_slots = self.num_blocks * self.block_size
-        return _mean(record.tokens / num_slots for record in self.records)
-
-    def to_dict(self) -> FlowFigures:
-        """Return the figures, as a result states them."""
-        return {
-            "block_size": self.block_size,
-            "blocks": self.num_blocks,
-            "steps": self.simulation.num_steps,
-            "max_running": self.simulation.max_running,
-            "mean_running": self.mean_running,
-            "utilization": self.utilization,
-            "memory_used": self.memory_used,
-            "peak_blocks": self.simulation.kv["peak_blocks"],
-            "preemptions": sum(self.simulation.counts.preemptions.values()),
-            "generated_tokens": self.simulation.generated_tokens,
-        }
-
-    def over_time(self) -> FlowOverTime:
-        """Return the same with the sampled steps."""
-        return {**self.to_dict(), "timeline": [_point(each) for each in self.simulation.timeline]}
+    def timeline(self) -> list[dict[str, int]]:
+        """The sampled steps, at equal distances."""
+        records = self.simulation.timeline
+        return [{name: getattr(each, name) for name in _POINT} for each in records]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlocks:
-    """Blocks of the pool that are held, and the tokens in them; shared ones count once."""
+    """Held blocks of a pool, and the tokens in them; shared blocks count once."""
+
+    OMITTED: ClassVar[tuple[str, ...]] = ("num_requests", "num_shared", "bytes_per_token")
+    COMPUTED: ClassVar[tuple[str, ...]] = ("bytes", "utilization", "empty_per_request")
 
     block_size: int
+    blocks: int
+    tokens: int
     num_requests: int
-    num_blocks: int
-    num_tokens: int
-    num_shared_blocks: int
+    num_shared: int
+    bytes_per_token: int
 
     @classmethod
     def by(
-        cls, lengths: Seq[int], block_size: int, *, num_shared: int = 0, share: bool = True
+        cls,
+        lengths: Seq[int],
+        block_size: int,
+        bytes_per_token: int = 1,
+        *,
+        num_shared: int = 0,
+        share: bool = True,
     ) -> "HeldBlocks":
-        """Hold requests of so many tokens each behind `num_shared` that all of them begin with.
+        """Hold requests of so many tokens each behind `num_shared` common ones.
 
-        share: whether the beginning may be held once for all. lengths: at least one, each at
-        least 1.
+        share: hold the common tokens once. lengths: at least one, each at least 1.
         """
         params = SamplingParams(max_tokens=1)
         requests = [
@@ -206,52 +162,61 @@ class HeldBlocks:
         scheduler.add(plan, len(plan))
         scheduler.schedule()
         assert len(scheduler.running) == len(requests), "a request was not admitted"
-        return cls.of_pool(pool, len(requests))
+        return cls.of_pool(pool, len(requests), bytes_per_token)
 
     @classmethod
-    def of_pool(cls, pool: BlockPool, num_requests: int) -> "HeldBlocks":
-        """Return what the pool counts now."""
-        held = (pool.num_held, pool.num_tokens_held, pool.num_shared)
-        return cls(pool.block_size, num_requests, *held)
+    def of_pool(cls, pool: BlockPool, num_requests: int, bytes_per_token: int) -> "HeldBlocks":
+        """Return the current counts of the pool."""
+        return cls(
+            block_size=pool.block_size,
+            blocks=pool.num_held,
+            tokens=pool.num_tokens_held,
+            num_requests=num_requests,
+            num_shared=pool.num_shared,
+            bytes_per_token=bytes_per_token,
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the held blocks."""
+        return self.blocks * self.block_size * self.bytes_per_token
 
     @property
     def utilization(self) -> float:
-        """The part of the held slots that stores a token."""
-        return self.num_tokens / (self.num_blocks * self.block_size)
+        """Share of the held slots that stores a token."""
+        return self.tokens / (self.blocks * self.block_size)
 
     @property
     def empty_per_request(self) -> float:
-        """Held slots without a token, for each request."""
-        return (self.num_blocks * self.block_size - self.num_tokens) / self.num_requests
-
-    def num_bytes(self, bytes_per_token: int) -> int:
-        """Return the bytes of the held blocks."""
-        return self.num_blocks * self.block_size * bytes_per_token
-
-    def to_dict(self, bytes_per_token: int) -> HeldFigures:
-        """Return the figures, as a result states them."""
-        return {
-            "block_size": self.block_size,
-            "blocks": self.num_blocks,
-            "tokens": self.num_tokens,
-            "bytes": self.num_bytes(bytes_per_token),
-            "utilization": self.utilization,
-            "empty_per_request": self.empty_per_request,
-        }
+        """Held slots without a token, per request."""
+        return (self.blocks * self.block_size - self.tokens) / self.num_requests
 
 
-class DrawnLengths(TypedDict):
-    """`lengths`: fields of `NormalLengths`, and the seed of the draw."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSize(HeldBlocks):
+    """One entry of `block_sizes`: all requests at once, and as they join and leave."""
 
-    mean: float
-    std: float
-    low: int
-    high: int
-    seed: int
+    COMPUTED: ClassVar = (*HeldBlocks.COMPUTED, "expected_empty")
+
+    over_time: Flow
+
+    @property
+    def expected_empty(self) -> float:
+        """Mean number of empty slots if a request may end anywhere in its last block."""
+        return (self.block_size - 1) / 2
+
+
+class AtOnce(TypedDict):
+    """One entry of `at_once`: concurrent requests, in both ways."""
+
+    requests: int
+    tokens: int
+    contiguous: HeldBlocks
+    paged: HeldBlocks
 
 
 class OverTime(TypedDict):
-    """`over_time`: requests that come and go in so many bytes, in both ways."""
+    """`over_time`: requests that join and leave a memory of fixed size, in both ways."""
 
     requests: int
     tokens: int
@@ -269,7 +234,7 @@ class SavedBlocks(TypedDict):
 
 
 class PromptSharing(SavedBlocks):
-    """Answers to one prompt: as long as none goes on, and once one does."""
+    """Answers to one prompt, before any of them continues and after one has."""
 
     blocks_diverged: int
     copies: int
@@ -291,10 +256,10 @@ class Sharing(TypedDict):
 
 
 class MemoryBenchFigures(Measured):
-    """The whole."""
+    """The whole of `bench memory`; `lengths`: fields of `NormalLengths`, and the seed."""
 
     shape: "ModelShape"
-    lengths: DrawnLengths
+    lengths: Mapping[str, float]
     block_size: int
     at_once: list[AtOnce]
     sharing: Sharing | None
@@ -304,10 +269,9 @@ class MemoryBenchFigures(Measured):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The layers and the heads of keys and values of a model, and what they are stored in.
+    """Layers, key and value heads and KV cache dtype of a model.
 
-    `dtype` is a key of `DTYPE_BYTES` or of `KV_DTYPES`. The defaults are the usual example for the
-    price of a token: a kv head for each query head, 512 KiB in all.
+    `dtype` is a key of `DTYPE_BYTES` or of `KV_DTYPES`. The defaults take 512 KiB per token.
     """
 
     COMPUTED: ClassVar = ("bytes_per_token",)
@@ -320,9 +284,9 @@ class ModelShape:
 
     @classmethod
     def of_config(cls, name: str, config: ModelConfig) -> "ModelShape":
-        """Return the shape of a model, stored in the dtype that its weights were meant for.
+        """Return the shape of a model, with keys and values in the dtype of its config.
 
-        Raises `UsageError` for one whose layers keep different things of a token.
+        Raises `UsageError` for layers with different numbers of bytes per token.
         """
         heads = list(config.network.attentions.values())  # recurrent layers keep nothing of a token
         if len({(each.num_kv_heads, each.head_dim, each.source is None) for each in heads}) > 1:
@@ -346,9 +310,9 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class NormalLengths:
-    """Whole tokens around `mean`, spread by `std`, none below `low` and none above `high`.
+    """Normally distributed lengths in tokens, rounded down and clipped to `low` and `high`.
 
-    Raises `UsageError` naming the flag for a range that holds nothing.
+    Raises `UsageError` naming the flag for an empty range.
     """
 
     mean: float = 500.0
@@ -368,7 +332,7 @@ class NormalLengths:
                 raise UsageError(f"{flag} is {value}; it must be a number of at least 0")
 
     def draw(self, seed: int, count: int) -> list[int]:
-        """Return a length for each of `count` requests; of more, the first ones are the same."""
+        """Return a length for each of `count` requests; a larger count only appends to them."""
         drawn = np.random.default_rng(seed).normal(self.mean, self.std, count)
         lengths: list[int] = np.clip(drawn, self.low, self.high).astype(np.int64).tolist()
         return lengths
@@ -376,12 +340,11 @@ class NormalLengths:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBench:
-    """Requests of drawn lengths in memory that is paged, and in memory that is reserved.
+    """Requests of random lengths in paged memory, and in contiguous reservations.
 
-    counts: requests in flight at once, one line for each. num_shared: tokens of a system prompt,
-    0 for none. memory_bytes: of keys and values, for the requests that come and go; None for what
-    `NUM_RESERVED` requests reserve. Nothing is timed, and nothing is computed but counts. Raises
-    `UsageError` naming the flag.
+    counts: numbers of concurrent requests. num_shared: tokens of a system prompt, 0 for none.
+    memory_bytes: KV cache for the requests that join and leave; None: reservations of
+    `NUM_RESERVED` requests. Raises `UsageError` naming the flag.
     """
 
     shape: ModelShape = field(default_factory=ModelShape)
@@ -426,98 +389,83 @@ class MemoryBench:
         at_once = [self._at_once(drawn[:count]) for count in self.counts]
         sharing = self._sharing(drawn) if self.num_shared else None
         say(f"Running {len(drawn)} requests in blocks of {', '.join(map(str, sizes))} tokens")
-        flows = {size: self._flow(drawn, size) for size in [*sizes, self.lengths.high]}
+        token_bytes = self.shape.bytes_per_token
+        flows = {
+            size: Flow.through(drawn, size, self.num_slots, token_bytes)
+            for size in [*sizes, self.lengths.high]
+        }
         return {
             "device": {"type": "cpu"},
             "shape": self.shape,
-            "lengths": {
-                "mean": self.lengths.mean,
-                "std": self.lengths.std,
-                "low": self.lengths.low,
-                "high": self.lengths.high,
-                "seed": self.seed,
-            },
+            "lengths": {**fields_of(self.lengths), "seed": self.seed},
             "block_size": self.block_size,
             "at_once": at_once,
             "sharing": sharing,
             "over_time": {
                 "requests": len(drawn),
                 "tokens": sum(drawn),
-                "memory_bytes": self.num_slots * self.shape.bytes_per_token,
+                "memory_bytes": self.num_slots * token_bytes,
                 "contiguous": flows[self.lengths.high].over_time(),
                 "paged": flows[self.block_size].over_time(),
             },
-            "block_sizes": [self._block_size(drawn, flows[size]) for size in sizes],
+            "block_sizes": [
+                BlockSize(
+                    **fields_of(HeldBlocks.by(drawn, size, token_bytes)), over_time=flows[size]
+                )
+                for size in sizes
+            ],
         }
 
     def _at_once(self, lengths: Seq[int]) -> AtOnce:
-        bytes_per_token = self.shape.bytes_per_token
+        token_bytes = self.shape.bytes_per_token
         return {
             "requests": len(lengths),
             "tokens": sum(lengths),
-            "contiguous": HeldBlocks.by(lengths, self.lengths.high).to_dict(bytes_per_token),
-            "paged": HeldBlocks.by(lengths, self.block_size).to_dict(bytes_per_token),
+            "contiguous": HeldBlocks.by(lengths, self.lengths.high, token_bytes),
+            "paged": HeldBlocks.by(lengths, self.block_size, token_bytes),
         }
 
     def _sharing(self, drawn: Seq[int]) -> Sharing:
-        """Return what a system prompt takes: one prompt's samples, and rows that begin alike."""
-        num_tokens, size = self.num_shared, self.block_size
+        """Return the blocks of a system prompt, with samples of it and with rows behind it."""
+        num_tokens, size, token_bytes = self.num_shared, self.block_size, self.shape.bytes_per_token
         lengths = drawn[: min(*self.counts, MAX_N)]
-        fork = SampleFork.of(num_tokens, len(lengths), size)
-        shared = HeldBlocks.by(lengths, size, num_shared=num_tokens)
-        alone = HeldBlocks.by(lengths, size, num_shared=num_tokens, share=False)
+        fork = SampleFork.of(num_tokens, len(lengths), size, token_bytes)
+        shared, alone = (
+            HeldBlocks.by(lengths, size, token_bytes, num_shared=num_tokens, share=share)
+            for share in (True, False)
+        )
         return {
             "tokens": num_tokens,
             "requests": len(lengths),
             "prompt": {
-                **self._saved(fork.together, fork.alone),
-                "blocks_diverged": fork.diverged.num_blocks,
+                **_saved(fork.together, fork.alone),
+                "blocks_diverged": fork.diverged.blocks,
                 "copies": fork.num_copies,
             },
-            "rows": {
-                **self._saved(shared, alone),
-                "shared_blocks": shared.num_shared_blocks,
-            },
-        }
-
-    def _saved(self, held: HeldBlocks, alone: HeldBlocks) -> SavedBlocks:
-        token = self.shape.bytes_per_token
-        return {
-            "blocks": held.num_blocks,
-            "blocks_alone": alone.num_blocks,
-            "bytes_saved": alone.num_bytes(token) - held.num_bytes(token),
-        }
-
-    def _flow(self, drawn: Seq[int], block_size: int) -> Flow:
-        return Flow.through(drawn, block_size, self.num_slots, self.shape.bytes_per_token)
-
-    def _block_size(self, drawn: Seq[int], flow: Flow) -> BlockSize:
-        """Return what the requests hold in blocks of this size, all at once and over time."""
-        held = HeldBlocks.by(drawn, flow.block_size)
-        return {
-            **held.to_dict(self.shape.bytes_per_token),
-            "expected_empty": (flow.block_size - 1) / 2,
-            "over_time": flow.to_dict(),
+            "rows": {**_saved(shared, alone), "shared_blocks": shared.num_shared},
         }
 
 
-def _point(record: StepRecord) -> FlowPoint:
+def fields_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name; values are not copied."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def _saved(held: HeldBlocks, alone: HeldBlocks) -> SavedBlocks:
     return {
-        "step": record.step,
-        "running": record.running,
-        "waiting": record.waiting,
-        "blocks_used": record.blocks_used,
-        "tokens": record.tokens,
+        "blocks": held.blocks,
+        "blocks_alone": alone.blocks,
+        "bytes_saved": alone.bytes - held.bytes,
     }
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Return the mean, 0 where every sampled step found the requests of the one before gone."""
+    """Return the mean, 0 without values: no block may be held in any sampled step."""
     return fmean([*values] or [0.0])
 
 
 def _request(index: int, length: int) -> Request:
-    """Return a request that stores `length` tokens when it ends; its last token never is."""
+    """Return a request that stores `length` tokens at its end; the last token is never stored."""
     num_prompt = (length + 1) // 2
     params = SamplingParams(max_tokens=length - num_prompt + 1, ignore_eos=True)
     return Request(index, (index,) * num_prompt, params)
@@ -536,15 +484,17 @@ class SampleFork:
     num_copies: int
 
     @classmethod
-    def of(cls, num_tokens: int, num_samples: int, block_size: int) -> "SampleFork":
+    def of(
+        cls, num_tokens: int, num_samples: int, block_size: int, bytes_per_token: int = 1
+    ) -> "SampleFork":
         """Fork a prompt of `num_tokens` tokens, at least one, for so many samples.
 
         The prompt is computed one token a step, as there is room for no more.
         """
-        alone = HeldBlocks.by([num_tokens] * num_samples, block_size, share=False)
+        alone = HeldBlocks.by([num_tokens] * num_samples, block_size, bytes_per_token, share=False)
         params = SamplingParams(n=num_samples, temperature=1.0, max_tokens=2)
         request = Request(0, (0,) * num_tokens, params)
-        pool = BlockPool(alone.num_blocks + num_samples, block_size)
+        pool = BlockPool(alone.blocks + num_samples, block_size)
         plan = Plan([request], PlanRules(block_size, prefix_caching=False))
         limits = SchedulerLimits(num_samples, max_num_batched_tokens=1)
         scheduler = Scheduler([GroupPool(pool, SwapSpace(0))], limits, prefix_caching=False)
@@ -552,8 +502,9 @@ class SampleFork:
         for _ in range(num_tokens):
             scheduler.schedule()
             scheduler.update(0)
-        together = HeldBlocks.of_pool(pool, num_samples)
+        together = HeldBlocks.of_pool(pool, num_samples, bytes_per_token)
         step = scheduler.schedule()  # the first sample writes its first own token
         copies = [each for each in step.transfers if each.kind is TransferKind.COPY]
         assert len(copies) == pool.counts.copies, "the pool has counted other copies"
-        return cls(together, alone, HeldBlocks.of_pool(pool, num_samples), len(copies))
+        diverged = HeldBlocks.of_pool(pool, num_samples, bytes_per_token)
+        return cls(together, alone, diverged, len(copies))

@@ -21,13 +21,6 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError, option
 
 
-class PrefixRows(TypedDict):
-    """`workload`: tokens of a row behind the prefix, and of its answer."""
-
-    unique: int
-    output: int
-
-
 class ModeFigures(TypedDict):
     """The runs of a point in one mode."""
 
@@ -67,10 +60,13 @@ class PrefixPointFigures(TypedDict):
 
 
 class PrefixBenchFigures(Measured):
-    """The whole of `bench prefix`; `config` are the engine's settings."""
+    """The whole of `bench prefix`.
+
+    `workload`: tokens of a row after the prefix, and of its answer. `config`: engine settings.
+    """
 
     model: ModelDescription
-    workload: PrefixRows
+    workload: dict[str, int]
     config: dict[str, object]
     repeat: int
     budget_s: float
@@ -88,7 +84,7 @@ class Mode(StrEnum):
     UNCACHED = "no caching"  # computed, stored and read by every row for itself
 
 
-# How many times as long the second takes as the first, in what.
+# Pairs of a slower and a faster mode, by the name of their ratio.
 _COMPARED = {
     "once_over_reread": (Mode.REREAD, Mode.ONCE),
     "caching_over_none": (Mode.UNCACHED, Mode.ONCE),
@@ -97,12 +93,11 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class PrefixBench:
-    """Every prefix length with every group size: one group of that many rows, run at once.
+    """Every prefix length with every group size: one group of that many concurrent rows.
 
     Each row has `unique` tokens of its own and gets `output` tokens. The modes take turns,
-    `repeat` times. Cheap points come first; what would, by the work done so far, take longer than
-    is left of `budget_s` seconds, or more than a tenth of it, is not run, and named as skipped.
-    `flags` are fields of `EngineConfig`.
+    `repeat` times. Cheap points come first; a point estimated to exceed the rest of `budget_s`
+    seconds, or a tenth of all of them, is skipped and listed. `flags` are fields of `EngineConfig`.
     """
 
     model: BenchModel
@@ -206,7 +201,7 @@ class PrefixBench:
 
 
 def _work(config: ModelConfig, workload: Workload, mode: Mode) -> float:
-    """Return the multiplications that a run takes, more or less: only their proportions count."""
+    """Return the approximate number of multiplications of a run; only proportions count."""
     size = config.num_heads * config.head_dim
     weights = config.num_layers * config.hidden_size * (3 * size + 3 * config.intermediate_size)
     rows, shared, unique = workload.rows, workload.shared, Lengths.of(workload.unique).mean
@@ -223,8 +218,8 @@ def _mode(runs: Seq[RunFigures]) -> ModeFigures:
         "rows_per_s": Spread.of(run.rows / run.total_s for run in runs),
         "total_s": Spread.of(run.total_s for run in runs),
         "prefill_s": Spread.of(run.prefill_s for run in runs),
-        "decode_step_s": _over_runs(runs, _step),
-        "decode_attention_s": _over_runs(runs, _attention),
+        "decode_step_s": Spread.of_known(map(_step, runs)),
+        "decode_attention_s": Spread.of_known(map(_attention, runs)),
         "hit_rate": runs[-1].hit_rate,
         "peak_blocks": runs[-1].peak_blocks,
         "others_busy": max((run.others_busy or 0.0) for run in runs),
@@ -232,7 +227,7 @@ def _mode(runs: Seq[RunFigures]) -> ModeFigures:
 
 
 def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> ModeRatio:
-    """Return how many times as long the first took, turn by turn."""
+    """Return the ratios of the times, turn by turn."""
 
     def spread(key: Callable[[RunFigures], float | None]) -> Spread | None:
         return Spread.of_ratios([*map(key, slow)], [*map(key, fast)])
@@ -242,10 +237,6 @@ def _ratio(slow: Seq[RunFigures], fast: Seq[RunFigures]) -> ModeRatio:
         "decode_step": spread(_step),
         "decode_attention": spread(_attention),
     }
-
-
-def _over_runs(runs: Seq[RunFigures], key: Callable[[RunFigures], float | None]) -> Spread | None:
-    return Spread.of(value for value in map(key, runs) if value is not None)
 
 
 def _step(run: RunFigures) -> float | None:

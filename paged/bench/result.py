@@ -64,11 +64,14 @@ def framed(bench: str, command: str, began: datetime, figures: object) -> dict[s
 def plain(value: Any) -> Any:
     """Return a value as JSON can hold it.
 
-    A dataclass becomes a dict of its fields in their order, followed by the properties that its
-    `COMPUTED` names. Mappings and sequences are converted element by element.
+    A dataclass becomes a dict of its fields in their order without those that its `OMITTED` names,
+    followed by the properties that its `COMPUTED` names. Mappings and sequences are converted
+    element by element.
     """
     if is_dataclass(value):
-        names = (*(each.name for each in fields(value)), *getattr(value, "COMPUTED", ()))
+        omitted = getattr(value, "OMITTED", ())
+        names = [each.name for each in fields(value) if each.name not in omitted]
+        names += getattr(value, "COMPUTED", ())
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
@@ -97,6 +100,11 @@ class Spread:
         if not ordered:
             return None
         return cls(median(ordered), fmean(ordered), ordered[0], ordered[-1], len(ordered))
+
+    @classmethod
+    def of_known(cls, values: Iterable[float | None]) -> "Spread | None":
+        """Return the spread of the values that are not None, None if there are none."""
+        return cls.of(value for value in values if value is not None)
 
     @classmethod
     def of_ratios(

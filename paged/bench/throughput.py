@@ -1,6 +1,6 @@
-"""Throughput of the same rows, by pagedrun and by what it is compared with."""
+"""Throughput of the same rows, by pagedrun, with other settings and by other programs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from typing import Any, NotRequired, TypedDict
@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from pagedrun.paged.bench.contender import (
     ComparedRun,
     Contender,
-    DeviceProfileFigures,
+    DeviceProfile,
     EngineContender,
     Peer,
     Tokens,
@@ -27,28 +27,23 @@ from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 
-
-class ContenderSummary(TypedDict):
-    """Over a contender's runs."""
-
-    total_s: Spread | None
-    prefill_s: Spread | None
-    prompt_tokens_per_s: Spread | None
-    generated_tokens_per_s: Spread | None
-    decode_step_s: Spread | None
+Spreads = Mapping[str, Spread | None]
 
 
 class ContenderFigures(TypedDict):
-    """One entry of `contenders`. `device_profile` where a GPU was to be profiled."""
+    """One entry of `contenders`: its runs, and the spread over them by figure.
+
+    `device_profile` only of a profiled run on a GPU.
+    """
 
     name: str
-    summary: ContenderSummary
+    summary: Spreads
     runs: Seq[ComparedRun]
-    device_profile: NotRequired[DeviceProfileFigures]
+    device_profile: NotRequired[DeviceProfile]
 
 
 class ContenderRatio(TypedDict):
-    """One entry of `ratios`: how many times as long another took, and whether it says the same."""
+    """One entry of `ratios`: times of a contender divided by the engine's, and equal answers."""
 
     name: str
     end_to_end: Spread | None
@@ -78,8 +73,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Another way to run the same rows: fields of `EngineConfig` to change, and whether rows read
-    shared prefixes alone (see `reading_alone`)."""
+    """Other settings for the same rows: changed fields of `EngineConfig`.
+
+    With `alone`, every row reads shared prefixes itself (see `reading_alone`).
+    """
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -88,13 +85,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputBench:
-    """Run to measure. `flags` are fields of `EngineConfig`.
+    """Rows to run on a model; `flags` are fields of `EngineConfig`.
 
-    `comparison` adds a second engine, on the same weights unless it holds them otherwise, `peer`
+    `comparison` adds a second engine, on the same weights unless its quantization differs, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
-    `profile` asks for the time of each op to be shown; on a GPU for one more run of each engine, in
-    which its kernels are. Raises `UsageError` where `peer` cannot be
-    measured with such rows.
+    `profile` asks for times by operation; on a GPU for one more run of each engine under the
+    profiler. Raises `UsageError` for rows that `peer` cannot be measured with.
     """
 
     model: BenchModel
@@ -131,7 +127,8 @@ class ThroughputBench:
         if self.peer is not None:
             say(f"Building the same model in {self.peer.name}")
             dtype = engine.loaded.dtype
-            contenders.append(self.peer.contender(self.model, dtype, device.torch_device))
+            self.peer.load(self.model, dtype, device.torch_device)
+            contenders.append(self.peer)
         requests = self.workload.requests(self.model.config.vocab_size)
         for contender in contenders:
             say(f"Warming up {contender.name}")
@@ -163,43 +160,38 @@ class ThroughputBench:
 
     def _profiles(
         self, contenders: Seq[Contender], requests: Seq[Request], say: Say
-    ) -> dict[str, DeviceProfileFigures]:
-        """Return what a GPU did in one more run of each engine, none where nothing asks for it."""
-        profiles: dict[str, DeviceProfileFigures] = {}
+    ) -> dict[str, DeviceProfile]:
+        """Return profiles of one more run of each engine on a GPU, none unless asked for."""
+        profiles: dict[str, DeviceProfile] = {}
         for contender in contenders if self.profile else ():
             if isinstance(contender, EngineContender):
                 profile = contender.profile(requests)
                 if profile is not None:
-                    say(f"{contender.name}, profiled: {profile['seconds']:.2f} s")
+                    say(f"{contender.name}, profiled: {profile.seconds:.2f} s")
                     profiles[contender.name] = profile
         return profiles
 
     def _other(self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]) -> Engine:
-        """Return the engine to compare with: on the same weights, or on those held otherwise."""
+        """Return the engine with `changes`, on the same weights unless quantized otherwise."""
         if "quantization" not in changes:
             return engine.reconfigured(**changes)
         return self.model.engine(timer.kernels, **{**self.flags, **changes})
 
 
+_SUMMARIZED: Mapping[str, Callable[[ComparedRun], float | None]] = {
+    "total_s": lambda run: run.total_s,
+    "prefill_s": lambda run: run.prefill_s,
+    "prompt_tokens_per_s": lambda run: run.prompt_tokens_per_s,
+    "generated_tokens_per_s": lambda run: run.generated_tokens_per_s,
+    "decode_step_s": lambda run: run.decode_step.median if run.decode_step else None,
+}
+
+
 def _contender(
-    name: str, runs: Seq[ComparedRun], profile: DeviceProfileFigures | None
+    name: str, runs: Seq[ComparedRun], profile: DeviceProfile | None
 ) -> ContenderFigures:
-    steps = [each.decode_step.median for each in runs if each.decode_step]
-
-    def spread(values: Iterable[float]) -> Spread | None:
-        return Spread.of(values)
-
-    result: ContenderFigures = {
-        "name": name,
-        "summary": {
-            "total_s": spread(run.total_s for run in runs),
-            "prefill_s": spread(run.prefill_s for run in runs),
-            "prompt_tokens_per_s": spread(run.prompt_tokens_per_s for run in runs),
-            "generated_tokens_per_s": spread(run.generated_tokens_per_s for run in runs),
-            "decode_step_s": spread(steps),
-        },
-        "runs": runs,
-    }
+    summary = {each: Spread.of_known(map(figure, runs)) for each, figure in _SUMMARIZED.items()}
+    result: ContenderFigures = {"name": name, "summary": summary, "runs": runs}
     if profile is not None:
         result["device_profile"] = profile
     return result
@@ -212,7 +204,7 @@ def _ratio(
     our_tokens: Tokens,
     their_tokens: Tokens,
 ) -> ContenderRatio:
-    """Return how many times as long the other took, turn by turn."""
+    """Return the ratios of the times, turn by turn, and the number of equal answers."""
 
     def spread(key: Callable[[ComparedRun], float | None]) -> Spread | None:
         return Spread.of_ratios([*map(key, theirs)], [*map(key, ours)])

@@ -27,11 +27,11 @@ def test_steps_as_on_a_gpu_are_replayed_and_counted() -> None:
     [point] = result["points"]
     asked, steps = point["asked"], point["steps"]
     assert result["as_gpu"]
-    assert asked["captures"] >= 1
-    assert asked["replays"] > 0.8 * steps
-    assert asked["replays"] + asked["decodes"] <= steps
-    assert 0 < asked["prefills"] < 0.5 * steps
-    assert asked["copies"] < 4 * steps
+    assert asked.captures >= 1
+    assert asked.replays > 0.8 * steps
+    assert asked.replays + asked.decodes <= steps
+    assert 0 < asked.prefills < 0.5 * steps
+    assert asked.copies < 4 * steps
 
 
 def test_rows_that_wait_for_others_begin_in_fewer_steps() -> None:
@@ -41,7 +41,7 @@ def test_rows_that_wait_for_others_begin_in_fewer_steps() -> None:
             refill_share=share,
         )  # fmt: skip
         result: Any = bench.run(lambda _: None)
-        count: int = result["points"][0]["asked"]["prefills"]
+        count: int = result["points"][0]["asked"].prefills
         return count
 
     assert prefills(0.25) < 0.6 * prefills(0.0)

@@ -17,7 +17,7 @@ from pagedrun.paged.bench.memory import (
     SampleFork,
 )
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.metrics.timeline import StepRecord
+from pagedrun.paged.bench.result import plain
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.scheduling.scheduler import Scheduler
@@ -34,7 +34,7 @@ def quiet(message: str) -> None:
 @pytest.fixture(scope="module")
 def usual() -> Any:
     """The benchmark as it runs without flags."""
-    return MemoryBench().run(quiet)
+    return plain(MemoryBench().run(quiet))
 
 
 class TestLengths:
@@ -93,23 +93,23 @@ class TestHeldBlocks:
     def test_by_hand(self, block_size: int) -> None:
         for seed in range(5):
             lengths = SMALL.draw(seed, 30)
-            held = HeldBlocks.by(lengths, block_size)
+            held = HeldBlocks.by(lengths, block_size, 7)
             blocks = sum(-(-length // block_size) for length in lengths)
-            assert (held.num_blocks, held.num_tokens) == (blocks, sum(lengths))
-            assert held.num_shared_blocks == 0
+            assert (held.blocks, held.tokens) == (blocks, sum(lengths))
+            assert held.num_shared == 0
             assert held.utilization == sum(lengths) / (blocks * block_size)
             empty = [-length % block_size for length in lengths]
             assert held.empty_per_request == pytest.approx(sum(empty) / 30)
-            assert held.num_bytes(7) == blocks * block_size * 7
+            assert held.bytes == blocks * block_size * 7
 
     @pytest.mark.parametrize("num_shared", [0, 8, 20, 33])
     def test_a_beginning_is_held_once_in_whole_blocks(self, num_shared: int) -> None:
         lengths = SMALL.draw(1, 12)
         alone = HeldBlocks.by(lengths, 8, num_shared=num_shared, share=False)
         shared = HeldBlocks.by(lengths, 8, num_shared=num_shared)
-        assert alone.num_blocks == sum(-(-(num_shared + length) // 8) for length in lengths)
-        assert alone.num_blocks - shared.num_blocks == 11 * (num_shared // 8)
-        assert shared.num_shared_blocks == num_shared // 8
+        assert alone.blocks == sum(-(-(num_shared + length) // 8) for length in lengths)
+        assert alone.blocks - shared.blocks == 11 * (num_shared // 8)
+        assert shared.num_shared == num_shared // 8
 
 
 class TestSampleFork:
@@ -118,14 +118,14 @@ class TestSampleFork:
     def test_by_hand(self, num_tokens: int, num_samples: int) -> None:
         fork = SampleFork.of(num_tokens, num_samples, 16)
         blocks = -(-num_tokens // 16)
-        assert fork.together.num_blocks == blocks
-        assert fork.together.num_tokens == num_tokens
-        assert fork.together.num_shared_blocks == (blocks if num_samples > 1 else 0)
-        assert fork.alone.num_blocks == num_samples * blocks
+        assert fork.together.blocks == blocks
+        assert fork.together.tokens == num_tokens
+        assert fork.together.num_shared == (blocks if num_samples > 1 else 0)
+        assert fork.alone.blocks == num_samples * blocks
         writes_into_shared = num_tokens % 16 > 0 and num_samples > 1
         assert fork.num_copies == int(writes_into_shared)
         takes_a_block = writes_into_shared or num_tokens % 16 == 0
-        assert fork.diverged.num_blocks == blocks + int(takes_a_block)
+        assert fork.diverged.blocks == blocks + int(takes_a_block)
 
 
 class TestFlow:
@@ -148,7 +148,7 @@ class TestFlow:
 
         monkeypatch.setattr(Simulator, "_record_step", watched)
         flow = Flow.through(lengths, block_size, 3 * 128, bytes_per_token=2)
-        figures = flow.over_time()
+        figures = plain(flow.over_time())
         assert len(figures["timeline"]) > 20
         for record in figures["timeline"]:
             shown = (record["running"], record["blocks_used"], record["tokens"])
@@ -163,7 +163,7 @@ class TestFlow:
         all_slots = figures["blocks"] * block_size
         stored = np.mean([each["tokens"] for each in held]) / all_slots
         assert figures["memory_used"] == pytest.approx(stored)
-        assert "timeline" not in flow.to_dict()
+        assert "timeline" not in plain(flow)
 
     def test_blocks_of_the_longest_length_are_contiguous_reservation(self) -> None:
         """Counted again without a pool: so many places, each taken from first to last token."""
@@ -193,8 +193,9 @@ class TestFlow:
 
     def test_nothing_is_left_of_requests_of_one_token(self) -> None:
         flow = Flow.through([1, 1, 1], 16, 256, bytes_per_token=2)
-        assert isinstance(flow.simulation.timeline[0], StepRecord)
-        assert (flow.records, flow.mean_running, flow.utilization) == ([], 0.0, 0.0)
+        assert flow.simulation.timeline
+        assert not any(each.blocks_used for each in flow.simulation.timeline)
+        assert (flow.mean_running, flow.utilization) == (0.0, 0.0)
 
 
 class TestMemoryBench:
@@ -215,7 +216,7 @@ class TestMemoryBench:
             assert paged["utilization"] == pytest.approx(0.985, abs=0.005)
 
     def test_the_usual_system_prompt(self, usual: dict[str, Any]) -> None:
-        assert usual["shape"].bytes_per_token == 524_288
+        assert usual["shape"]["bytes_per_token"] == 524_288
         sharing = usual["sharing"]
         assert (sharing["tokens"], sharing["requests"]) == (200, 10)
         assert sharing["prompt"] == {
@@ -261,7 +262,7 @@ class TestMemoryBench:
     def test_other_settings(self) -> None:
         shape = ModelShape("small", 2, 2, 16, "float32")
         bench = MemoryBench(shape, SMALL, (3, 7), 48, 0, 9, memory_bytes=100_000_000)
-        result = bench.run(quiet)
+        result = plain(bench.run(quiet))
         assert result["sharing"] is None
         assert result["lengths"]["seed"] == 9
         sizes = [each["block_size"] for each in result["block_sizes"]]
@@ -278,7 +279,7 @@ class TestMemoryBench:
         shape = ModelShape("small", 1, 1, 2, "float32")
         lengths = NormalLengths(mean=high, std=0, low=5, high=high)
         bench = MemoryBench(shape, lengths, (3,), high, 3, memory_bytes=2 * high * 16)
-        result = bench.run(quiet)
+        result = plain(bench.run(quiet))
         assert all(each["over_time"]["max_running"] >= 1 for each in result["block_sizes"])
         with pytest.raises(UsageError, match=r"kv_cache_memory_bytes .* give at least"):
             MemoryBench(shape, lengths, (3,), high, 3, memory_bytes=2 * high * 16 - 1)

@@ -64,14 +64,14 @@ def test_what_waited_is_not_the_hosts_work() -> None:
         Step(1.0, 4, {}),
         Step(1.0, 0, {}),  # before the first tokens there is nothing to look at
     ]
-    figures = DeviceProfile(8.0, spans, steps).figures()
-    assert (figures["device_busy_s"], figures["device_busy"]) == (4.0, 0.5)
-    assert (figures["host_waited_s"], figures["host_s_per_step"]) == (4.0, 1.0)
-    assert (figures["graph_launches"], figures["kernel_launches"]) == (1, 2)
+    figures = DeviceProfile.of(8.0, spans, steps)
+    assert (figures.device_busy_s, figures.device_busy) == (4.0, 0.5)
+    assert (figures.host_waited_s, figures.host_s_per_step) == (4.0, 1.0)
+    assert (figures.graph_launches, figures.kernel_launches) == (1, 2)
     kinds = ("steps", "graph_steps", "prompt_steps", "eager_steps")
-    assert [figures[kind] for kind in kinds] == [4, 2, 1, 1]  # type: ignore[literal-required]
-    assert [each["name"] for each in figures["kernels"]] == ["attention", "product"]
-    assert figures["kernels"][0]["seconds"] == 3.0
+    assert [getattr(figures, kind) for kind in kinds] == [4, 2, 1, 1]
+    assert [each["name"] for each in figures.kernels] == ["attention", "product"]
+    assert figures.kernels[0]["seconds"] == 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ def test_an_asynchronous_device_is_profiled(monkeypatch: pytest.MonkeyPatch) -> 
     bench = ThroughputBench(TINY, Workload(4, 32, 8, 5), FLOAT32, profile=True)
     result = bench.run(silent)
     figures = result["contenders"][0]["device_profile"]
-    assert figures["steps"] == figures["prompt_steps"] + figures["eager_steps"] >= 5
-    assert figures["graph_steps"] == 0
-    assert 0 < figures["device_busy_s"] <= figures["seconds"]
-    assert any(each["name"].startswith("aten::") for each in figures["kernels"])
+    assert figures.steps == figures.prompt_steps + figures.eager_steps >= 5
+    assert figures.graph_steps == 0
+    assert 0 < figures.device_busy_s <= figures.seconds
+    assert any(each["name"].startswith("aten::") for each in figures.kernels)
     titles = [sheet.title for sheet in throughput_sheets(result)]
     assert titles == ["Throughput", "GPU and host", "Kernels by time, s"]
 

@@ -62,7 +62,8 @@ class TestTransformers:
 
     def test_as_many_rows_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cpu = torch.device("cpu")
-        peer = transformers_peer(None).contender(TINY, torch.float32, cpu)
+        peer = transformers_peer(None)
+        peer.load(TINY, torch.float32, cpu)
         requests = Workload(3, 20, 8, 2).requests(512)
         figures: Any = peer.run(requests)[0]
         assert figures.batch_rows == 3

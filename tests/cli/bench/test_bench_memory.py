@@ -94,12 +94,12 @@ class TestSheets:
         charts = next(sheet for sheet in memory_sheets(result) if "first step" in sheet.title)
         bars = {label: bars for label, bars, _ in charts.rows}
         flows = result["over_time"]
-        width = min(CHART_CHARS, flows["contiguous"]["steps"])
+        width = min(CHART_CHARS, flows["contiguous"].steps)
         assert {len(each) for each in bars.values()} == {width}
-        assert flows["contiguous"]["steps"] > flows["paged"]["steps"]
+        assert flows["contiguous"].steps > flows["paged"].steps
         assert DONE not in bars["in flight, contiguous"]
         drawn = width - bars["in flight, paged"].count(DONE)
-        share = flows["paged"]["steps"] / flows["contiguous"]["steps"]
+        share = flows["paged"].steps / flows["contiguous"].steps
         assert drawn == pytest.approx(share * width, abs=1)
         assert "█" in bars["in flight, paged"]
         assert "█" not in bars["in flight, contiguous"]
@@ -110,9 +110,9 @@ class TestSheets:
         result = small_result()
         _, _, over_time, _, _ = memory_sheets(result)
         contiguous, paged = (result["over_time"][way] for way in ("contiguous", "paged"))
-        gain = paged["mean_running"] / contiguous["mean_running"]
+        gain = paged.mean_running / contiguous.mean_running
         assert over_time.rows[2][2] == f"{gain:.2f}x"
-        assert over_time.rows[2][7] == f"{contiguous['steps'] / paged['steps']:.2f}x"
+        assert over_time.rows[2][7] == f"{contiguous.steps / paged.steps:.2f}x"
 
     def test_requests_that_never_stay_have_no_ratio(self) -> None:
         lengths = NormalLengths(1, 0, 1, 8)

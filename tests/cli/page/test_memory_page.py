@@ -43,7 +43,7 @@ def test_charts_show_the_figures(page: Any, result: Any) -> None:
         assert page.locator(f"#{chart} .main-svg .trace").count() > 0, chart
     shown = set(page.locator("#at_once .bartext").all_text_contents())
     assert shown == {
-        f"{each[way]['utilization']:.1%}"
+        f"{each[way].utilization:.1%}"
         for each in result["at_once"]
         for way in ("contiguous", "paged")
     }
@@ -56,7 +56,7 @@ def test_charts_show_the_figures(page: Any, result: Any) -> None:
     )
     for number, name in enumerate(("running", "tokens")):
         for way_number, way in enumerate(("contiguous", "paged")):
-            expected = [each[name] for each in result["over_time"][way]["timeline"]]
+            expected = [each[name] for each in result["over_time"][way].timeline]
             assert lines[2 * number + way_number] == [way, expected]
 
 
