@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from pagedrun.paged.bench.kernel_timing import GpuStopwatch, HostStopwatch, Stopwatch, told
+from pagedrun.paged.bench.kernel_timing import GpuStopwatch, Stopwatch, told
 
 HEADS, KV_HEADS, HEAD_DIM, TURNS = 32, 8, 128, 15  # those of Qwen3-8B
 FLUSHED = 64 << 20
@@ -60,7 +60,7 @@ def main() -> None:
     """Measure the kernels at hand, and print the figures."""
     is_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if is_gpu else "cpu")
-    stopwatch: Stopwatch = GpuStopwatch(FLUSHED) if is_gpu else HostStopwatch(1 << 16)
+    stopwatch: Stopwatch = GpuStopwatch(FLUSHED) if is_gpu else Stopwatch(1 << 16)
     results = []
     with torch.inference_mode():
         for size in GPU_SIZES if is_gpu else CPU_SIZES:

@@ -14,14 +14,13 @@ from torch import Tensor
 from pagedrun.kernels.attention import AttentionShape
 from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
-    HeadNorms,
     KVLayer,
     PrefixGroups,
     PrefixResult,
     Softmax,
 )
 from pagedrun.kernels.expert_choice import ExpertChoice
-from pagedrun.kernels.op_values import Routing, StateInputs, TokenLogprobs
+from pagedrun.kernels.op_values import Routing, TokenLogprobs
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.kernels.quantized_weight import PackedWeight
@@ -45,7 +44,61 @@ def _nothing(*arguments: object) -> None:
     """Change nothing."""
 
 
-_COSTLESS: dict[str, Callable[..., Tensor | None]] = {
+def _dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+    """Return a matrix of the same shape."""
+    return weight.codes.new_empty(weight.codes.shape, dtype=dtype)
+
+
+def _route(logits: Tensor, choice: ExpertChoice, *rest: object, **named: object) -> Routing:
+    """Return the first experts."""
+    shape = (len(logits), choice.num_chosen)
+    return Routing(torch.arange(shape[1]).expand(shape), torch.ones(1, 1).expand(shape))
+
+
+def _combine_experts(outputs: Tensor, rows: Tensor, *rest: object, **named: object) -> Tensor:
+    """Return the outputs of the first rows."""
+    return outputs[: len(rows)]
+
+
+def _gated_delta_rule(
+    qkv: Tensor,
+    gates: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    *rest: object,
+    **named: object,
+) -> Tensor:
+    """Return the values; the state is unchanged."""
+    return qkv[:, qkv.shape[1] - state.shape[1] * state.shape[3] :]
+
+
+def _rotary_store(
+    qkv: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    layer: KVLayer,
+    *rest: object,
+    **named: object,
+) -> Tensor:
+    """Return the queries; nothing is stored."""
+    num_heads = layer.num_query_heads(qkv)
+    return torch.unflatten(qkv, 1, (-1, layer.head_dim))[:, :num_heads]
+
+
+def _token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
+    """Return zeros."""
+    count, shape = len(ids), (len(ids), num_top)
+    return TokenLogprobs(
+        torch.zeros(count),
+        torch.zeros(count, dtype=torch.int64),
+        torch.zeros(shape, dtype=torch.int64),
+        torch.zeros(shape),
+    )
+
+
+_COSTLESS: dict[str, Callable[..., object]] = {
     **dict.fromkeys(
         ("rms_norm", "add_rms_norm", "gated_rms_norm", "sigmoid_mul", "causal_conv"), _first
     ),
@@ -54,11 +107,17 @@ _COSTLESS: dict[str, Callable[..., Tensor | None]] = {
         ("cap_logits", "mask_logits", "count_tokens", "penalize", "copy_blocks", "swap_blocks"),
         _nothing,
     ),
+    "dequantize": _dequantize,
+    "route": _route,
+    "combine_experts": _combine_experts,
+    "gated_delta_rule": _gated_delta_rule,
+    "rotary_store": _rotary_store,
+    "token_logprobs": _token_logprobs,
 }
 
 
 class CostlessBackend(Backend):
-    """Backend whose operations return the right shape with any content; tokens are drawn before.
+    """Backend whose operations return arbitrary content of the right shape, and drawn tokens.
 
     Operations on weights are the reference's. `counts`: calls of a model of one layer.
     """
@@ -76,7 +135,7 @@ class CostlessBackend(Backend):
     def prepare(
         self, inputs: AttentionInputs, shape: AttentionShape, *, room: int = 0
     ) -> "CostlessAttention":
-        """Return attention that gives queries back."""
+        """Return attention whose results are the queries."""
         return CostlessAttention(self.counts)
 
     def pack_linear(
@@ -97,64 +156,6 @@ class CostlessBackend(Backend):
         """Return layers of the same shape."""
         return CostlessGroupedLinear(weights)
 
-    @staticmethod
-    def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
-        """Return a matrix of the same shape."""
-        return weight.codes.new_empty(weight.codes.shape, dtype=dtype)
-
-    @staticmethod
-    def route(logits: Tensor, choice: ExpertChoice, correction: Tensor | None = None) -> Routing:
-        """Return the first experts."""
-        shape = (len(logits), choice.num_chosen)
-        return Routing(torch.arange(shape[1]).expand(shape), torch.ones(1, 1).expand(shape))
-
-    @staticmethod
-    def combine_experts(
-        outputs: Tensor,
-        rows: Tensor,
-        weights: Tensor,
-        shared: Tensor | None = None,
-        shared_gate: Tensor | None = None,
-    ) -> Tensor:
-        """Return the outputs of the first rows."""
-        return outputs[: len(rows)]
-
-    @staticmethod
-    def gated_delta_rule(
-        qkv: Tensor,
-        gates: Tensor,
-        a_log: Tensor,
-        dt_bias: Tensor,
-        state: Tensor,
-        inputs: StateInputs,
-    ) -> Tensor:
-        """Return the values, and write no state."""
-        return qkv[:, qkv.shape[1] - state.shape[1] * state.shape[3] :]
-
-    @staticmethod
-    def rotary_store(
-        qkv: Tensor,
-        cos_sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        layer: KVLayer,
-        norms: HeadNorms | None,
-    ) -> Tensor:
-        """Return the queries, and store nothing."""
-        num_heads = layer.num_query_heads(qkv)
-        return torch.unflatten(qkv, 1, (-1, layer.head_dim))[:, :num_heads]
-
-    @staticmethod
-    def token_logprobs(logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
-        """Return zeros."""
-        shape = (len(ids), num_top)
-        return TokenLogprobs(
-            torch.zeros(len(ids)),
-            torch.zeros(len(ids), dtype=torch.int64),
-            torch.zeros(shape, dtype=torch.int64),
-            torch.zeros(shape),
-        )
-
     def _sample(self, logits: Tensor, *parameters: object, **named: object) -> Tensor:
         return self.draw(len(logits)).clone()
 
@@ -166,7 +167,7 @@ class CostlessBackend(Backend):
 
 
 class CostlessLinear:
-    """Returns one value, seen as often as there are elements."""
+    """Linear layer whose result is one value, expanded to the shape."""
 
     is_packed = False
     row_invariant = True
@@ -182,7 +183,7 @@ class CostlessLinear:
 
 
 class CostlessGroupedLinear:
-    """As `CostlessLinear`, for many experts."""
+    """Linear layers of experts whose result is one value, expanded to the shape."""
 
     row_invariant = True
 
@@ -200,11 +201,11 @@ class CostlessGroupedLinear:
 
 @dataclass(slots=True)
 class StepCounts:
-    """Counted in one run.
+    """Requests of a run to the device.
 
-    `prefills`, `decodes`: steps whose prompt tokens, whose generated ones were computed kernel by
-    kernel; a mixed step counts in both, unless its generated tokens were a captured step's.
-    `replays`: launches of captured steps, `captures` how many there are. `copies`, `bytes_copied`:
+    `prefills`: steps that compute prompt tokens; `decodes`: steps that compute generated tokens
+    kernel by kernel. A mixed step counts in both, unless its generated tokens are those of a
+    captured step. `replays`: launches of the `captures` captured steps. `copies`, `bytes_copied`:
     from host to device.
     """
 
@@ -216,30 +217,26 @@ class StepCounts:
     bytes_copied: int = 0
 
     def clear(self) -> None:
-        """Count from nothing."""
+        """Set all counts to 0."""
         for each in fields(self):
             setattr(self, each.name, 0)
 
 
 class CostlessAttention:
-    """Gives queries back, and counts how often."""
+    """Attention whose results are the queries, with counted calls."""
 
     def __init__(self, counts: StepCounts) -> None:
         self._counts = counts
 
     def prefill(
-        self,
-        q: Tensor,
-        layer: KVLayer,
-        softmax: Softmax,
-        window: int | None = None,
+        self, q: Tensor, layer: KVLayer, softmax: Softmax, window: int | None = None
     ) -> Tensor:
         """Return the queries."""
         self._counts.prefills += 1
         return q
 
     def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
-        """Return nothing to go on from."""
+        """Return None."""
         return None
 
     def decode(
@@ -255,14 +252,14 @@ class CostlessAttention:
         return q
 
     def regroup(self, groups: PrefixGroups) -> None:
-        """Forget who reads with whom."""
+        """Ignore the groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostlessGpu(Device):
-    """The host is a step ahead of it, and decode steps are captured and replayed, as nothing.
+    """GPU whose host is a step ahead of it; captured decode steps compute nothing.
 
-    A copy to it takes the host's own copy and no driver's call: `counts` says how many there are.
+    Copies to it are made by the host, without calls of a driver, and are counted in `counts`.
     """
 
     counts: StepCounts = field(default_factory=StepCounts)
@@ -280,12 +277,12 @@ class CostlessGpu(Device):
 
     @property
     def is_asynchronous(self) -> bool:
-        """As a GPU is."""
+        """True, as of a GPU."""
         return True
 
     @property
     def captures(self) -> bool:
-        """As a GPU does."""
+        """True, as of a GPU."""
         return True
 
     @property
@@ -294,7 +291,7 @@ class CostlessGpu(Device):
         return ON_GPU
 
     def capture(self, step: Callable[[], Tensor], memory: object) -> CapturedStep:
-        """Do a step once, to see what it returns."""
+        """Do a step once, for the shape of its result."""
         before = replace(self.counts)
         ids = step()
         self.counts.decodes = before.decodes
@@ -314,13 +311,13 @@ class CostlessGpu(Device):
 
 @dataclass(frozen=True, slots=True)
 class CostlessStep:
-    """Draws other tokens at each replay."""
+    """Captured step whose replays draw other tokens."""
 
     ids: Tensor
     device: CostlessGpu
 
     def replay(self) -> None:
-        """Count it."""
+        """Count the replay and draw tokens."""
         self.device.counts.replays += 1
         kernels = self.device.kernels
         assert isinstance(kernels, CostlessBackend), "made with other kernels"

@@ -1,7 +1,6 @@
 """Layers of random keys and values, in scattered blocks and laid out densely."""
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from pagedrun.kernels.attention_inputs import KVLayer, Softmax
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError, option
 
-# A prime: noise repeated with this period begins elsewhere in every block, so that no block is like
-# another and a wrong one is noticed. Drawing gigabytes would take longer than measuring.
+# A prime: noise with this period begins elsewhere in every block, so that blocks differ and a wrong
+# one is noticed. Drawing gigabytes would take longer than measuring.
 NOISE_ELEMENTS = 16_777_213
 SEED = 0
 
@@ -46,7 +45,7 @@ class KernelContext:
     def _dense(self, cache: Tensor, num_tokens: int) -> Tensor:
         num_rows, (_, num_kv_heads, _, head_dim) = len(self.block_tables), cache.shape
         dense = cache.new_empty(num_rows, num_kv_heads, num_tokens, head_dim)
-        for row, table in zip(dense, self.block_tables, strict=True):  # all at once: twice the room
+        for row, table in zip(dense, self.block_tables, strict=True):  # one by one, for memory
             blocks = cache[table.long()].transpose(0, 1)
             row.copy_(blocks.reshape(num_kv_heads, -1, head_dim)[:, :num_tokens])
         return dense
@@ -54,9 +53,9 @@ class KernelContext:
 
 @dataclass(frozen=True, slots=True)
 class KernelShape:
-    """A layer of the model `name`, its blocks, and the vocabulary it is sampled from.
+    """Sizes of a layer of the model `name`, of a block, and of the vocabulary.
 
-    Raises `UsageError` naming the flag for sizes that no layer can have.
+    Raises `UsageError` naming the flag for impossible sizes.
     """
 
     name: str
@@ -117,12 +116,12 @@ class KernelShape:
         return 2 * num_rows * self.num_heads * self.head_dim
 
     def attention_flops(self, num_pairs: int) -> int:
-        """Return the operations of so many (query token, key token) pairs: two products of it."""
+        """Return the operations of so many (query token, key token) pairs, two products each."""
         return 4 * num_pairs * self.num_heads * self.head_dim
 
 
 class KernelContexts:
-    """Makes contexts of one shape, on one device and in one dtype."""
+    """Factory of contexts of one shape, device and dtype."""
 
     def __init__(self, shape: KernelShape, device: torch.device, dtype: torch.dtype) -> None:
         self.shape = shape
@@ -156,7 +155,7 @@ class KernelContexts:
     def make(
         self, num_rows: int, own_tokens: int, *, shared_tokens: int = 0, num_queries: int
     ) -> KernelContext:
-        """Return `num_rows` rows of so many tokens; all of them begin with the shared ones.
+        """Return `num_rows` rows of `own_tokens` each after common ones.
 
         `shared_tokens` must be whole blocks.
         """
@@ -176,12 +175,12 @@ class KernelContexts:
         )
 
     def context_bytes(self, num_rows: int, own_tokens: int, shared_tokens: int = 0) -> int:
-        """Return the bytes that `make` takes for keys and values."""
+        """Return the bytes of keys and values of a context."""
         tokens = shared_tokens + num_rows * (own_tokens + self.shape.block_size)
         return self.shape.kv_elements(tokens) * self.dtype.itemsize
 
     def _filled(self, size: tuple[int, ...], start: int) -> Tensor:
-        """Return a tensor of noise, repeated from element `start` of it on."""
+        """Return a tensor of repeated noise that begins at its element `start`."""
         cache = torch.empty(size, dtype=self.dtype, device=self.device)
         flat = cache.view(-1)
         noise, at = self._noise[start:], 0
@@ -190,17 +189,3 @@ class KernelContexts:
             piece.copy_(noise[: len(piece)])
             at, noise = at + len(piece), self._noise
         return cache
-
-
-class LayerShape(TypedDict):
-    """`shape`: as `KernelShape`, with the dtype."""
-
-    name: str
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
-    block_size: int
-    dtype: str

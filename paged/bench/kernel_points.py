@@ -1,13 +1,15 @@
 """Points of the kernel benchmark: decode, shared prefix, prefill and other operations.
 
-A point is one size of one operation, with everything that can compute it: the paged kernels, and
-torch on the same data laid out densely. Its data is made when its turn comes.
+A point is one size of one operation, with all of its implementations: the paged kernels, and torch
+on a dense copy of the data. Its data is made just before it is measured.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,21 +29,39 @@ from pagedrun.paged.bench.kernel_context import KernelContext, KernelContexts
 from pagedrun.paged.bench.kernel_timing import KernelCall, KernelPoint, Place, Work
 
 CONTIGUOUS = "contiguous"
-# On a GPU: one program reads a whole context, or several read a part each.
+# On a GPU: one program reads a whole context, or several read parts of it.
 FORMS = ("paged v1", "paged v2")
 
 
 @dataclass(frozen=True, slots=True)
-class DecodePoint:
-    """`batch` rows with `context` tokens each."""
-
-    context: int
-    batch: int
+class Point(ABC):
+    """One size of an operation, its fields; its data is made just before it is measured."""
 
     @property
     def place(self) -> Place:
         """The sizes, as a result states them."""
-        return {"context": self.context, "batch": self.batch}
+        return cast("Place", asdict(self))
+
+    @property
+    @abstractmethod
+    def work(self) -> float:
+        """Cost relative to other points of the same kind."""
+
+    @abstractmethod
+    def num_bytes(self, contexts: KernelContexts) -> int:
+        """Return the memory of the point."""
+
+    @abstractmethod
+    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
+        """Return the point with its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePoint(Point):
+    """`batch` rows with `context` tokens each."""
+
+    context: int
+    batch: int
 
     @property
     def work(self) -> float:
@@ -49,7 +69,7 @@ class DecodePoint:
         return float(self.batch * self.context)
 
     def num_bytes(self, contexts: KernelContexts) -> int:
-        """Return the memory that it takes: the blocks, and the same densely."""
+        """Return the memory of the blocks, and of a dense copy."""
         dense = contexts.shape.kv_elements(self.batch * self.context) * contexts.dtype.itemsize
         return contexts.context_bytes(self.batch, self.context) + dense
 
@@ -99,16 +119,11 @@ OWN_TOKENS = 64  # behind the prefix
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixPoint:
+class PrefixPoint(Point):
     """`group` rows that share `prefix` tokens, whole partitions and whole blocks."""
 
     prefix: int
     group: int
-
-    @property
-    def place(self) -> Place:
-        """The sizes, as a result states them."""
-        return {"prefix": self.prefix, "group": self.group}
 
     @property
     def work(self) -> float:
@@ -116,7 +131,7 @@ class PrefixPoint:
         return float(self.group * (self.prefix + OWN_TOKENS))
 
     def num_bytes(self, contexts: KernelContexts) -> int:
-        """Return the memory that it takes, states of the rows included."""
+        """Return the memory of the blocks, and of the rows' states."""
         states = 4 * contexts.shape.query_elements(self.group)
         return contexts.context_bytes(self.group, OWN_TOKENS, self.prefix) + states
 
@@ -173,16 +188,11 @@ PAGED = "paged"
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillPoint:
+class PrefillPoint(Point):
     """`chunk` tokens after `before` others of the same prompt."""
 
     chunk: int
     before: int
-
-    @property
-    def place(self) -> Place:
-        """The sizes, as a result states them."""
-        return {"chunk": self.chunk, "before": self.before}
 
     @property
     def work(self) -> float:
@@ -190,7 +200,7 @@ class PrefillPoint:
         return float(self._num_pairs)
 
     def num_bytes(self, contexts: KernelContexts) -> int:
-        """Return the memory that it takes: blocks, the same densely, queries, answers, a mask."""
+        """Return the memory of blocks, a dense copy, queries, answers and a mask."""
         shape, length = contexts.shape, self.before + self.chunk
         elements = shape.kv_elements(length) + 4 * shape.query_elements(self.chunk)
         mask = self.chunk * length
@@ -232,24 +242,19 @@ _Build = Callable[["OpPoint", KernelContexts, Backend], KernelPoint]
 
 
 @dataclass(frozen=True, slots=True)
-class OpPoint:
+class OpPoint(Point):
     """The op `op`, a key of `BUILDERS`, on `rows` tokens."""
 
     op: str
     rows: int
 
     @property
-    def place(self) -> Place:
-        """The op and its size, as a result states them."""
-        return {"op": self.op, "rows": self.rows}
-
-    @property
     def work(self) -> float:
         """Estimate of the relative cost."""
-        return 1.0  # none takes long
+        return 1.0  # all are short
 
     def num_bytes(self, contexts: KernelContexts) -> int:
-        """Return about the memory that it takes."""
+        """Return the approximate memory of operands and results."""
         shape = contexts.shape
         widest = max(shape.vocab_size, 4 * shape.intermediate_size)
         weight = 6 * shape.intermediate_size * shape.hidden_size * contexts.dtype.itemsize
@@ -411,7 +416,7 @@ def dense_prefill(q: Tensor, keys: Tensor, values: Tensor) -> Callable[[], Tenso
 
 @contextmanager
 def _flash(q: Tensor) -> Iterator[None]:
-    """Insist on the flash kernel where a GPU has it: another would be a weaker opponent."""
+    """Use only the flash kernel on a GPU: other kernels are slower."""
     if q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16):
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             yield

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import Protocol, TypedDict, final
+from typing import TypedDict, final
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from pagedrun.paged.bench.result import Spread
 
 
 class Place(TypedDict, total=False):
-    """The sizes of a point: those of its part, and no others."""
+    """Sizes of a point; only those of its part."""
 
     context: int
     batch: int
@@ -34,7 +34,7 @@ class Place(TypedDict, total=False):
 
 @final
 class CallFigures(TypedDict):
-    """A call that was timed. `difference` is how far it is off, None where nothing compares."""
+    """Figures of a timed call; `difference` from the reference, None if not comparable."""
 
     seconds: Spread
     gb_per_s: float
@@ -45,7 +45,7 @@ class CallFigures(TypedDict):
 
 @final
 class FailedCall(TypedDict):
-    """A call that gets no figure, and why."""
+    """Reason for a call without figures."""
 
     failed: str
 
@@ -57,7 +57,7 @@ class PointFigures(Place):
     ratios: dict[str, Spread | None]
 
 
-# The most by which a row may differ, as a part of its length: roundings stay far below.
+# Largest accepted difference of a row, relative to its norm; rounding stays far below.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
 
@@ -71,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One way to do it. `is_comparable` is False where another draw is as right as the point's."""
+    """One implementation; `is_comparable` is False if its draws may differ from the reference's."""
 
     name: str
     call: Callable[[], Tensor]
@@ -82,32 +82,68 @@ class KernelCall:
 Call = Callable[[], object]
 
 
-class Stopwatch(Protocol):
-    """Times calls in turns."""
+class Stopwatch:
+    """Seconds of calls in turns, with caches emptied before each call.
+
+    This one is for calls that are finished when they return.
+    """
+
+    def __init__(self, cache_bytes: int, device: str = "cpu") -> None:
+        # Twice the cache, since the first data replaced is not always the least recently used.
+        self._scratch = torch.zeros(FLUSHED_CACHES * cache_bytes // 4, device=device)
 
     @property
     def flushed_bytes(self) -> int:
         """Bytes that are read and written before each call, to empty the caches."""
-        ...
+        return self._scratch.nbytes
 
     def prepare(self, call: Call) -> Call:
-        """Return the call in the form that is timed. It has run before: nothing is compiled then.
-
-        Raises what the call raises.
-        """
-        ...
+        """Return the timed form of a call that has run before. Raises its errors."""
+        return call
 
     def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
         """Return the seconds of each call in each turn; the order is reversed every other turn."""
-        ...
+        taken: list[list[float]] = [[] for _ in prepared]
+        for turn in range(turns):
+            for index in _order(len(prepared), turn):
+                self._scratch.add_(1.0)
+                began = perf_counter()
+                prepared[index]()
+                taken[index].append(perf_counter() - began)
+        return taken
+
+
+class GpuStopwatch(Stopwatch):
+    """Stopwatch of calls that queue work on the current GPU, timed by events on the device."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        super().__init__(cache_bytes, "cuda")
+
+    def prepare(self, call: Call) -> Call:
+        """Return the call captured as a graph. Raises its errors, and those of capturing."""
+        return _captured(call)
+
+    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
+        """Return the seconds of each call in each turn; the order is reversed every other turn."""
+        events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in prepared]
+        for turn in range(turns):
+            for index in _order(len(prepared), turn):
+                began, ended = _event(), _event()
+                self._scratch.add_(1.0)
+                began.record()
+                prepared[index]()
+                ended.record()
+                events[index].append((began, ended))
+            torch.cuda.synchronize()
+        return [[began.elapsed_time(ended) / 1e3 for began, ended in each] for each in events]
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Bytes per second of a large copy, read and written ones counted, and operations per second
-    of a large matrix product in `dtype`: the best of several runs each, and the middle of them.
+    """Bytes per second of a large copy (read and written) and operations per second of a large
+    matrix product in `dtype`: the best of several runs, and their median (`usual_`).
 
-    `launch_s` is the time of a call that does next to nothing, which is in every other time too.
+    `launch_s` is the time of an almost empty call; every other time contains it.
     """
 
     bytes_per_s: float
@@ -153,9 +189,9 @@ class Roofline:
         )
 
     def share(self, work: Work, seconds: float) -> float:
-        """Return the part of the roofline that work done in `seconds` reached, by what bounds it.
+        """Return the share of the roofline reached by work done in `seconds`.
 
-        It may pass 1: data that is read again comes from a cache, and memory is read faster than
+        It may exceed 1: data that is read again comes from a cache, and memory is read faster than
         it is copied.
         """
         bounds = (work.num_bytes / self.bytes_per_s, work.flops / self.flops_per_s)
@@ -164,10 +200,10 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint:
-    """Calls that compute the same. `truth` says what, None: the first of them.
+    """Calls that compute the same; `truth` is their reference, None: the first of them.
 
-    `place` are the sizes, as a result states them. `ratios` names pairs of calls: how many times as
-    long the first takes as the second.
+    `place` has the sizes, as a result states them. `ratios` names pairs of calls; a ratio is the
+    time of the first divided by that of the second.
     """
 
     place: Place
@@ -176,9 +212,9 @@ class KernelPoint:
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def measure(self, stopwatch: Stopwatch, turns: int, roofline: Roofline) -> PointFigures:
-        """Check the calls, time those that are right, in turns, and return the result.
+        """Check the calls, time the correct ones in turns, and return the result.
 
-        A call that fails or answers otherwise than the truth gets no figure, but its failure told.
+        A call that fails or differs from the reference has its failure in place of figures.
         """
         failures, errors = self._check()
         prepared: dict[str, Call] = {}
@@ -207,7 +243,7 @@ class KernelPoint:
         }
 
     def _check(self) -> tuple[dict[str, str], dict[str, float]]:
-        """Return why calls get no figure, and by how much the others differ from the truth."""
+        """Return the failures of calls, and the differences of the others from the reference."""
         failures: dict[str, str] = {}
         answers: dict[str, Tensor] = {}
         for call in self.calls:
@@ -229,19 +265,19 @@ class KernelPoint:
         return failures, errors
 
     def _true_answer(self, answers: Mapping[str, Tensor]) -> Tensor | None:
-        """Return what all must answer, None where a single call is left to say so."""
+        """Return the reference result, None if it fails or a single call is left."""
         if self.truth is not None:
             try:
                 return self.truth()
-            except Exception:  # then no call can be checked, and each says so
+            except Exception:  # then no call can be checked
                 return None
         return next(iter(answers.values())) if len(answers) > 1 else None
 
 
 def difference(answer: Tensor, truth: Tensor) -> float:
-    """Return the most by which a row of `answer` is off, as a part of the true row's length.
+    """Return the largest difference of a row of `answer`, relative to the norm of the true row.
 
-    Of whole numbers, such as token ids: the part of them that differ. NaN counts as infinitely far.
+    Of whole numbers, such as token ids: the share that differs. NaN counts as infinite.
     """
     if answer.shape != truth.shape:
         return float("inf")
@@ -253,7 +289,7 @@ def difference(answer: Tensor, truth: Tensor) -> float:
 
 
 def told(error: Exception) -> str:
-    """Return what went wrong, in a line."""
+    """Return an error in a line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no reason given'}"[:300]
 
@@ -272,67 +308,6 @@ def _figures(
     }
 
 
-# Twice the cache, since what is replaced first is not always what was used last.
-FLUSHED_CACHES = 2
-
-
-class HostStopwatch:
-    """For calls that are done when they return."""
-
-    def __init__(self, cache_bytes: int) -> None:
-        self._scratch = torch.zeros(FLUSHED_CACHES * cache_bytes // 4)
-
-    @property
-    def flushed_bytes(self) -> int:
-        """See `Stopwatch`."""
-        return self._scratch.nbytes
-
-    def prepare(self, call: Call) -> Call:
-        """See `Stopwatch`."""
-        return call
-
-    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
-        """See `Stopwatch`."""
-        taken: list[list[float]] = [[] for _ in prepared]
-        for turn in range(turns):
-            for index in _order(len(prepared), turn):
-                self._scratch.add_(1.0)
-                began = perf_counter()
-                prepared[index]()
-                taken[index].append(perf_counter() - began)
-        return taken
-
-
-class GpuStopwatch:
-    """For calls that only queue work on the current GPU; events on the device take the time."""
-
-    def __init__(self, cache_bytes: int) -> None:
-        self._scratch = torch.zeros(FLUSHED_CACHES * cache_bytes // 4, device="cuda")
-
-    @property
-    def flushed_bytes(self) -> int:
-        """See `Stopwatch`."""
-        return self._scratch.nbytes
-
-    def prepare(self, call: Call) -> Call:
-        """See `Stopwatch`. Also raises where a call cannot be captured."""
-        return _captured(call)
-
-    def seconds(self, prepared: Seq[Call], turns: int) -> list[list[float]]:
-        """See `Stopwatch`."""
-        events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in prepared]
-        for turn in range(turns):
-            for index in _order(len(prepared), turn):
-                began, ended = _event(), _event()
-                self._scratch.add_(1.0)
-                began.record()
-                prepared[index]()
-                ended.record()
-                events[index].append((began, ended))
-            torch.cuda.synchronize()
-        return [[began.elapsed_time(ended) / 1e3 for began, ended in each] for each in events]
-
-
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
@@ -342,7 +317,7 @@ def _order(count: int, turn: int) -> Seq[int]:
 
 
 def _captured(call: Call) -> Call:
-    """Return what replays the call as one graph."""
+    """Return the replay of the call as one graph."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -356,7 +331,8 @@ def _captured(call: Call) -> Call:
     return graph.replay
 
 
+FLUSHED_CACHES = 2
 TURNS = 7
-# Bytes of the tensor that is copied, and rows and columns of the matrices: enough to take a while.
+# Bytes of the copied tensor, and rows and columns of the matrices.
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}

@@ -10,25 +10,23 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 
 from pagedrun.kernels.environment import threads
-from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape, LayerShape
+from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
 from pagedrun.paged.bench.kernel_points import (
     DecodePoint,
     OpPoint,
+    Point,
     PrefillPoint,
     PrefixPoint,
     op_points,
 )
 from pagedrun.paged.bench.kernel_timing import (
     GpuStopwatch,
-    HostStopwatch,
-    KernelPoint,
     Place,
     PointFigures,
     Roofline,
@@ -39,18 +37,17 @@ from pagedrun.paged.bench.result import Budget, DeviceFacts, Measured, Neighbour
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.values.errors import UsageError, option
 
+Part = Literal["decode", "prefix", "prefill", "ops"]
+
 
 class SkipReason(TypedDict):
-    """Why a point was not measured: for want of memory, or of time, or because it failed."""
+    """Reason for a point without figures: memory, time or a failure."""
 
     reason: str
     needed_bytes: NotRequired[int]
     free_bytes: NotRequired[int]
     estimated_s: NotRequired[float]
     failure: NotRequired[str]
-
-
-Part = Literal["decode", "prefix", "prefill", "ops"]
 
 
 class SkippedPoint(Place, SkipReason):
@@ -75,12 +72,12 @@ class PartFigures(MeasuredParts):
 
 
 class KernelsBenchFigures(Measured, PartFigures):
-    """The whole; `sweep` are the sizes that were asked for."""
+    """The whole of `bench kernels`; `shape`: fields of `KernelShape`, and the dtype."""
 
-    shape: LayerShape
+    shape: Mapping[str, Any]
     flushed_bytes: int
     roof: Roofline
-    sweep: Mapping[str, list[int] | list[str]]
+    sweep: "KernelSweep"
     repeat: int
     budget_s: float
     others_busy: float | None
@@ -88,31 +85,9 @@ class KernelsBenchFigures(Measured, PartFigures):
 
 Say = Callable[[str], None]
 
-# What the parts may have used of the budget when they end; what one leaves, the next ones get.
+# Share of the budget used up at the end of each part; an unused rest is left to the next.
 SHARES: dict[Part, float] = {"decode": 0.5, "prefix": 0.75, "prefill": 0.9, "ops": 1.0}
-MOST_AT_ONCE = 0.3  # of what a part has, for one point
-
-
-class Point(Protocol):
-    """One size of an operation; its data is made just before it is measured."""
-
-    @property
-    def place(self) -> Place:
-        """The sizes, as a result states them."""
-        ...
-
-    @property
-    def work(self) -> float:
-        """Estimate of the cost relative to other points of the same kind."""
-        ...
-
-    def num_bytes(self, contexts: KernelContexts) -> int:
-        """Return the memory that it takes."""
-        ...
-
-    def build(self, contexts: KernelContexts, kernels: Backend) -> KernelPoint:
-        """Return the point with its data."""
-        ...
+MOST_AT_ONCE = 0.3  # of the seconds of a part, for one point
 
 
 PARTS: tuple[Part, ...] = ("decode", "prefix", "prefill", "ops")
@@ -120,8 +95,8 @@ PARTS: tuple[Part, ...] = ("decode", "prefix", "prefill", "ops")
 
 @dataclass(frozen=True, slots=True)
 class KernelSweep:
-    """Every context with every batch, every prefix with every group, every chunk after each of
-    `befores` tokens; `parts` says which of these are measured at all."""
+    """Every context with every batch, every prefix with every group, and every chunk after each of
+    `befores` tokens; `parts` are the measured ones."""
 
     contexts: Seq[int]
     batches: Seq[int]
@@ -186,17 +161,13 @@ class KernelSweep:
         """Return the smallest number of tokens that are whole partitions and whole blocks."""
         return math.lcm(PARTITION_TOKENS, block_size)
 
-    def to_dict(self) -> dict[str, list[int] | list[str]]:
-        """Return the fields, as a result states them."""
-        return {name: list(values) for name, values in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class KernelsBench:
     """Kernels of a device on layers of one shape, compared in `repeat` interleaved rounds.
 
-    Cheap points come first; what would take longer than is left of `budget_s` seconds, or does not
-    fit into the memory, is not run, and named as skipped.
+    Cheap points come first; a point that would exceed the rest of `budget_s` seconds or the memory
+    is skipped and listed.
     """
 
     device: Device
@@ -221,23 +192,12 @@ class KernelsBench:
             self._warm_up(contexts, say)
             parts = self._parts(contexts, stopwatch, roofline, say)
         dtype = str(self.dtype).removeprefix("torch.")
-        shape = self.shape
         return {
-            "shape": {
-                "name": shape.name,
-                "num_heads": shape.num_heads,
-                "num_kv_heads": shape.num_kv_heads,
-                "head_dim": shape.head_dim,
-                "hidden_size": shape.hidden_size,
-                "intermediate_size": shape.intermediate_size,
-                "vocab_size": shape.vocab_size,
-                "block_size": shape.block_size,
-                "dtype": dtype,
-            },
+            "shape": {**asdict(self.shape), "dtype": dtype},
             "device": DeviceFacts(self.device).to_dict(),
             "flushed_bytes": stopwatch.flushed_bytes,
             "roof": roofline,
-            "sweep": self.sweep.to_dict(),
+            "sweep": self.sweep,
             "repeat": self.repeat,
             "budget_s": self.budget_s,
             "others_busy": neighbours.cpus_busy(),
@@ -245,7 +205,7 @@ class KernelsBench:
         }
 
     def _stopwatch(self) -> Stopwatch:
-        kind = GpuStopwatch if self.device.is_asynchronous else HostStopwatch
+        kind = GpuStopwatch if self.device.is_asynchronous else Stopwatch
         return kind(DeviceFacts(self.device).cache_bytes)
 
     def _points(self) -> dict[Part, list[Point]]:
@@ -264,7 +224,7 @@ class KernelsBench:
         }
 
     def _warm_up(self, contexts: KernelContexts, say: Say) -> None:
-        """Compile the kernels, which may take longer than all the rest."""
+        """Compile the kernels, outside of the time budget."""
         say("Compiling the kernels")
         small: dict[str, Point] = {
             "decode": DecodePoint(300, 2),
@@ -276,7 +236,7 @@ class KernelsBench:
             for call in small[name].build(contexts, self.device.kernels).calls:
                 try:
                     call.call()
-                except Exception as error:  # told again at each point
+                except Exception as error:  # reported again at each point
                     say(f"{name}, {call.name}: {told(error)}")
 
     def _parts(
@@ -296,11 +256,11 @@ class KernelsBench:
                     skipped.append({"part": name, **point.place, **reason})
                     continue
                 started = perf_counter()
-                try:  # what a point holds is gone before the next one is made
+                try:  # the data of a point is freed before the next one is made
                     result = point.build(contexts, self.device.kernels).measure(
                         stopwatch, self.repeat, roofline
                     )
-                except Exception as error:  # a device that fails must not take the rest along
+                except Exception as error:  # a failure must not end the sweep
                     skipped.append({"part": name, **point.place, **_failure(error)})
                     continue
                 budget.note(point.work, perf_counter() - started)
@@ -324,12 +284,12 @@ def _failure(error: Exception) -> SkipReason:
 
 
 def _order(result: PointFigures) -> tuple[Any, ...]:
-    """Return what results of a part are sorted by: their sizes, the ops' names first."""
+    """Return the sort key of results of a part: names of operations, then sizes."""
     return tuple(value for value in result.values() if isinstance(value, int | str))
 
 
 def _line(part: str, result: PointFigures) -> str:
-    """Return what to say of a point."""
+    """Return the progress message of a point."""
     sizes = ", ".join(f"{name} {value}" for name, value in result.items() if name in _SIZES)
     times = ", ".join(
         f"{name} {each['seconds'].median * 1e3:.3f} ms"

@@ -23,17 +23,17 @@ from pagedrun.kernels.attention_inputs import (
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 
 OpSeconds = Mapping[str, float]
-ATTENTION = "attention"  # in the name of every op that reads keys and values
+ATTENTION = "attention"  # part of the name of every operation that reads keys and values
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
 
 class OpTimer:
-    """A kernel backend that passes every call on and adds up the time until it returns.
+    """Seconds and calls of each operation of a kernel backend.
 
     Give `kernels` to an engine in place of the backend; `seconds` and `calls` grow as it runs. Only
-    for backends whose ops are done when they return.
+    for backends whose operations are finished when they return.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -42,16 +42,16 @@ class OpTimer:
         self.kernels: Backend = _Timed(backend, self)
 
     def snapshot(self) -> OpSeconds:
-        """Return the seconds of each op so far."""
+        """Return the seconds of each operation so far."""
         return dict(self.seconds)
 
     def since(self, snapshot: OpSeconds) -> OpSeconds:
-        """Return the seconds of each op since a snapshot, of those that were called."""
+        """Return the seconds of each operation called since a snapshot."""
         grown = {name: value - snapshot.get(name, 0.0) for name, value in self.seconds.items()}
         return {name: value for name, value in grown.items() if value > 0.0}
 
     def timed(self, name: str, op: Callable[Given, Returned]) -> Callable[Given, Returned]:
-        """Return an op that counts its calls and their seconds under `name`."""
+        """Return an operation that adds its calls and their seconds to those of `name`."""
 
         def timed(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
             began = perf_counter()
@@ -62,7 +62,7 @@ class OpTimer:
         return timed
 
     def note(self, name: str, seconds: float) -> None:
-        """Count one call of an op."""
+        """Count one call of an operation."""
         self.seconds[name] += seconds
         self.calls[name] += 1
 
@@ -100,7 +100,7 @@ class BackendWrapper(Backend):
         return self._backend.prepare(inputs, shape, room=room)
 
 
-# Operations on weights while a model loads. They are no part of a run.
+# Operations on weights while a model loads; not timed.
 _LOADING = {"quantize_rows", "split_blocks", "unpack_codes", "unpack_pairs", "dequantize"}
 _LINEARS = {
     "pack_linear": "PackedLinear",
@@ -118,11 +118,9 @@ class _Timed(BackendWrapper):
         return op if name in _LOADING else self._timer.timed(name, op)
 
     def wrap_pack(self, name: str, pack: Callable[..., Any]) -> Callable[..., Any]:
-        def packed(*args: Any, **kwargs: Any) -> Linear | GroupedLinear:
-            layer = pack(*args, **kwargs)
-            if name in _LINEARS:
-                return _TimedLinear(layer, self._timer, _LINEARS[name])
-            return _TimedGroupedLinear(layer, self._timer)
+        def packed(*args: Any, **kwargs: Any) -> _TimedLayer:
+            layer = _LINEARS.get(name, "PackedGroupedLinear")
+            return _TimedLayer(pack(*args, **kwargs), self._timer, layer)
 
         return packed
 
@@ -140,7 +138,7 @@ class _TimedAttention:
         self.decode = timer.timed("decode_attention", attention.decode)
 
     def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
-        """Count it only where rows do read together."""
+        """Count it only if rows share a prefix."""
         began = perf_counter()
         result = self._attention.prefix(q, layer, softmax)
         if result is not None:
@@ -151,28 +149,20 @@ class _TimedAttention:
         self._attention.regroup(groups)
 
 
-class _TimedLinear:
-    def __init__(self, linear: Linear, timer: OpTimer, name: str) -> None:
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.num_bytes, self.is_packed = linear.num_bytes, linear.is_packed
-        self.row_invariant = linear.row_invariant
-        self._multiply = timer.timed(name, linear.__call__)
+class _TimedLayer:
+    """Linear layer, or layers of experts, whose calls are timed."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._multiply(x)
+    def __init__(self, layer: Linear | GroupedLinear, timer: OpTimer, name: str) -> None:
+        self._layer = layer
+        self._multiply = timer.timed(name, layer.__call__)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
 
-class _TimedGroupedLinear:
-    def __init__(self, linear: GroupedLinear, timer: OpTimer) -> None:
-        self.num_experts, self.num_bytes = linear.num_experts, linear.num_bytes
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.row_invariant = linear.row_invariant
-        self._multiply = timer.timed("PackedGroupedLinear", linear.__call__)
-
-    def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
-        return self._multiply(x, starts, tokens)
+    def __call__(self, *args: Any) -> Tensor:
+        return self._multiply(*args)
 
 
 def attention_seconds(seconds: OpSeconds) -> float:
-    """Return the seconds of all ops that are attention."""
+    """Return the seconds of all attention operations."""
     return sum(value for name, value in seconds.items() if ATTENTION in name)

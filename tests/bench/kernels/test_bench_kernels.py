@@ -24,10 +24,10 @@ from pagedrun.paged.bench.kernel_points import (
     op_points,
 )
 from pagedrun.paged.bench.kernel_timing import (
-    HostStopwatch,
     KernelCall,
     KernelPoint,
     Roofline,
+    Stopwatch,
     Work,
     difference,
 )
@@ -53,8 +53,8 @@ def contexts() -> KernelContexts:
 
 
 @pytest.fixture
-def stopwatch() -> HostStopwatch:
-    return HostStopwatch(1 << 12)
+def stopwatch() -> Stopwatch:
+    return Stopwatch(1 << 12)
 
 
 class TestContext:
@@ -101,7 +101,7 @@ class TestContext:
 )
 @pytest.mark.parametrize("kernels", [CpuBackend(), Backend()], ids=["cpu", "reference"])
 def test_all_that_is_timed_computes_the_same(
-    contexts: KernelContexts, stopwatch: HostStopwatch, point: Any, kernels: Backend
+    contexts: KernelContexts, stopwatch: Stopwatch, point: Any, kernels: Backend
 ) -> None:
     result = point.build(contexts, kernels).measure(stopwatch, 2, ROOFLINE)
     assert {name: result[name] for name in point.place} == dict(point.place)
@@ -123,7 +123,7 @@ def test_all_that_is_timed_computes_the_same(
     ],
     ids=str,
 )
-def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: HostStopwatch, point: Any) -> None:
+def test_the_kernels_for_gpus_are_measured_as_well(stopwatch: Stopwatch, point: Any) -> None:
     """Under Triton's interpreter: what they compute, and nothing about their speed."""
     gpu = import_module("pagedrun.kernels.gpu.backend").GpuBackend()
     shape = replace(TINY, head_dim=32)
@@ -174,7 +174,7 @@ class TestPoint:
         named = [KernelCall(str(i), call, Work(8, 0)) for i, call in enumerate(calls)]
         return KernelPoint({"rows": 1}, named, **settings)
 
-    def test_what_is_wrong_gets_no_figure(self, stopwatch: HostStopwatch) -> None:
+    def test_what_is_wrong_gets_no_figure(self, stopwatch: Stopwatch) -> None:
         right = torch.ones(2, 4)
         wrong = right.clone()
         wrong[1, 3] = 1.1
@@ -198,7 +198,7 @@ class TestPoint:
         ]
         assert list(result["ratios"]) == ["good"]
 
-    def test_a_failure_is_told_and_the_others_go_on(self, stopwatch: HostStopwatch) -> None:
+    def test_a_failure_is_told_and_the_others_go_on(self, stopwatch: Stopwatch) -> None:
         def broken() -> Tensor:
             raise ValueError("no such tile\nand much more")
 
@@ -209,9 +209,7 @@ class TestPoint:
         assert "seconds" in first
         assert "seconds" in last
 
-    def test_what_nothing_can_be_held_against_gets_no_figure(
-        self, stopwatch: HostStopwatch
-    ) -> None:
+    def test_what_nothing_can_be_held_against_gets_no_figure(self, stopwatch: Stopwatch) -> None:
         def broken() -> Tensor:
             raise ValueError
 
@@ -222,7 +220,7 @@ class TestPoint:
             last = list(point.measure(stopwatch, 1, ROOFLINE)["contenders"].values())[-1]
             assert last == {"failed": "there is no reference to check it against"}
 
-    def test_the_truth_decides_where_there_is_one(self, stopwatch: HostStopwatch) -> None:
+    def test_the_truth_decides_where_there_is_one(self, stopwatch: Stopwatch) -> None:
         ids = torch.tensor([3, 4])
         other = KernelCall("other draw", lambda: ids + 1, Work(1, 0), is_comparable=False)
         calls = [other, KernelCall("ours", lambda: ids, Work(1, 0))]
@@ -234,19 +232,14 @@ class TestPoint:
         assert result["off by one"] == {"failed": "wrong: a row differs by 0.5"}
 
     def test_rates_follow_from_the_middle(self) -> None:
-        class Fixed:
-            flushed_bytes = 0
-
-            def prepare(self, call: Callable[[], object]) -> Callable[[], object]:
-                return call
-
+        class Fixed(Stopwatch):
             def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
                 return [[4.0, 1.0, 2.0], [2.0, 2.0, 8.0]]
 
         same = partial(torch.ones, 1)
         calls = [KernelCall("a", same, Work(100, 1)), KernelCall("b", same, Work(1, 3000))]
         point = KernelPoint({}, calls, ratios={"b/a": ("b", "a")})
-        result: Any = point.measure(Fixed(), 3, ROOFLINE)
+        result: Any = point.measure(Fixed(0), 3, ROOFLINE)
         a, b = result["contenders"].values()
         assert (a["seconds"].median, a["gb_per_s"], a["of_roof"]) == (2.0, 50 / 1e9, 0.5)
         assert (b["tflop_per_s"], b["of_roof"]) == (1500 / 1e12, 1.5)
@@ -259,14 +252,14 @@ def test_difference_is_by_row() -> None:
 
 
 class TestStopwatch:
-    def test_calls_take_turns(self, stopwatch: HostStopwatch) -> None:
+    def test_calls_take_turns(self, stopwatch: Stopwatch) -> None:
         order: list[str] = []
         calls = [partial(order.append, name) for name in "abc"]
         stopwatch.seconds([stopwatch.prepare(call) for call in calls], 3)
         assert "".join(order) == "abccbaabc"
 
     def test_takes_the_time_of_the_call_alone(
-        self, stopwatch: HostStopwatch, monkeypatch: pytest.MonkeyPatch
+        self, stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [0.0]
 
@@ -280,11 +273,11 @@ class TestStopwatch:
         assert stopwatch.seconds(calls, 2) == [[2.0, 2.0], [0.5, 0.5]]
 
     def test_empties_twice_the_cache(self) -> None:
-        assert HostStopwatch(1 << 20).flushed_bytes == 2 << 20
+        assert Stopwatch(1 << 20).flushed_bytes == 2 << 20
 
 
 def test_the_roofline_is_what_was_measured() -> None:
-    class Fixed(HostStopwatch):
+    class Fixed(Stopwatch):
         def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
             super().seconds(prepared, 1)
             return [[4.0, 2.0], [0.5, 1.0], [0.25, 0.125]]
