@@ -1,5 +1,7 @@
 """`pagedrun bench`: its subcommands, and a short run of all of them."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import typer
@@ -10,7 +12,7 @@ from pagedrun.cli.bench.command import Bench, BenchCommand
 from pagedrun.cli.bench.host import HOST
 from pagedrun.cli.bench.kernels import KERNELS, short_kernels_bench
 from pagedrun.cli.bench.memory import MEMORY
-from pagedrun.cli.bench.options import DEFAULT_SHAPE, ResultOptions, comparison
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, PageOptions, ResultOptions, comparison
 from pagedrun.cli.bench.prefix import PREFIX
 from pagedrun.cli.bench.throughput import THROUGHPUT
 from pagedrun.cli.help import CommandLine
@@ -24,11 +26,31 @@ Without a command: a short run of all benchmarks except accuracy, about a minute
 with {DEFAULT_SHAPE} cut to {LAYERS} layers.
 """
 
-COMMANDS: "tuple[BenchCommand[Any], ...]" = (THROUGHPUT, PREFIX, KERNELS, MEMORY, HOST, ACCURACY)
+COMMANDS: tuple[BenchCommand[Any], ...] = (THROUGHPUT, PREFIX, KERNELS, MEMORY, HOST, ACCURACY)
+
+
+def _runner(command: BenchCommand[Any]) -> Callable[[typer.Context, TypedValues], None]:
+    def run(context: typer.Context, given: TypedValues) -> None:
+        """Measure, and show, save and print the result as the flags ask."""
+        from pagedrun.cli.bench.session import Session
+        from pagedrun.cli.options.reading import read
+
+        with exits.boundary(), ExitStack() as stack:
+            if command.has_defaults:
+                from pagedrun.cli.options.settings import Settings
+
+                settings = Settings.of(given, {each.name for each in command.flags})
+                given = settings.given
+                stack.enter_context(settings.named())
+            session = Session(read(ResultOptions, given), read(PageOptions, given).html)
+            session.finish(session.measure(command, command.bench(given)))
+
+    return run
+
 
 app = CommandLine(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
 for each in COMMANDS:
-    app.command(name=each.name, help=each.help)(each.flags.command(each.run))
+    app.command(name=each.name, help=each.help)(each.flags.command(_runner(each)))
 
 
 def _bench(context: typer.Context, given: TypedValues) -> None:

@@ -2,14 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-import typer
-
-from pagedrun.cli import exits
-from pagedrun.cli.bench.options import PageOptions, ResultOptions
 from pagedrun.cli.bench.tables import Sheet
 from pagedrun.cli.options.flags import Flags, TypedValues
 
@@ -45,18 +40,3 @@ class BenchCommand(Generic[Figures]):
     sheets: Callable[[Figures], list[Sheet]]
     page: "Callable[[Figures, Seq[tuple[str, str]]], Document] | None" = None
     has_defaults: bool = False
-
-    def run(self, context: typer.Context, given: TypedValues) -> None:
-        """Measure, and show, save and print the result as the flags ask."""
-        from pagedrun.cli.bench.session import Session
-        from pagedrun.cli.options.reading import read
-
-        with exits.boundary(), ExitStack() as stack:
-            if self.has_defaults:
-                from pagedrun.cli.options.settings import Settings
-
-                settings = Settings.of(given, {each.name for each in self.flags})
-                given = settings.given
-                stack.enter_context(settings.named())
-            session = Session(read(ResultOptions, given), read(PageOptions, given).html)
-            session.finish(session.measure(self, self.bench(given)))
