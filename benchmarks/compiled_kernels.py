@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def compile_all(path: Path, chips: list[str], part: str) -> None:
-    """Compile the cases that `path` has no line of yet."""
+    """Compile the cases without a line in `path`."""
     import triton
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def problems(line: Line) -> list[str]:
 
 
 def table(lines: list[Line]) -> list[str]:
-    """Return a table, a line for each Triton and chip, and the cases that something is wrong with.
+    """Return a table with a line for each Triton and chip, and the cases with faults.
 
     Lines of one Triton and chip may be of several files.
     """

@@ -1,4 +1,4 @@
-"""Linear layers on this CPU: do rows keep their bits, and how fast beside oneDNN left free.
+"""Row invariance and speed of linear layers on this CPU, compared with unconstrained oneDNN.
 
     python benchmarks/cpu_linears.py [--set amx] [--rows 1,16,64] [--quick]
 
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def invariance(kernel_set: KernelSet, shape: tuple[int, int], quick: bool) -> tuple[int, int]:
-    """Return how many numbers of rows were tried, and at how many any row changed."""
+    """Return the numbers of batch sizes tried and of those with changed rows."""
     tried = TRIED_ROWS[:: 7 if quick else 1]
     operands = CancellingOperands.make(*shape, TRIED_ROWS[-1], torch.bfloat16, seed=7)
     layer = CpuBackend(kernel_set).pack_linear(operands.weight)
@@ -85,7 +85,7 @@ def invariance(kernel_set: KernelSet, shape: tuple[int, int], quick: bool) -> tu
 
 
 def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple[float, float]:
-    """Return milliseconds a call, of the kernel set and of oneDNN left free: medians, in turns."""
+    """Return milliseconds per call of the kernel set and of oneDNN: medians, in turns."""
     copies = max(2, min(12, STREAMED_BYTES // (2 * shape[0] * shape[1])))
     weights = [torch.randn(shape).bfloat16() for _ in range(copies)]
     own = [CpuBackend(kernel_set).pack_linear(weight) for weight in weights]

@@ -79,7 +79,7 @@ def print_runs(trees: list[Path], runs: dict[str, tuple[str, ...]]) -> None:
 
 
 def timed(command: list[str], tree: Path, folder: str) -> tuple[float, float]:
-    """Run a command with what it keeps in `folder`; return seconds of clock and processors."""
+    """Run a command with its caches in `folder`; return seconds of wall and processor time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     subprocess.run(
@@ -91,7 +91,7 @@ def timed(command: list[str], tree: Path, folder: str) -> tuple[float, float]:
 
 
 def environment(tree: Path, folder: str) -> dict[str, str]:
-    """Return the variables by which a checkout runs and keeps its kernels in `folder`."""
+    """Return the environment of a checkout with its kernels in `folder`."""
     own = {"NUMBA_CACHE_DIR": f"{folder}/numba", "XDG_CACHE_HOME": f"{folder}/cache"}
     return {**os.environ, **own, "PYTHONPATH": str(tree / "src")}
 
@@ -103,7 +103,7 @@ def commit(tree: Path) -> str:
 
 
 def print_kernels() -> None:
-    """Compile what runs of both dtypes call, and print how many functions and seconds it took."""
+    """Compile the kernels of both dtypes, and print numbers of functions and seconds."""
     with TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", KERNELS],

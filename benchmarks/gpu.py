@@ -83,7 +83,7 @@ def main(arguments: Seq[str] | None = None) -> int:
 
 
 def print_parts(parts: Parts, *, as_json: bool) -> None:
-    """Print what would be run."""
+    """Print the commands."""
     if as_json:
         print(json.dumps({name: part.to_dict() for name, part in parts.items()}, indent=1))
         return
@@ -93,20 +93,20 @@ def print_parts(parts: Parts, *, as_json: bool) -> None:
 
 
 def has_gpu() -> bool:
-    """Return whether torch finds one. Asked of another process: this one takes no memory there."""
+    """Return whether torch finds a GPU, in another process: this one takes no GPU memory."""
     code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def gpu_name() -> str:
-    """Return what torch calls the GPU."""
+    """Return the name of the GPU."""
     code = "import torch; print(torch.cuda.get_device_name())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.stdout.strip() or "GPU"
 
 
 class Driver:
-    """Runs parts in processes; `options` are those by which a process finds the same parts."""
+    """Runs parts in processes; `options` select the same parts there."""
 
     def __init__(self, parts: Parts, out: Path, options: Seq[str], *, on_cpu: bool) -> None:
         self._parts = parts
@@ -127,7 +127,7 @@ class Driver:
         return 0 if is_well else 1
 
     def _run_part(self, name: str) -> bool:
-        """Run a part until it ends, or is ended; return whether all of it was done and well."""
+        """Run a part to its end or its limit; return whether all of it succeeded."""
         path = part_path(self._stem, name)
         path.unlink(missing_ok=True)
         command = [sys.executable, __file__, *self._options, "--part", name]
@@ -154,7 +154,7 @@ class Driver:
         return False
 
     def _end_step(self, path: Path) -> None:
-        """End what a part that is no more left running."""
+        """End processes left by a part that has ended."""
         result = read_part(path)
         if result is not None and result.get("running"):
             end_group(result["running"]["group"])

@@ -2,7 +2,7 @@
 
     python benchmarks/kv_quantization.py --machine "two cores of ..." --save <date>-<what>.md
 
-Keys and values in float32 are rounded to bfloat16, or quantised by `pagedrun.kernels.reference`
+Keys and values in float32 are rounded to bfloat16, or quantized by `pagedrun.kernels.reference`
 with one scale for each head of each token. Attention over each is compared with attention over the
 float32 ones, all of it in float64, so that nothing but the cache differs.
 """
@@ -58,7 +58,7 @@ def random_sample(num_tokens: int, outlier: float, seed: int) -> Sample:
 
 
 def demo_samples(num_rows: int) -> list[Sample]:
-    """Return what the bundled model's layers attend to in the bundled prompts, in float32."""
+    """Return attention inputs of the bundled model for the bundled prompts, in float32."""
     import json
 
     from pagedrun.paged.llm import LLM

@@ -44,7 +44,7 @@ Attend = Callable[[KVLayer], object]
 
 
 def layer_of(num_blocks: int, dtype: torch.dtype) -> KVLayer:
-    """Return blocks of random numbers, of whatever size: no time depends on it."""
+    """Return blocks of random numbers; their values do not affect the time."""
     shape = (num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     keys, values = (torch.randint(-30, 31, shape, dtype=torch.int8).to(dtype) for _ in range(2))
     if dtype is torch.bfloat16:
@@ -53,7 +53,7 @@ def layer_of(num_blocks: int, dtype: torch.dtype) -> KVLayer:
 
 
 def own_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
-    """Generated tokens, each with a context of its own; with the number of blocks."""
+    """Return the number of blocks, and decode attention with a context per row."""
     tables = scattered(num_rows, num_tokens)
     q = queries(num_rows)
     rows = DecodeInputs(as_int32(range(num_rows)), as_int32([num_tokens] * num_rows))
@@ -63,7 +63,7 @@ def own_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
 
 
 def shared_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
-    """Generated tokens, all with the same context, read once."""
+    """Return the number of blocks, and decode attention over one shared context."""
     tables = scattered(1, num_tokens).expand(num_rows, -1).contiguous()
     shared = np.full(num_rows, num_tokens // PARTITION_TOKENS, np.int32)
     rows = np.arange(num_rows, dtype=np.int32)
@@ -76,7 +76,7 @@ def shared_tokens(num_rows: int, num_tokens: int) -> tuple[int, Attend]:
 
 
 def prompt_tokens(num_queries: int, num_before: int) -> tuple[int, Attend]:
-    """A chunk of a prompt, behind so many tokens of it."""
+    """Return the number of blocks, and attention of a prompt chunk."""
     tables = scattered(1, num_before + num_queries)
     chunk = PrefillInputs(as_int32([0, num_queries]), as_int32([0]), as_int32([num_before]))
     q = queries(num_queries)
@@ -86,7 +86,7 @@ def prompt_tokens(num_queries: int, num_before: int) -> tuple[int, Attend]:
 
 
 def scattered(num_rows: int, num_tokens: int) -> Tensor:
-    """Return block tables whose blocks lie in any order."""
+    """Return block tables with blocks in random order."""
     per_row = -(-num_tokens // BLOCK_SIZE)
     return torch.randperm(num_rows * per_row).view(num_rows, per_row).to(torch.int32)
 

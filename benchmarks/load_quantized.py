@@ -231,7 +231,7 @@ def write_gguf(path: Path, kind: str, num_layers: int) -> Path:
 
 
 def random_blocks(rows: int, columns: int, kind: str) -> np.ndarray:
-    """Return rows of blocks in which every half is a small number."""
+    """Return rows of random blocks with small float16 scales."""
     block = next(each for each in BLOCK_TYPES.values() if each.name == kind)
     count = columns // block.num_weights
     random = np.random.default_rng(0)
@@ -242,7 +242,7 @@ def random_blocks(rows: int, columns: int, kind: str) -> np.ndarray:
 
 
 class TimedBackend(CpuBackend):
-    """Adds up the seconds in which plain matrices are packed for its kernels."""
+    """CPU backend with the seconds of packing plain matrices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class TimedBackend(CpuBackend):
 
 
 def load(path: Path) -> tuple[float, float, int]:
-    """Return the seconds that loading takes, those of packing, and the bytes that are held."""
+    """Return the seconds of loading, those of packing, and the bytes held."""
     began, backend = perf_counter(), TimedBackend()
     config = ModelConfig.from_folder(path)
     with open_checkpoint(path) as checkpoint:

@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def cpu_backend() -> tuple[Backend, str]:
-    """Return the backend, and what it runs on."""
+    """Return the backend, and a description of its device."""
     from pagedrun.kernels.cpu.backend import CpuBackend
     from pagedrun.kernels.cpu.jit import num_threads
     from pagedrun.kernels.kernel_set import processor_name
@@ -118,7 +118,7 @@ def cpu_backend() -> tuple[Backend, str]:
 
 
 def gpu_backend() -> tuple[Backend, str]:
-    """Return the backend, and what it runs on."""
+    """Return the backend, and a description of its device."""
     from pagedrun.kernels.gpu.backend import GpuBackend
 
     return GpuBackend(), torch.cuda.get_device_name()

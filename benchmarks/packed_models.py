@@ -1,4 +1,4 @@
-"""A whole model whose weights stay in few bits on this CPU, beside the same model in bfloat16.
+"""A model with quantized weights on this CPU, compared with the same model in bfloat16.
 
     python benchmarks/packed_models.py [--shape qwen3-0.6b] [--forms "AWQ 128"] [--turns 5]
 
@@ -44,7 +44,7 @@ Rounding = Callable[[Tensor], PackedWeight]
 
 
 class RoundingBackend(BackendWrapper):
-    """Holds every linear layer in a form of few bits."""
+    """Backend with quantized linear layers."""
 
     def __init__(self, backend: Backend, rounded: Rounding) -> None:
         super().__init__(backend)
@@ -60,7 +60,7 @@ class RoundingBackend(BackendWrapper):
 
 
 def by_group(bits: int, size: int, *, zeros: bool = False) -> Rounding:
-    """Return what rounds to codes with a float16 scale for each group of a row."""
+    """Return a rounding to codes with a float16 scale for each group of a row."""
 
     def rounded(weight: Tensor) -> PackedWeight:
         codes, scales = [], []
@@ -77,7 +77,7 @@ def by_group(bits: int, size: int, *, zeros: bool = False) -> Rounding:
 
 
 def k_blocks(weight: Tensor) -> PackedWeight:
-    """Return codes as Q4_K has them; scales and minima are of the right kind, but alike."""
+    """Return codes of Q4_K with constant scales and minima."""
     codes = [
         (part.float() * (4 * weight.shape[1] ** 0.5) + 8).round().clamp(0, 15).to(torch.int8)
         for part in torch.split(weight, CHUNK)

@@ -1,4 +1,4 @@
-"""Jobs on a cluster of three nodes, with faults in their middle that are drawn by seeds.
+"""Jobs on a cluster of three nodes with random faults during the run.
 
     python benchmarks/replica_faults.py --jobs 20 --faults 5
 
@@ -32,7 +32,7 @@ NAMES = ("noticed_s", "went_on_s", "joined_s", "without_rows_s")
 
 
 def table(found: list[dict[str, Any]]) -> list[str]:
-    """Return in lines how many faults of each kind there were, and their times: middle and most."""
+    """Return the numbers of faults by kind, and their median and longest times, as a table."""
     lines = ["| fault | times | " + " | ".join(NAMES) + " |", "|---|--:|" + "--:|" * len(NAMES)]
     for kind, others in ((kind, others) for kind in Kind for others in (False, True)):
         mine = [

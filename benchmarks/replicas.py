@@ -86,7 +86,7 @@ def prepare(folder: Path, shape: str | None, num_rows: int | None) -> list[str]:
 
 
 def demo_rows(count: int) -> Iterator[dict[str, Any]]:
-    """Yield the bundled prompts again and again, with other seeds."""
+    """Yield the bundled prompts repeatedly, with other seeds."""
     prompts = [json.loads(line) for line in demo_prompts_path().read_text("utf-8").splitlines()]
     for index in range(count):
         seed, place = divmod(index, len(prompts))
@@ -105,8 +105,9 @@ def random_rows(count: int, vocab_size: int) -> Iterator[dict[str, Any]]:
 
 
 def save_shape(name: str, folder: Path) -> int:
-    """Write a model of a named shape, cut to `NUM_LAYERS`, with random weights; return how many
-    tokens it knows."""
+    """Write a model of a named shape, cut to `NUM_LAYERS`, with random weights.
+
+    Return the size of its vocabulary."""
     import tokenizers
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast

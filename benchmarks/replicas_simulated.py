@@ -57,7 +57,7 @@ def make_plan(num_rows: int, num_groups: int, seed: int) -> Plan:
 
 @dataclass
 class Replica:
-    """A virtual replica. `owed` is how long each seat is still held up by prefixes."""
+    """A virtual replica. `owed` is the time for which prefixes still stall each batch slot."""
 
     number: int
     speed: float
@@ -69,7 +69,7 @@ class Replica:
 
 
 class Cluster:
-    """Replicas, what they are doing, and when it is done."""
+    """Simulated replicas, their units and their clock."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Cluster:
         self.queue.join(number)
 
     def run(self) -> float:
-        """Return how long all rows take."""
+        """Return the time of all rows."""
         for replica in list(self.replicas.values()):
             self.fill(replica)
         while not self.queue.is_over:
@@ -158,7 +158,7 @@ class Cluster:
             self.fill(self.replicas[number])
 
     def fill(self, replica: Replica) -> None:
-        """Let rows in while there are seats."""
+        """Admit rows while batch slots are free."""
         self.hungry.discard(replica.number)
         while replica.seats:
             if not replica.rows and not self.take(replica):

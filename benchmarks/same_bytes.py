@@ -1,4 +1,4 @@
-"""Does a change keep every byte? Records digests of a fixed set of runs, or compares with them.
+"""Record digests of a fixed set of runs, or compare runs with recorded digests.
 
     python benchmarks/same_bytes.py record before.json
     python benchmarks/same_bytes.py check before.json
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def make_models(folder: Path) -> None:
-    """Write the models of the runs that do not ask the bundled one."""
+    """Write the models of the runs that do not use the bundled one."""
     sizes = {
         "vocab_size": 1024,
         "hidden_size": 64,
@@ -199,7 +199,7 @@ def _generate(flags: tuple[str, ...], output: Path, folder: Path) -> None:
 
 
 def _stable(value: Any) -> Any:
-    """Return a report without what a clock or free memory decides, keys in order."""
+    """Return a report without values that depend on time or free memory, keys in order."""
     if isinstance(value, dict):
         left_out = _VOLATILE
         if re.search(_MEASURED_GAIN, str(value.get("sentence", ""))):  # advice

@@ -1,4 +1,4 @@
-"""Do the times that a plan and a run say hold the time that the run takes?
+"""Accuracy of the time estimates of a plan and of the live display.
 
     python benchmarks/time_left.py --scale 1
 
@@ -47,7 +47,7 @@ FULL_LENGTH = SamplingParams(max_tokens=64, ignore_eos=True)
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows, and what they are run with."""
+    """Rows, and the settings of their run."""
 
     name: str
     rows: Callable[[random.Random, int], Rows]

@@ -1,7 +1,7 @@
-"""TransformersPeer: Hugging Face `generate` on the same rows with the same weights.
+"""Hugging Face `generate` on the same rows with the same weights, as a peer of `bench throughput`.
 
-`pagedrun bench throughput --against transformers` loads this file where it is there: the package
-that users install does without it.
+`pagedrun bench throughput --against transformers` loads this file of a checkout; installed
+packages do not have it.
 """
 
 from collections.abc import Sequence as Seq
@@ -104,7 +104,7 @@ class TransformersPeer:
         return [tuple(row) for row in answers[:, prompts.shape[1] :].tolist()], clock.seconds
 
     def _fitting(self, request: Request) -> int:
-        """Return how many rows like this one fit into memory at once, at least 1."""
+        """Return the number of such rows that fit into memory, at least 1."""
         config, itemsize = self._config, self._dtype.itemsize
         dtype = str(self._dtype).removeprefix("torch.")
         cached = sum(spec.bytes_per_token for spec in config.network.kv_cache_specs(dtype))
@@ -119,7 +119,7 @@ class TransformersPeer:
 
 
 class _Clock:
-    """A logits processor that changes nothing and notes the time between its calls."""
+    """Logits processor that only records the time between its calls."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

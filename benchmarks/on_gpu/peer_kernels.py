@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from pagedrun.paged.bench.kernel_timing import GpuStopwatch, Stopwatch, told
+from pagedrun.paged.bench.kernel_timing import GpuStopwatch, Stopwatch, error_line
 
 HEADS, KV_HEADS, HEAD_DIM, TURNS = 32, 8, 128, 15  # those of Qwen3-8B
 FLUSHED = 64 << 20
@@ -100,7 +100,7 @@ def measured(build: Build, size: Size, device: torch.device, watch: Stopwatch) -
         call()
         [taken] = watch.seconds([watch.prepare(call)], TURNS)
     except Exception as error:  # a package that is not there, a size that it does not take
-        return {"failed": told(error)}
+        return {"failed": error_line(error)}
     seconds = median(taken)
     return {
         "ms": seconds * 1e3,

@@ -37,7 +37,7 @@ Examples:
   pagedrun bench accuracy --model ./model --kv-cache-dtype int8 --text wiki.txt --save int8.md
 """
 
-# What a way of running a model may change, and the way that it is compared with does not.
+# Flags of the measured way that its reference does not have.
 _CHANGES = ("quantization", "kv_cache_dtype")
 
 
@@ -171,7 +171,7 @@ def _agreement(result: "AccuracyBenchFigures") -> Sheet:
 
 
 def _name(folder: Path, flags: dict[str, Any], others: dict[str, Any]) -> str:
-    """Return what to call a way: its model, and the flags that the other has not."""
+    """Return the name of a way: its model, and the flags that differ from `others`."""
     own = [
         f"--{name.replace('_', '-')} {value}"
         for name, value in flags.items()
@@ -212,7 +212,7 @@ def _text(path: Path) -> "AccuracyText":
 
 
 def _ways(options: AccuracyOptions, given: TypedValues) -> "tuple[Way, Way]":
-    """Return the way that the flags say, and what it is compared with."""
+    """Return the way described by the flags, and its reference."""
     from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.accuracy import Way
     from pagedrun.paged.models.hub import resolve_model
@@ -261,7 +261,7 @@ def accuracy_bench(given: TypedValues) -> "AccuracyBench":
 
 
 def accuracy_sheets(result: "AccuracyBenchFigures") -> list[Sheet]:
-    """Return the tables: how well each foretells the text, and how far they agree."""
+    """Return the tables: scores of the text, and agreement."""
     return [_perplexities(result), _agreement(result)]
 
 
@@ -276,7 +276,7 @@ def describe_text(result: "AccuracyBenchFigures") -> str:
 
 
 def describe_ways(result: "AccuracyBenchFigures") -> str:
-    """Return one line that names both sides of the comparison."""
+    """Return both sides of the comparison in a line."""
     measured, reference = result["measured"], result["reference"]
     return (
         f"{measured['name']} ({measured['dtype']}) against {reference['name']} "

@@ -155,7 +155,7 @@ def host_bench(given: TypedValues) -> "HostBench":
 
 
 def host_sheets(result: "HostBenchFigures") -> list[Sheet]:
-    """Return the table: a line for each number of seats."""
+    """Return the tables, with a line for each number of concurrent rows."""
     header = ("seats", "rows", "tokens/s", "decode, µs/row", "admission, ms", "total, s")
     rows = [
         (

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pagedrun.paged.bench.kernel_timing import (
         CallFigures,
         FailedCall,
-        Place,
         PointFigures,
+        PointSizes,
     )
     from pagedrun.paged.bench.kernels import (
         KernelsBench,
@@ -195,7 +195,7 @@ FLAGS = (
     )
     + Flags.of(ResultOptions)
 )
-# As they are typed, which is not as their fields are called.
+# Spelling of the flags.
 _SWEPT = {
     "contexts": "--context",
     "batches": "--batch",
@@ -213,7 +213,7 @@ _CAPTIONS: "dict[Part, str]" = {
     "prefill": "Contiguous: dense attention in torch on the same keys and values.",
     "ops": "PackedLinear is the layer's gate and up projections together.",
 }
-# What bounds a part, as the result has it, its unit, and what to know of the figures.
+# Key of the limiting rate of a part, its unit, and the caption of its table.
 _RATES: "dict[Part, tuple[_Rate, str, str]]" = {
     "decode": ("gb_per_s", "GB/s", "Bytes of keys and values, queries and answers."),
     "prefix": (
@@ -246,7 +246,7 @@ _TITLES: "dict[Part, str]" = {
 
 def _failures(part: "Part", points: "Seq[PointFigures]") -> list[str]:
     return [
-        f"{name} at {' x '.join(_place(part, point))}: {each['failed']}."
+        f"{name} at {' x '.join(_shown_sizes(part, point))}: {each['failed']}."
         for point in points
         for name, each in point["contenders"].items()
         if "failed" in each
@@ -262,12 +262,12 @@ def _milliseconds(contender: "CallFigures | FailedCall") -> str:
 
 
 def _names(points: "Seq[PointFigures]") -> list[str]:
-    """Return the contenders of a part, what they are held against last."""
+    """Return the contenders of a part, their reference last."""
     names = list(points[0]["contenders"]) if points else []
     return names[1:] + names[:1]
 
 
-def _place(part: "Part", point: "Place") -> list[str]:
+def _shown_sizes(part: "Part", point: "PointSizes") -> list[str]:
     return [_size(point[size]) for size in _SIZES[part]]
 
 
@@ -281,7 +281,7 @@ def _rates(part: "Part", points: "Seq[PointFigures]") -> Sheet:
     key, unit, caption = _RATES[part]
     names = _names(points)
     rows = [
-        (*_place(part, point), *(_rate(point["contenders"][name], key) for name in names))
+        (*_shown_sizes(part, point), *(_rate(point["contenders"][name], key) for name in names))
         for point in points
     ]
     title = f"{_TITLES[part]}, {unit} (of roofline)"
@@ -293,7 +293,9 @@ def _size(value: int | str) -> str:
 
 
 def _skipped(skipped: "Seq[SkippedPoint]") -> Sheet:
-    rows = [(each["part"], " x ".join(_place(each["part"], each)), _why(each)) for each in skipped]
+    rows = [
+        (each["part"], " x ".join(_shown_sizes(each["part"], each)), _why(each)) for each in skipped
+    ]
     return Sheet("Not measured", ("part", "size", "why"), rows)
 
 
@@ -318,10 +320,10 @@ def _sweep(options: KernelsOptions, is_full: bool) -> "KernelSweep":
 def _times(part: "Part", points: "Seq[PointFigures]") -> Sheet:
     names = _names(points)
     ratios = list(dict.fromkeys(name for point in points for name in point["ratios"]))
-    show = _spread if len(ratios) == 1 else _middle  # there is room for one
+    show = _spread if len(ratios) == 1 else _middle  # spreads of several do not fit
     rows = [
         (
-            *_place(part, point),
+            *_shown_sizes(part, point),
             *(_milliseconds(point["contenders"][name]) for name in names),
             *(show(point["ratios"].get(name)) for name in ratios),
         )
@@ -343,7 +345,7 @@ def _why(skipped: "SkippedPoint") -> str:
 
 
 def describe_roofline(result: "KernelsBenchFigures") -> str:
-    """Return what the device can do, in a line."""
+    """Return the limits of the device in a line."""
     roofline = result["roof"]
     copied, multiplied = (
         f"{show_number(best / unit)} (usually {show_number(usual / unit)})"
@@ -368,7 +370,7 @@ def describe_shape(result: "KernelsBenchFigures") -> str:
 
 
 def describe_sizes(result: "KernelsBenchFigures") -> str:
-    """Return how it was measured, in a line."""
+    """Return the conditions of the measurement in a line."""
     shape = result["shape"]
     busy = result["others_busy"]
     busy_text = "" if busy is None else f"; other processes kept {busy:.1f} CPUs busy"
@@ -419,7 +421,7 @@ def sized_bench(options: KernelsOptions, engine: EngineConfig) -> "KernelsBench"
 
 
 def kernels_sheets(result: "PartFigures") -> list[Sheet]:
-    """Return tables of times and rates for each measured part, then the parts left out."""
+    """Return tables of times and rates for each measured part, then the skipped points."""
     sheets = []
     for part in _SIZES:
         points = result.get(part)
@@ -431,7 +433,7 @@ def kernels_sheets(result: "PartFigures") -> list[Sheet]:
 
 
 def short_kernels_bench() -> "KernelsBench":
-    """Return a few sizes of each part, some twenty seconds of them."""
+    """Return a benchmark of a few sizes, about twenty seconds long."""
     sizes = KernelsOptions(
         contexts="512,4096",
         batches="1,16",

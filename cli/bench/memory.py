@@ -143,7 +143,7 @@ FLAGS = (
 
 
 CHART_CHARS = 44
-DONE = "·"  # where a run is over while the other goes on
+DONE = "·"  # after the end of the shorter run
 
 Way = Literal["contiguous", "paged"]
 WAYS: tuple[Way, ...] = ("contiguous", "paged")
@@ -202,7 +202,7 @@ def _block_sizes(result: "MemoryBenchFigures") -> Sheet:
 def _chart(result: "MemoryBenchFigures", name: str, key: _Charted) -> list[tuple[str, str, str]]:
     """Return a line for each form of sharing, with steps and counts on the same axes.
 
-    Blocks of different sizes are not the same; there, full height is all of the memory.
+    For blocks, whose sizes differ, full height is all of the memory.
     """
     from pagedrun.cli.report.report_figures import sparkline
 
@@ -376,7 +376,7 @@ def describe_requests(result: "MemoryBenchFigures") -> str:
 
 
 def describe_token(result: "MemoryBenchFigures") -> str:
-    """Return the model that bytes are given for, in a line."""
+    """Return the bytes of a token and the model in a line."""
     shape = result["shape"]
     return (
         f"{shape.bytes_per_token:,} bytes of keys and values, in {shape.num_layers} layers "
@@ -430,7 +430,7 @@ def memory_sheets(result: "MemoryBenchFigures") -> list[Sheet]:
 
 
 def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
-    """Return the tables that hold figures, by the result's own names for them."""
+    """Return the tables without charts, by the names of their sections."""
     found = result["sharing"]
     sharing = {} if found is None else {"sharing": _sharing(found)}
     return {

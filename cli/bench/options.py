@@ -1,4 +1,4 @@
-"""Flags that several benchmarks share, and the values that they stand for."""
+"""Flags common to several benchmarks, and readers of their values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +22,7 @@ DEFAULT_SHAPE = "qwen3-0.6b"
 
 
 class Heading(StrEnum):
-    """The headings, apart from `generate`'s."""
+    """Headings of flags, besides those of `generate`."""
 
     MODEL = "Model"
     ROWS = "Rows"
@@ -34,7 +34,7 @@ class Heading(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """The model of a run: random weights in a known shape, or a folder's."""
+    """Model of a run: random weights in a known shape, or the weights of a folder."""
 
     shape: Annotated[
         str | None,
@@ -90,13 +90,13 @@ class ResultOptions:
     ] = False
 
 
-# What the weights were loaded for cannot differ between two runs that share them.
+# Fixed by the weights, which both runs share.
 _FIXED = frozenset({"model", "dtype", "device"})
 _SETTINGS = {each.name: each for each in flag_fields(EngineConfig) if each.name not in _FIXED}
 
 
 def bench_model(options: ModelOptions, revision: str | None) -> "BenchModel":
-    """Return the model that `--shape` and `--layers`, or `--model`, name; raises `UsageError`."""
+    """Return the model of `--shape` and `--layers`, or of `--model`; raises `UsageError`."""
     from pagedrun.paged.bench.workload import BenchModel
     from pagedrun.paged.models.hub import resolve_model
 
@@ -114,7 +114,7 @@ def bench_model(options: ModelOptions, revision: str | None) -> "BenchModel":
 
 
 def comparison(text: str) -> "Comparison":
-    """Return the other way to run that `--compare text` asks for; raises `UsageError`."""
+    """Return the settings of `--compare text`; raises `UsageError`."""
     from pagedrun.paged.bench.throughput import Comparison
 
     if text == "alone":
@@ -125,7 +125,7 @@ def comparison(text: str) -> "Comparison":
 
 
 def changed_setting(text: str) -> dict[str, Any]:
-    """Return the change to `EngineConfig` that `--compare text` asks for.
+    """Return the changed fields of `EngineConfig` of `--compare text`.
 
     `text` is a flag of the engine without its dashes: `no-prefix-once`, `block-size=32`. Raises
     `UsageError` if it is not one.

@@ -85,7 +85,7 @@ FLAGS = (
 )
 
 
-# The names of paged.bench.prefix.Mode, which is not imported here because it takes long.
+# Names of paged.bench.prefix.Mode, whose import loads torch.
 MODES = ("prefix once", "re-read", "no caching")
 
 _Figure = Literal["rows_per_s", "decode_attention_s", "decode_step_s"]
@@ -93,7 +93,7 @@ _Gain = Literal["end_to_end", "decode_attention", "decode_step"]
 
 
 def _busiest(result: "PrefixBenchFigures") -> str:
-    """Return how much others disturbed the point that they disturbed most."""
+    """Return the largest use of CPUs by other processes."""
     busy = [mode["others_busy"] for point in result["points"] for mode in point["modes"].values()]
     return f"Other processes kept up to {max(busy, default=0.0):.1f} CPUs busy during a run."
 

@@ -1,4 +1,4 @@
-"""PromptFile: rows with prompts as a text that two ways of running a model are compared on."""
+"""Rows with prompts as the text of `bench accuracy`."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -19,9 +19,9 @@ SUFFIX = ".jsonl"
 
 @dataclass(frozen=True, slots=True)
 class PromptFile:
-    """A file of rows as `generate` reads them; each prompt is scored, and the first are answered.
+    """File of rows as `generate` reads them; each prompt is scored, and the first are answered.
 
-    Plain prompts are texts as they are, and what rows say of sampling is not looked at.
+    Prompts are used without a chat template; sampling parameters of rows are ignored.
     """
 
     path: Path

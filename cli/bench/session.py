@@ -77,7 +77,7 @@ class Session:
 
 
 def typed_command() -> str:
-    """Return the command line as it can be typed again."""
+    """Return the command line, quoted for a shell."""
     return shlex.join(["pagedrun", *sys.argv[1:]])
 
 

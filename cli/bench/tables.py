@@ -1,4 +1,4 @@
-"""Tables of results, drawn on a terminal or written as Markdown, and the form of their cells."""
+"""Tables of results on a terminal or as Markdown, and the format of their cells."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
@@ -66,7 +66,7 @@ NOTHING = "–"
 
 
 def show_spread(spread: "Spread | None", show: Callable[[float], str]) -> str:
-    """Return `12.3 (11.9…12.8)`, the middle alone if it is the only one, – without any."""
+    """Return `12.3 (11.9…12.8)`, the median alone of one measurement, – for None."""
     if spread is None:
         return NOTHING
     if spread.count == 1:
@@ -80,7 +80,7 @@ def show_ratio(ratio: float) -> str:
 
 
 def show_number(number: float) -> str:
-    """Return a number with at least three digits that matter."""
+    """Return a number with at least three significant digits."""
     for least, form in ((100, "{:,.0f}"), (10, "{:.1f}"), (1, "{:.2f}"), (0.1, "{:.3f}")):
         if number >= least:
             return form.format(number)
@@ -93,12 +93,12 @@ def show_ms(seconds: float) -> str:
 
 
 def show_percent(part: float) -> str:
-    """Return a part of a whole as whole percents, small ones with a digit more."""
+    """Return a share in percent, below 10% with a decimal."""
     return f"{part:.0%}" if part >= 0.1 else f"{part:.1%}"
 
 
 def show_tokens(length: "int | Lengths") -> str:
-    """Return a number of tokens, or the range that rows draw theirs from."""
+    """Return a number of tokens, or a range of them."""
     if isinstance(length, int):
         return f"{length:,}"
     return f"{length.low:,} to {length.high:,}"

@@ -153,7 +153,7 @@ FLAGS = (
 )
 
 
-# src/pagedrun/__init__.py of a checkout; beside an installed package there is no such folder.
+# In a checkout; an installed package has no such folder.
 ADAPTERS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -211,7 +211,7 @@ def _kernels(profiles: "list[DeviceProfile]") -> list[tuple[str, ...]]:
 
 
 def _of_a_step(run: "RunFigures") -> tuple[float, dict[str, float]]:
-    """Return the mean seconds of a decode step, and of each op in one."""
+    """Return the mean seconds of a decode step, and those of each operation in it."""
     steps = run.decode_step
     if steps is None:
         return 0.0, {}
@@ -221,7 +221,7 @@ def _of_a_step(run: "RunFigures") -> tuple[float, dict[str, float]]:
 def _ops(
     each: Seq[tuple[float, Mapping[str, float]]], show: Callable[[float], str]
 ) -> list[Seq[str]]:
-    """Return a line for each op, the dearest first, and one for the rest of the whole."""
+    """Return a line for each operation, the slowest first, and one for the rest."""
     most = {op: max(ops.get(op, 0.0) for _, ops in each) for _, ops in each for op in ops}
     rows: list[Seq[str]] = [
         (op, *(show(ops[op]) if op in ops else NOTHING for _, ops in each))
@@ -284,7 +284,7 @@ def describe_rows(result: "ThroughputBenchFigures") -> str:
 
 
 def device_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
-    """Return what device and host did, and the kernels by time."""
+    """Return the tables of device and host, and of kernels by time."""
     profiled = [each for each in result["contenders"] if "device_profile" in each]
     profiles = [each["device_profile"] for each in profiled]
     header = ("", *(each["name"] for each in profiled))
@@ -341,7 +341,7 @@ def throughput_bench(given: TypedValues) -> "ThroughputBench":
 
 
 def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
-    """Return the tables: figures, then ratios and time by op where they were asked for."""
+    """Return the tables: figures, then ratios and times by operation if measured."""
     sheets = [_figures(result)]
     if result["ratios"]:
         sheets.append(_ratios(result))
@@ -352,9 +352,9 @@ def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
 
 
 def transformers_peer(batch_rows: int | None, adapters: Path = ADAPTERS) -> "Peer":
-    """Return Transformers as a peer that runs `batch_rows` rows at once, None: as many as fit.
+    """Return Transformers as a peer with batches of `batch_rows` rows, None: as many as fit.
 
-    Raises `UsageError` where its adapter is not there.
+    Raises `UsageError` without its adapter.
     """
     path = adapters / "transformers_peer.py"
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None

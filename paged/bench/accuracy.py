@@ -7,7 +7,7 @@ decides.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
@@ -17,14 +17,13 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.bench.result import DeviceFacts, Measured, plain_config
+from pagedrun.paged.bench.result import DeviceFacts, Measured, MeasuredDevice, plain_config
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError, option
-from pagedrun.paged.values.logprobs import TokenLogprob
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -36,7 +35,7 @@ Say = Callable[[str], None]
 class FirstDifference(TypedDict):
     """First difference between the two answers of a prompt.
 
-    `gap`: log-probability of the reference's most likely token at `position`, minus that of its
+    `gap`: log-probability of the reference's most likely token at `position` minus that of its
     second; None if one of the answers has ended there.
     """
 
@@ -64,8 +63,8 @@ class AnswerAgreement(TypedDict):
 class TextAgreement(TypedDict):
     """`scores`: over the text's scored tokens.
 
-    `same_top`: of how many places both ways find the same token likeliest. The others are of the
-    absolute difference between a token's log-probabilities.
+    `same_top`: positions with the same most likely token. Differences are absolute differences of a
+    token's log-probabilities.
     """
 
     tokens: int
@@ -95,9 +94,8 @@ class TextFigures(TypedDict):
 class WayFigures(TypedDict):
     """One way of running a model.
 
-    `config` are the engine's settings, `weight_bytes` what the weights take in memory.
-    `mean_logprob` is that of the text's scored tokens, `perplexity` null where it is past what a
-    float holds.
+    `config` are the engine's settings, `weight_bytes` the bytes of the weights in memory.
+    `mean_logprob` is over the scored tokens; `perplexity` is null if it overflows a float.
     """
 
     name: str
@@ -111,7 +109,7 @@ class WayFigures(TypedDict):
 
 
 class AccuracyBenchFigures(Measured):
-    """The whole of `bench accuracy`: `reference` is what `measured` is compared with."""
+    """The whole of `bench accuracy`; `measured` is compared with `reference`."""
 
     text: TextFigures
     measured: WayFigures
@@ -125,32 +123,31 @@ TokenIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """`documents` are scored, each from its first token on; `prompts` are answered."""
+    """Documents to score, and prompts to answer."""
 
     documents: tuple[TokenIds, ...]
     prompts: tuple[TokenIds, ...]
 
 
 class AccuracyText(Protocol):
-    """A text that any tokenizer can cut into tokens."""
+    """Text in a form independent of a tokenizer."""
 
     @property
     def name(self) -> str:
-        """Name of the measure."""
+        """Name of the text."""
         ...
 
     def tokenized(self, tokenizer: Tokenizer, chunk: int, num_prompts: int) -> TokenizedText:
         """Return its tokens, and at most `num_prompts` prompts out of it.
 
-        `chunk` is how many tokens are read at once. Raises `UsageError` for a text that cannot be
-        used.
+        `chunk`: tokens scored in one pass. Raises `UsageError` for an unusable text.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A greedy answer; `gaps` is, at each token, how far the likeliest was ahead of the second."""
+    """Greedy answer; `gaps`: log-probability of the first token minus the second, by position."""
 
     token_ids: tuple[int, ...]
     gaps: tuple[float, ...]
@@ -158,7 +155,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Of every scored token of a text, in order: its log-probability, and the likeliest token.
+    """Log-probability and most likely token at each scored position of a text.
 
     logprobs: [num_tokens] float64. top: [num_tokens] int64, ids.
     """
@@ -173,7 +170,7 @@ class Scores:
 
     @property
     def perplexity(self) -> float | None:
-        """Value of the measure; None if a float cannot hold it."""
+        """Perplexity, None if it overflows a float."""
         try:
             return math.exp(-self.mean)
         except OverflowError:
@@ -182,23 +179,22 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
-    """`token_ids` are read, and those from the place `first` on are scored."""
+    """Tokens of one pass; those from position `first` on are scored."""
 
     token_ids: tuple[int, ...]
     first: int
 
     @property
     def num_scored(self) -> int:
-        """Tokens that are scored."""
+        """Number of scored tokens."""
         return len(self.token_ids) - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The model in `folder`, or a GGUF file, run with `flags`, fields of `EngineConfig`.
+    """Model in `folder`, or a GGUF file, run with `flags`, fields of `EngineConfig`.
 
-    `tokenizer_folder` has another tokenizer than the model's own. Raises `UsageError` for a value
-    out of range.
+    `tokenizer_folder` replaces the model's tokenizer. Raises `UsageError` for a value out of range.
     """
 
     name: str
@@ -229,45 +225,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """`figures` are those of the way, `device` what it ran on."""
+    """Figures, scores and answers of one way, and the device that it ran on."""
 
     figures: WayFigures
     scores: Scores
     answers: tuple[Answer, ...]
-
-    @classmethod
-    def of(
-        cls,
-        engine: Engine,
-        way: Way,
-        windows: Seq[TokenWindow],
-        prompts: Seq[Request],
-        say: Say,
-    ) -> "Outcome":
-        """Score the windows and answer the prompts; raises `UsageError` if one cannot be run."""
-        scores = _scores(engine, windows, lambda done: say(f"{way.name}: {done}"))
-        say(f"{way.name}: perplexity {scores.perplexity:.4f}" if scores.perplexity else way.name)
-        answers = tuple(map(_answer, _completed(engine, prompts)))
-        loaded = engine.loaded
-        figures: WayFigures = {
-            "name": way.name,
-            "model": way.folder.name,
-            "dtype": str(loaded.dtype).removeprefix("torch."),
-            "config": plain_config(asdict(engine.config)),
-            "weight_bytes": loaded.model.num_bytes,
-            "mean_logprob": scores.mean,
-            "perplexity": scores.perplexity,
-            "generated_tokens": sum(len(answer.token_ids) for answer in answers),
-        }
-        return cls(figures, scores, answers)
+    device: MeasuredDevice
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyBench:
     """Two ways of running a model, one after the other, on the same `text`.
 
-    It is scored in windows of `chunk` tokens (None: as many as both models take, at most
-    `MOST_CHUNK`) that begin `stride` tokens apart (None: as many); `max_chunks` bounds their
+    The text is scored in windows of `chunk` tokens (None: as many as both models take, at most
+    `MOST_CHUNK`) that begin `stride` tokens apart (None: `chunk`); `max_chunks` bounds their
     number. `num_prompts` prompts are answered greedily with at most `output` tokens each; a first
     difference is a near tie below a gap of `near_tie`, in log-probability. Raises `UsageError` for
     values out of range.
@@ -310,8 +281,8 @@ class AccuracyBench:
         ][: self.max_chunks]
         if not windows:
             raise UsageError(f"{option('text')} {self.text.name}: it has no token to score")
-        measured, facts = self._outcome(self.measured, tokenizer, windows, text, say)
-        reference, _ = self._outcome(self.reference, tokenizer, windows, text, say)
+        measured = self._outcome(self.measured, tokenizer, windows, text, say)
+        reference = self._outcome(self.reference, tokenizer, windows, text, say)
         described: TextFigures = {
             "name": self.text.name,
             "tokens": sum(map(len, text.documents)),
@@ -324,7 +295,7 @@ class AccuracyBench:
             "output": self.output,
         }
         return {
-            "device": facts.to_dict(),
+            "device": measured.device,
             "text": described,
             "measured": measured.figures,
             "reference": reference.figures,
@@ -333,7 +304,7 @@ class AccuracyBench:
         }
 
     def _chunk(self) -> int:
-        """Return the tokens of a window; both models must take them."""
+        """Return the tokens of a window, within the limits of both models."""
         limits = []
         for way in (self.measured, self.reference):
             limit = way.shape().max_position_embeddings
@@ -348,7 +319,7 @@ class AccuracyBench:
         return self.chunk
 
     def _tokenized(self, chunk: int) -> tuple[Tokenizer, TokenizedText]:
-        """Return the reference's tokenizer and the text as it cuts it, if the other does so too."""
+        """Return the reference's tokenizer and the tokens; `UsageError` if they differ."""
         tokenizer, other = self.reference.tokenizer(), self.measured.tokenizer()
         text = self.text.tokenized(tokenizer, chunk, self.num_prompts)
         if self.text.tokenized(other, chunk, self.num_prompts) != text:
@@ -366,16 +337,30 @@ class AccuracyBench:
         windows: list[TokenWindow],
         text: TokenizedText,
         say: Say,
-    ) -> tuple[Outcome, DeviceFacts]:
-        """Return what a way makes of the text. Its model is gone then: two may not fit at once."""
+    ) -> Outcome:
+        """Return the outcome of a way. Its model is freed then: two may not fit in memory."""
         say(f"Loading {way.name}")
         engine = way.engine(tokenizer)
-        requests = asked(text.prompts, self.output)
-        return Outcome.of(engine, way, windows, requests, say), DeviceFacts(engine.loaded.device)
+        loaded = engine.loaded
+        scores = _scores(engine, windows, lambda done: say(f"{way.name}: {done}"))
+        say(f"{way.name}: perplexity {scores.perplexity:.4f}" if scores.perplexity else way.name)
+        completions = map(_checked, engine.start(greedy_requests(text.prompts, self.output)))
+        answers = tuple(map(_answer, sorted(completions, key=lambda each: each.request.index)))
+        figures: WayFigures = {
+            "name": way.name,
+            "model": way.folder.name,
+            "dtype": str(loaded.dtype).removeprefix("torch."),
+            "config": plain_config(asdict(engine.config)),
+            "weight_bytes": loaded.model.num_bytes,
+            "mean_logprob": scores.mean,
+            "perplexity": scores.perplexity,
+            "generated_tokens": sum(len(answer.token_ids) for answer in answers),
+        }
+        return Outcome(figures, scores, answers, DeviceFacts(loaded.device).to_dict())
 
 
 def text_agreement(measured: Scores, reference: Scores) -> TextAgreement:
-    """Return how far the scores of the same tokens agree."""
+    """Return the agreement of scores of the same tokens."""
     differences = np.abs(measured.logprobs - reference.logprobs)
     return {
         "tokens": len(differences),
@@ -388,20 +373,19 @@ def text_agreement(measured: Scores, reference: Scores) -> TextAgreement:
 def answer_agreement(
     measured: Seq[Answer], reference: Seq[Answer], near_tie: float
 ) -> AnswerAgreement:
-    """Return how far the answers to the same prompts agree.
+    """Return the agreement of answers to the same prompts.
 
-    A first difference is a near tie where the reference's likeliest token is less than `near_tie`
-    ahead of its second.
+    A first difference is a near tie if the gap of the reference is below `near_tie`.
     """
     differences: list[FirstDifference] = []
     num_before = 0
     for prompt, (mine, theirs) in enumerate(zip(measured, reference, strict=True)):
-        place = _first_difference(mine.token_ids, theirs.token_ids)
-        num_before += len(theirs.token_ids) if place is None else place
-        if place is not None:
-            has_both = place < min(len(mine.token_ids), len(theirs.token_ids))
-            gap = theirs.gaps[place] if has_both else None
-            differences.append({"prompt": prompt, "position": place, "gap": gap})
+        position = _first_difference(mine.token_ids, theirs.token_ids)
+        num_before += len(theirs.token_ids) if position is None else position
+        if position is not None:
+            has_both = position < min(len(mine.token_ids), len(theirs.token_ids))
+            gap = theirs.gaps[position] if has_both else None
+            differences.append({"prompt": prompt, "position": position, "gap": gap})
     return {
         "prompts": len(reference),
         "same": len(reference) - len(differences),
@@ -416,16 +400,16 @@ def answer_agreement(
 
 
 def _first_difference(mine: Seq[int], theirs: Seq[int]) -> int | None:
-    """Return the first place at which answers differ, or one has ended; None if there is none."""
+    """Return the first position at which answers differ or one has ended, None without one."""
     pairs = enumerate(zip_longest(mine, theirs))
-    return next((place for place, (ours, other) in pairs if ours != other), None)
+    return next((position for position, (ours, other) in pairs if ours != other), None)
 
 
 _SCORE = SamplingParams(max_tokens=0, prompt_logprobs=1)
-_TELL_EACH = 10  # of a hundred
+_MESSAGES = 10  # of progress
 
 
-def asked(prompts: Seq[tuple[int, ...]], max_tokens: int) -> list[Request]:
+def greedy_requests(prompts: Seq[tuple[int, ...]], max_tokens: int) -> list[Request]:
     """Return the requests for greedy answers to prompts."""
     params = SamplingParams(max_tokens=max_tokens, logprobs=2)
     return [Request(index, ids, params) for index, ids in enumerate(prompts)]
@@ -434,23 +418,18 @@ def asked(prompts: Seq[tuple[int, ...]], max_tokens: int) -> list[Request]:
 def _scores(engine: Engine, windows: Seq[TokenWindow], say: Say) -> Scores:
     requests = [Request(index, each.token_ids, _SCORE) for index, each in enumerate(windows)]
     found: list[tuple[list[float], list[int]]] = [([], []) for _ in windows]
-    # A window's objects go as soon as it is answered: those of a long text would fill gigabytes.
+    # The objects of a window are freed at once: those of a long text would take gigabytes.
     for count, completion in enumerate(engine.start(requests), start=1):
         index = _checked(completion).request.index
         known = completion.prompt_logprobs or ()
         tokens = [each for each in known[windows[index].first :] if each is not None]
         found[index] = [each.logprob for each in tokens], [each.top[0].token_id for each in tokens]
-        if count * _TELL_EACH // len(windows) > (count - 1) * _TELL_EACH // len(windows):
+        if count * _MESSAGES // len(windows) > (count - 1) * _MESSAGES // len(windows):
             say(f"{count:,} of {len(windows):,} chunks")
     return Scores(
         np.array(list(chain.from_iterable(logprobs for logprobs, _ in found)), np.float64),
         np.array(list(chain.from_iterable(top for _, top in found)), np.int64),
     )
-
-
-def _completed(engine: Engine, requests: Seq[Request]) -> list[Completion]:
-    found = map(_checked, engine.start(requests))
-    return sorted(found, key=lambda each: each.request.index)
 
 
 def _checked(completion: Completion) -> Completion:
@@ -462,13 +441,8 @@ def _checked(completion: Completion) -> Completion:
 
 def _answer(completion: Completion) -> Answer:
     output = completion.outputs[0]
-    return Answer(output.token_ids, tuple(_gaps(output.logprobs or ())))
-
-
-def _gaps(tokens: Seq[TokenLogprob]) -> Iterator[float]:
-    for token in tokens:
-        first, second = token.top
-        yield first.logprob - second.logprob
+    tops = [each.top for each in output.logprobs or ()]
+    return Answer(output.token_ids, tuple(one.logprob - two.logprob for one, two in tops))
 
 
 MAX_BYTES = 2**26
@@ -477,14 +451,14 @@ PROMPT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class RunningText:
-    """One text, whose prompts are pieces of `PROMPT_TOKENS` tokens from all over it."""
+    """Text with prompts of `PROMPT_TOKENS` tokens, taken at equal distances."""
 
     name: str
     text: str
 
     @classmethod
     def read(cls, path: Path) -> "RunningText":
-        """Read a file; raises `UsageError` if it cannot be read, is empty or no text."""
+        """Read a file; raises `UsageError` for an unreadable, empty or binary file."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
@@ -506,7 +480,7 @@ class RunningText:
         return cls(path.name, text)
 
     def tokenized(self, tokenizer: Tokenizer, chunk: int, num_prompts: int) -> TokenizedText:
-        """Return its tokens; raises `UsageError` if they do not fill a chunk."""
+        """Return its tokens; raises `UsageError` for fewer than a chunk."""
         try:
             [ids] = tokenizer.encode_batch([self.text], add_special_tokens=True)
         except RowError as error:
@@ -518,17 +492,17 @@ class RunningText:
             )
         size = min(PROMPT_TOKENS, len(ids))
         count = min(num_prompts, len(ids) // size)
-        places = [number * (len(ids) - size) // max(count - 1, 1) for number in range(count)]
-        prompts = tuple(tuple(ids[place : place + size]) for place in places)
+        starts = [number * (len(ids) - size) // max(count - 1, 1) for number in range(count)]
+        prompts = tuple(tuple(ids[start : start + size]) for start in starts)
         return TokenizedText((tuple(ids),), prompts)
 
 
 def token_windows(token_ids: Seq[int], chunk: int, stride: int) -> list[TokenWindow]:
     """Return windows of at most `chunk` tokens that begin `stride` tokens apart, 1 to `chunk`.
 
-    Together they score every token once, behind as many others as its window has before it; but
-    one that nothing in its window comes before is not scored: the first of the text and, where
-    `stride` is `chunk`, that of each window. A text of fewer than two tokens has none.
+    Together they score every token once, except a token without another before it in its window:
+    the first of the text and, if `stride` equals `chunk`, of each window. A text of fewer than two
+    tokens has no window.
     """
     windows = []
     done = 0

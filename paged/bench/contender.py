@@ -360,16 +360,16 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def by_time(spans: Iterable[Span]) -> list[KernelTime]:
-    """Return count and seconds of the kernels of each name, the dearest first."""
+    """Return count and seconds of the kernels of each name, the slowest first."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for span in spans:
         seconds[span.name].append(span.end - span.start)
-    dearest = sorted(seconds, key=lambda name: -sum(seconds[name]))
+    slowest = sorted(seconds, key=lambda name: -sum(seconds[name]))
     times: list[KernelTime] = [
         {"name": name, "count": len(seconds[name]), "seconds": sum(seconds[name])}
-        for name in dearest[:MOST_KERNELS]
+        for name in slowest[:MOST_KERNELS]
     ]
-    rest = [each for name in dearest[MOST_KERNELS:] for each in seconds[name]]
+    rest = [each for name in slowest[MOST_KERNELS:] for each in seconds[name]]
     return [*times, {"name": OTHERS, "count": len(rest), "seconds": sum(rest)}] if rest else times
 
 

@@ -26,7 +26,7 @@ from pagedrun.kernels.attention_inputs import (
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.bench.kernel_context import KernelContext, KernelContexts
-from pagedrun.paged.bench.kernel_timing import KernelCall, KernelPoint, Place, Work
+from pagedrun.paged.bench.kernel_timing import KernelCall, KernelPoint, PointSizes, Work
 
 CONTIGUOUS = "contiguous"
 # On a GPU: one program reads a whole context, or several read parts of it.
@@ -38,9 +38,9 @@ class Point(ABC):
     """One size of an operation, its fields; its data is made just before it is measured."""
 
     @property
-    def place(self) -> Place:
+    def sizes(self) -> PointSizes:
         """The sizes, as a result states them."""
-        return cast("Place", asdict(self))
+        return cast("PointSizes", asdict(self))
 
     @property
     @abstractmethod
@@ -89,7 +89,7 @@ class DecodePoint(Point):
         if len(forms) > 1:
             single, split = FORMS
             ratios["v1 over v2"] = (single, split)
-        return KernelPoint(self.place, calls, ratios=ratios)
+        return KernelPoint(self.sizes, calls, ratios=ratios)
 
     def _rows(self, contexts: KernelContexts) -> DecodeInputs:
         return DecodeInputs(
@@ -156,7 +156,7 @@ class PrefixPoint(Point):
 
         own = self.group * OWN_TOKENS
         return KernelPoint(
-            self.place,
+            self.sizes,
             [
                 KernelCall(REREAD, reread, self._work(contexts, self.group * self.prefix + own)),
                 KernelCall(ONCE, once, self._work(contexts, self.prefix + own)),
@@ -219,7 +219,7 @@ class PrefillPoint(Point):
         attention = kernels.prepare(inputs, contexts.attention_shape)
         paged = partial(attention.prefill, made.q, made.layer, shape.softmax)
         return KernelPoint(
-            self.place,
+            self.sizes,
             [
                 KernelCall(CONTIGUOUS, dense_prefill(made.q, *made.dense(length)), work),
                 KernelCall(PAGED, paged, work),
@@ -284,7 +284,7 @@ def _point(
     truth: Callable[[], Tensor] | None = None,
 ) -> KernelPoint:
     return KernelPoint(
-        point.place,
+        point.sizes,
         [KernelCall(TORCH, plain, work, truth is None), KernelCall(OURS, ours, work)],
         truth,
         {"torch over pagedrun": (TORCH, OURS)},

@@ -19,7 +19,7 @@ from torch import Tensor
 from pagedrun.paged.bench.result import Spread
 
 
-class Place(TypedDict, total=False):
+class PointSizes(TypedDict, total=False):
     """Sizes of a point; only those of its part."""
 
     context: int
@@ -50,7 +50,7 @@ class FailedCall(TypedDict):
     failed: str
 
 
-class PointFigures(Place):
+class PointFigures(PointSizes):
     """A measured point: each call by its name, and the ratios of their times."""
 
     contenders: dict[str, CallFigures | FailedCall]
@@ -202,11 +202,11 @@ class Roofline:
 class KernelPoint:
     """Calls that compute the same; `truth` is their reference, None: the first of them.
 
-    `place` has the sizes, as a result states them. `ratios` names pairs of calls; a ratio is the
+    `sizes` are, as a result states them. `ratios` names pairs of calls; a ratio is the
     time of the first divided by that of the second.
     """
 
-    place: Place
+    sizes: PointSizes
     calls: Seq[KernelCall]
     truth: Callable[[], Tensor] | None = None
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class KernelPoint:
                 try:
                     prepared[call.name] = stopwatch.prepare(call.call)
                 except Exception as error:  # a kernel that fails must not end the sweep
-                    failures[call.name] = told(error)
+                    failures[call.name] = error_line(error)
         taken = stopwatch.seconds(list(prepared.values()), turns)
         seconds = dict(zip(prepared, taken, strict=True))
         contenders: dict[str, CallFigures | FailedCall] = {
@@ -233,7 +233,7 @@ class KernelPoint:
             for call in self.calls
         }
         return {
-            **self.place,
+            **self.sizes,
             "contenders": contenders,
             "ratios": {
                 name: Spread.of_ratios(seconds[slow], seconds[fast])
@@ -250,7 +250,7 @@ class KernelPoint:
             try:
                 answers[call.name] = call.call().clone()
             except Exception as error:
-                failures[call.name] = told(error)
+                failures[call.name] = error_line(error)
         truth = self._true_answer(answers)
         errors: dict[str, float] = {}
         for call in self.calls:
@@ -288,7 +288,7 @@ def difference(answer: Tensor, truth: Tensor) -> float:
     return float(off.nan_to_num(nan=float("inf")).max())
 
 
-def told(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return an error in a line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no reason given'}"[:300]

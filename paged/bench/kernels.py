@@ -27,11 +27,11 @@ from pagedrun.paged.bench.kernel_points import (
 )
 from pagedrun.paged.bench.kernel_timing import (
     GpuStopwatch,
-    Place,
     PointFigures,
+    PointSizes,
     Roofline,
     Stopwatch,
-    told,
+    error_line,
 )
 from pagedrun.paged.bench.result import Budget, DeviceFacts, Measured, Neighbours
 from pagedrun.paged.execution.device import Device
@@ -50,14 +50,14 @@ class SkipReason(TypedDict):
     failure: NotRequired[str]
 
 
-class SkippedPoint(Place, SkipReason):
+class SkippedPoint(PointSizes, SkipReason):
     """One entry of `skipped`."""
 
     part: Part
 
 
 class MeasuredParts(TypedDict, total=False):
-    """The points of the parts that were asked for."""
+    """The points of the chosen parts."""
 
     decode: list[PointFigures]
     prefix: list[PointFigures]
@@ -237,7 +237,7 @@ class KernelsBench:
                 try:
                     call.call()
                 except Exception as error:  # reported again at each point
-                    say(f"{name}, {call.name}: {told(error)}")
+                    say(f"{name}, {call.name}: {error_line(error)}")
 
     def _parts(
         self, contexts: KernelContexts, stopwatch: Stopwatch, roofline: Roofline, say: Say
@@ -253,7 +253,7 @@ class KernelsBench:
             for point in points:
                 reason = self._reason_to_skip(point, contexts, budget)
                 if reason is not None:
-                    skipped.append({"part": name, **point.place, **reason})
+                    skipped.append({"part": name, **point.sizes, **reason})
                     continue
                 started = perf_counter()
                 try:  # the data of a point is freed before the next one is made
@@ -261,7 +261,7 @@ class KernelsBench:
                         stopwatch, self.repeat, roofline
                     )
                 except Exception as error:  # a failure must not end the sweep
-                    skipped.append({"part": name, **point.place, **_failure(error)})
+                    skipped.append({"part": name, **point.sizes, **_failure(error)})
                     continue
                 budget.note(point.work, perf_counter() - started)
                 measured.append(result)
@@ -280,7 +280,7 @@ class KernelsBench:
 
 
 def _failure(error: Exception) -> SkipReason:
-    return {"reason": "failure", "failure": told(error)}
+    return {"reason": "failure", "failure": error_line(error)}
 
 
 def _order(result: PointFigures) -> tuple[Any, ...]:

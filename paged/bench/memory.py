@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 COUNTS = (10, 25, 50, 100, 200)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-NUM_RESERVED = 10  # requests for which the memory would do if each reserved the longest length
-MIN_RESERVED = 2  # with room for less, a block size may leave none for the longest request
+NUM_RESERVED = 10  # requests of the longest length that fit into the default memory
+MIN_RESERVED = 2  # with less, some block size would not fit the longest request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +376,7 @@ class MemoryBench:
 
     @property
     def num_slots(self) -> int:
-        """Tokens that the memory holds in which requests come and go."""
+        """Tokens that fit into the memory of requests that join and leave."""
         if self.memory_bytes is None:
             return NUM_RESERVED * self.lengths.high
         return self.memory_bytes // self.shape.bytes_per_token
@@ -489,7 +489,7 @@ class SampleFork:
     ) -> "SampleFork":
         """Fork a prompt of `num_tokens` tokens, at least one, for so many samples.
 
-        The prompt is computed one token a step, as there is room for no more.
+        The prompt is computed one token a step.
         """
         alone = HeldBlocks.by([num_tokens] * num_samples, block_size, bytes_per_token, share=False)
         params = SamplingParams(n=num_samples, temperature=1.0, max_tokens=2)

@@ -63,21 +63,21 @@ class Shape:
 
     @property
     def config(self) -> ModelConfig:
-        """The shape as the engine reads it."""
+        """Parsed config of the shape."""
         return ModelConfig.from_json(JsonObject(f"shape {self.name}", self.fields))
 
 
 def _cut_lists(
     fields: Mapping[str, JSONValue], num_layers: int, windows: Sequence[int | None]
 ) -> dict[str, JSONValue]:
-    """Return what else says something of each layer, for fewer layers; windows: of all of them."""
+    """Return other fields with a value per layer, for fewer layers; windows: of all layers."""
     changes: dict[str, JSONValue] = {}
     kinds = fields.get("layer_types")
     if isinstance(kinds, list):
         changes["layer_types"] = kinds[:num_layers]
     shared = fields.get("num_kv_shared_layers")
     if isinstance(shared, int):
-        # Layers that others read the keys of are left, one of each kind.
+        # Keeps a layer of each kind whose keys other layers read.
         most = num_layers - windows.index(None) - 1
         changes["num_kv_shared_layers"] = max(min(shared * num_layers // len(windows), most), 0)
     return changes

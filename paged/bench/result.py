@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredDevice(GpuDescription):
-    """`device`, as `DeviceFacts` has it; the caches are missing where nothing is timed."""
+    """Section `device` of a result; without `cache_bytes` if nothing is timed."""
 
     type: str
     cache_bytes: NotRequired[int]
@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_config(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the engine's settings without the model's place, which the model's part names."""
+    """Return the engine's settings without the path of the model."""
     return {name: value for name, value in fields.items() if name != "model"}
 
 
@@ -115,21 +115,21 @@ class Spread:
         return cls.of(above / below for above, below in pairs if above is not None and below)
 
 
-# What a measurement may take of the free memory: torch keeps some back, and so do others.
+# Share of the free memory for a measurement: torch and other programs reserve some.
 SHARE_OF_FREE = 0.8
-# Where a processor does not tell how large its caches are.
+# Assumed where the processor does not report its caches.
 CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """The caches and the memory of a device, and what it is called."""
+    """Caches, memory and name of a device."""
 
     device: "Device"
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the last cache before the memory."""
+        """Bytes of the last-level cache."""
         return self.device.cache_bytes() or CACHE_BYTES
 
     def free_bytes(self) -> int:
@@ -137,7 +137,7 @@ class DeviceFacts:
         return int(self.device.free_bytes() * SHARE_OF_FREE)
 
     def to_dict(self) -> MeasuredDevice:
-        """Return what a result says of its device, besides the machine that it is in."""
+        """Return the description of the device in a result."""
         return {
             "type": self.device.torch_device.type,
             "cache_bytes": self.cache_bytes,
@@ -147,11 +147,11 @@ class DeviceFacts:
 
 MIN_SECONDS = 0.25  # the system counts in hundredths of a second
 _IDLE = slice(3, 5)  # of the fields of /proc/stat: idle, and waiting for a disk
-_GUEST = 8  # from here on, time that is counted among the others already
+_GUEST = 8  # from here on, time that is counted in other fields too
 
 
 class Neighbours:
-    """Measures from when it is made. Elsewhere than on Linux it knows nothing."""
+    """CPU time of all other processes since its construction; unknown except on Linux."""
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
         self._stat = stat
@@ -160,9 +160,9 @@ class Neighbours:
         self._all = self._busy()
 
     def cpus_busy(self) -> float | None:
-        """Return how many CPUs all other processes kept busy so far, on average; at least 0.
+        """Return the mean number of CPUs kept busy by other processes, at least 0.
 
-        None if that cannot be known, or the time was too short to tell.
+        None if it is unknown, or too little time has passed.
         """
         before, now = self._all, self._busy()
         seconds = perf_counter() - self._at
@@ -171,7 +171,7 @@ class Neighbours:
         return max((now - before - (process_time() - self._own)) / seconds, 0.0)
 
     def _busy(self) -> float | None:
-        """Return the seconds of all CPUs that were not idle, since the machine began."""
+        """Return the busy seconds of all CPUs since the machine started."""
         try:
             with self._stat.open() as file:
                 fields = [int(word) for word in file.readline().split()[1:]][:_GUEST]
@@ -184,9 +184,9 @@ Piece = TypeVar("Piece", bound=Hashable)
 
 
 class Budget:
-    """Seconds from now on, and what a piece of work will take going by the largest one so far.
+    """Seconds from now on, with estimates from the largest piece of work so far.
 
-    One piece may take `most_at_once` of the seconds: the dearest must not leave nothing for others.
+    One piece may take at most the share `most_at_once` of the seconds.
     """
 
     def __init__(self, seconds: float, most_at_once: float = 0.1) -> None:
@@ -197,16 +197,16 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; negative when it is overdrawn."""
+        """Remaining seconds; negative after the end."""
         return self._until - perf_counter()
 
     def note(self, work: float, seconds: float) -> None:
-        """Note what a piece of work took."""
+        """Note the seconds of a piece of work."""
         if work >= self._largest:
             self._largest, self._seconds = work, seconds
 
     def seconds_for(self, work: float) -> float:
-        """Return the seconds that `work` will take, 0 as long as nothing has run."""
+        """Return the estimated seconds of `work`, 0 without a piece so far."""
         return self._seconds * work / self._largest if self._largest else 0.0
 
     def too_much(self, work: Mapping[Piece, float]) -> dict[Piece, float]:

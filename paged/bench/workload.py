@@ -28,7 +28,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Any number of tokens from `low` to `high`, both included, each as likely as the others."""
+    """Uniform distribution of token counts from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -38,7 +38,7 @@ class Lengths:
 
     @classmethod
     def of(cls, tokens: "int | Lengths") -> "Lengths":
-        """Return `tokens` itself, or the range that holds nothing else."""
+        """Return `tokens` itself, or the range of only that number."""
         return tokens if isinstance(tokens, Lengths) else cls(tokens, tokens)
 
     @property
@@ -48,7 +48,7 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """Tokens of a row on average."""
+        """Mean number of tokens of a row."""
         return (self.low + self.high) / 2
 
     def at_most(self, tokens: int) -> "Lengths":
@@ -83,7 +83,7 @@ class Workload:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        # Without a token of their own, rows of a group would be one row.
+        # Rows of a group without own tokens would be equal.
         for name, low in (("rows", 1), ("shared", 0), ("unique", 1), ("output", 2)):
             value = Lengths.of(getattr(self, name)).low
             if value < low:
@@ -102,9 +102,9 @@ class Workload:
         return Lengths.of(self.unique).is_fixed and Lengths.of(self.output).is_fixed
 
     def warm_up(self) -> "Workload":
-        """Return a part of this that takes a moment, and still needs every kernel of the whole.
+        """Return a short workload that needs every kernel of this one.
 
-        It is as wide and as long as those kernels ask for that only work on what many rows share.
+        It has enough rows and shared tokens for the kernels of shared prefixes.
         """
         return replace(
             self,
@@ -116,8 +116,8 @@ class Workload:
         )
 
     def requests(self, vocab_size: int) -> list[Request]:
-        """Return the rows; ids are drawn evenly from the whole vocabulary."""
-        # Lengths from a stream of their own: rows of one length are the same rows as ever.
+        """Return the rows, with token ids drawn uniformly from the vocabulary."""
+        # A separate stream for lengths, which does not change the tokens.
         lengths = np.random.default_rng([self.seed, 1])
         uniques = Lengths.of(self.unique).draw(lengths, self.rows)
         outputs = Lengths.of(self.output).draw(lengths, self.rows)
@@ -134,7 +134,7 @@ class Workload:
 
 
 class ModelDescription(TypedDict):
-    """`model`."""
+    """Section `model` of a result."""
 
     name: str
     weights: str
@@ -152,7 +152,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class BenchModel:
-    """A model by name, with its shape; `folder` is None where weights are made up."""
+    """Model by name, with its shape; `folder` is None for random weights."""
 
     name: str
     config: ModelConfig
@@ -173,7 +173,7 @@ class BenchModel:
     def engine(
         self, kernels: Backend | None = None, on: Device | None = None, **flags: Any
     ) -> Engine:
-        """Load the model, or make it up. `flags` are fields of `EngineConfig`.
+        """Load the model, or make random weights. `flags` are fields of `EngineConfig`.
 
         `on` replaces the device of the flags, `kernels` those of the device.
         """
@@ -189,11 +189,11 @@ class BenchModel:
         return Engine(config, loaded)
 
     def weights(self, dtype: torch.dtype, device: torch.device | None = None) -> RandomWeights:
-        """Return weights in the place of a folder's, made on `device`, None: the CPU."""
+        """Return random weights, made on `device`, None: the CPU."""
         return RandomWeights(self.config, dtype, SEED, device)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the folder's tokenizer, or one whose tokens are written as their numbers."""
+        """Return the folder's tokenizer, or one with numbers as tokens."""
         if self.folder is not None:
             return Tokenizer.from_folder(self.folder)
         import tokenizers
@@ -204,7 +204,7 @@ class BenchModel:
         return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), None)
 
     def describe(self, dtype: torch.dtype) -> ModelDescription:
-        """Return what a result says of its model."""
+        """Return the description of the model in a result."""
         config = self.config
         return {
             "name": self.name,

@@ -104,7 +104,7 @@ def test_all_that_is_timed_computes_the_same(
     contexts: KernelContexts, stopwatch: Stopwatch, point: Any, kernels: Backend
 ) -> None:
     result = point.build(contexts, kernels).measure(stopwatch, 2, ROOFLINE)
-    assert {name: result[name] for name in point.place} == dict(point.place)
+    assert {name: result[name] for name in point.sizes} == dict(point.sizes)
     assert result["ratios"]
     for each in result["contenders"].values():
         assert each["seconds"].count == 2
