@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -122,10 +121,6 @@ class BlockLives(Table):
     rows: Int32s
     hits: Int32s
     peak_refs: Int32s
-
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("block", "begin", "end", "position", "rows", "hits", "peak_refs"), "int32"
-    )
 
     @classmethod
     def read(cls, snapshot: Snapshot) -> "BlockLives":

@@ -45,7 +45,7 @@ from pagedrun.paged.metrics.pool_moments import (
     timeline_moment,
     use_over_time,
 )
-from pagedrun.paged.metrics.report_sections import StateFigures
+from pagedrun.paged.metrics.report_sections import StateFigures, section_of
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 
@@ -132,19 +132,7 @@ def _statistics(snapshot: Snapshot | None, report: SavedReport | None) -> RunCou
         recompute = len(snapshot.preemptions) - swap
     hits, misses = reported("hits"), reported("misses")
     hit_tokens, prompt_tokens = reported("hit_tokens"), reported("prompt_tokens")
-    return {
-        "hits": hits,
-        "misses": misses,
-        "hit_tokens": hit_tokens,
-        "prompt_tokens": prompt_tokens,
-        "achievable_hit_rate": reported("achievable_hit_rate"),
-        "duplicate_rows": reported("duplicate_rows"),
-        "bytes_saved": reported("bytes_saved"),
-        "shared_blocks_peak": reported("shared_blocks_peak"),
-        "peak_blocks": reported("peak_blocks"),
-        "block_copies": reported("block_copies"),
-        "forks": reported("forks"),
-        "evictions": reported("evictions"),
+    computed = {
         "swap": swap,
         "recompute": recompute,
         "hit_rate": _rate(hits, misses),
@@ -152,6 +140,9 @@ def _statistics(snapshot: Snapshot | None, report: SavedReport | None) -> RunCou
         if hit_tokens is not None and prompt_tokens
         else None,
     }
+    return section_of(
+        RunCounts, lambda name: computed[name] if name in computed else reported(name)
+    )
 
 
 def _rate(hits: Number | None, misses: Number | None) -> float | None:

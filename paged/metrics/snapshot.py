@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.kernels.array_types import Bools, Float64s, Int32s, Int64s
+from pagedrun.kernels.array_types import Bools, Float64s, Int32s, Int64s, element_types
 from pagedrun.paged.cache.cache_spec import PoolShape
 
 Chosen = Bools | Int64s
@@ -25,9 +25,12 @@ MAX_PREFIXES = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns by name; `DTYPES` are their types, against which files are checked."""
+    """Columns by name; `DTYPES` are their element types, against which files are checked."""
 
-    DTYPES: ClassVar[dict[str, str]] = {}
+    DTYPES: ClassVar[dict[str, type[np.generic]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.DTYPES = element_types(cls.__annotations__)
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns().values()}
@@ -80,10 +83,6 @@ class Holdings(Table):
     end: Int32s
     found: Bools
 
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("row", "sample", "position", "block", "begin", "end"), "int32"
-    ) | {"found": "bool"}
-
 
 @dataclass(frozen=True, slots=True)
 class Preemptions(Table):
@@ -103,10 +102,6 @@ class Preemptions(Table):
     needed: Int32s
     free: Int32s
 
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("step", "row", "sample", "tokens", "blocks", "for_row", "needed", "free"), "int32"
-    ) | {"swapped": "bool"}
-
 
 @dataclass(frozen=True, slots=True)
 class Branchings(Table):
@@ -117,10 +112,6 @@ class Branchings(Table):
     forked: Int32s
     died: Int32s
     freed: Int32s
-
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("step", "row", "forked", "died", "freed"), "int32"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +129,6 @@ class PrefixNodes(Table):
     rows: Int32s
     row: Int32s
     saved: Int64s
-
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("parent", "start", "end", "rows", "row"), "int32"
-    ) | {"saved": "int64"}
 
     def joined(self, other: "PrefixNodes") -> "PrefixNodes":
         """Return the nodes of both trees side by side."""
@@ -179,8 +166,6 @@ class Lengths(Table):
     prompts: Int64s
     answers: Int64s
 
-    DTYPES: ClassVar[dict[str, str]] = {"tokens": "int32", "prompts": "int64", "answers": "int64"}
-
 
 class HeldBlocks(NamedTuple):
     """Block tables of one group after a step, of the sequences that hold blocks.
@@ -209,10 +194,6 @@ class HeldTables(Table):
     sample: Int32s
     first: Int32s
     count: Int32s
-
-    DTYPES: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("moment", "row", "sample", "first", "count"), "int32"
-    )
 
 
 @dataclass(frozen=True, slots=True)

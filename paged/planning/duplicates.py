@@ -40,11 +40,10 @@ class Duplicates:
                 self.asked.setdefault(found.index, [found]).append(request)
                 continue
             params = request.params
-            is_single = params.n == 1 or params.has_beams or request.continuations
-            alone = request if is_single else _single(request)
-            self.distinct.append(alone)
-            if alone is not request:
+            if params.n > 1 and not params.has_beams and not request.continuations:
                 self.asked[request.index] = [request]
+                request = replace(request, params=replace(params, n=1))
+            self.distinct.append(request)
 
     def without(self, done: Container[int]) -> set[int]:
         """Remove requests that are answered already, by index; return the `distinct` ones without
@@ -128,10 +127,6 @@ _PLAIN = SamplingParams()
 
 def _num_tokens(outputs: Sequence[SampleOutput]) -> int:
     return sum(len(output.token_ids) for output in outputs)
-
-
-def _single(request: Request) -> Request:
-    return replace(request, params=replace(request.params, n=1))
 
 
 class OutputCollector:

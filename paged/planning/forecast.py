@@ -15,7 +15,7 @@ import numpy as np
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
-from pagedrun.paged.metrics.report_sections import groups_part
+from pagedrun.paged.metrics.report_sections import groups_part, section_of
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
 from pagedrun.paged.metrics.timeline import StepRecord
 from pagedrun.paged.planning.forecast_sections import (
@@ -269,15 +269,7 @@ def _num_copied_answers(asked: dict[int, list[Request]]) -> int:
 
 
 def _point(record: StepRecord) -> SimulatedPoint:
-    return {
-        "step": record.step,
-        "running": record.running,
-        "waiting": record.waiting,
-        "blocks_used": record.blocks_used,
-        "blocks_shared": record.blocks_shared,
-        "blocks_cached": record.blocks_cached,
-        "tokens": record.tokens,
-    }
+    return section_of(SimulatedPoint, lambda name: getattr(record, name))
 
 
 CANDIDATES = (8, 16, 32, 64, 128, 256)
