@@ -260,8 +260,8 @@ class Run:
         table, grown = scheduler.table, scheduler.update()
         self._in_flight.append(InFlight.launched(result, step, table, grown, self._device))
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
-        for place in grown[is_last].tolist():
-            scheduler.retire(scheduler.sequence_at(place))
+        for row_index in grown[is_last].tolist():
+            scheduler.retire(scheduler.sequence_at(row_index))
         if self._watch.is_stalled(len(grown)):
             cause = f"no row got a token in {self._watch.num_steps} steps"
             raise stalled(cause, scheduler, self.state())
@@ -277,8 +277,8 @@ class Run:
         failed = self._scores.note_step(step)
         is_live, drawn = step.is_live(table), step.wait()
         is_failed = is_live & (drawn == NO_TOKEN)
-        for place in step.row_indices[is_failed].tolist():
-            failed.append(scheduler.sequence_at(place).request)
+        for row_index in step.row_indices[is_failed].tolist():
+            failed.append(scheduler.sequence_at(row_index).request)
         if failed:
             is_live &= ~np.isin(table.row[step.row_indices], [request.index for request in failed])
         is_beam = is_live & (table.num_beams[step.row_indices] > 0)
@@ -289,38 +289,38 @@ class Run:
                 self.statistics.generated_tokens += len(output.token_ids)
                 yield from self._collect(first, output)
         self._scores.note_draws(step, drawn, is_live)
-        places, positions = step.row_indices[is_live], step.positions[is_live]
+        row_indices, positions = step.row_indices[is_live], step.positions[is_live]
         tokens = drawn[is_live]
-        table.outputs[places, positions] = tokens
-        uids = table.uid[places]
-        while len(places):
-            yield from self._process_tokens(places, positions, tokens)
-            goes_on = table.uid[places] == uids
-            places, uids = places[goes_on], uids[goes_on]
-            tokens = self._grammars.forced(table.row[places], table.sample[places])
+        table.outputs[row_indices, positions] = tokens
+        uids = table.uid[row_indices]
+        while len(row_indices):
+            yield from self._process_tokens(row_indices, positions, tokens)
+            goes_on = table.uid[row_indices] == uids
+            row_indices, uids = row_indices[goes_on], uids[goes_on]
+            tokens = self._grammars.forced(table.row[row_indices], table.sample[row_indices])
             is_forced = tokens != NO_FORCED_TOKEN
-            places, uids, tokens = places[is_forced], uids[is_forced], tokens[is_forced]
-            positions = table.num_output_tokens[places]
-            table.append_outputs(places, tokens)
+            row_indices, uids, tokens = row_indices[is_forced], uids[is_forced], tokens[is_forced]
+            positions = table.num_output_tokens[row_indices]
+            table.append_outputs(row_indices, tokens)
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
 
     def _process_tokens(
-        self, places: Int64s, positions: Int64s, tokens: Int64s
+        self, row_indices: Int64s, positions: Int64s, tokens: Int64s
     ) -> Iterator[Completion]:
         """Process the newest tokens of sequences, and finish the sequences that they end.
 
-        places, positions, tokens: [num_tokens] int64 each: index of the sequence in the table,
+        row_indices, positions, tokens: [num_tokens] int64 each: index of the sequence in the table,
         position of the token in its answer, token.
         """
         scheduler, table = self.scheduler, self.scheduler.table
-        rows, samples = table.row[places], table.sample[places]
-        self.statistics.generated_tokens += int((~table.only_scores[places]).sum())
+        rows, samples = table.row[row_indices], table.sample[row_indices]
+        self.statistics.generated_tokens += int((~table.only_scores[row_indices]).sum())
         self._sampler.note_tokens(rows, samples, tokens)
         is_complete = self._grammars.are_complete(rows, samples)
-        may_end = is_complete | self._stop_rule.may_end(table, places, positions + 1, tokens)
+        may_end = is_complete | self._stop_rule.may_end(table, row_indices, positions + 1, tokens)
         for index in np.flatnonzero(may_end).tolist():
-            sequence = scheduler.sequence_at(int(places[index]))
+            sequence = scheduler.sequence_at(int(row_indices[index]))
             output = self._stop_rule.output(sequence, is_complete=bool(is_complete[index]))
             if output is not None:
                 sequence.truncate(int(positions[index]) + 1)

@@ -117,14 +117,6 @@ class RunHooks:
 NO_HOOKS = RunHooks()
 
 
-@dataclass(slots=True)
-class KeptStates:
-    """States `kept` since the run began, and sequences that `found` one to start from."""
-
-    kept: int = 0
-    found: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
     """State of a replica at a moment of the run.

@@ -90,7 +90,7 @@ class Simulator:
         self._num_begun = 0
         self._is_last = False
         self._asked: dict[int, list[Request]] = {}
-        self._places: dict[int, int] = {}
+        self._row_indices: dict[int, int] = {}
         self._slots = states
         block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
         num_host_blocks = SwapSpace.num_blocks_in(
@@ -174,7 +174,7 @@ class Simulator:
 
     def _placed(self, plan: Plan) -> Iterator[PlannedRequest]:
         for planned in plan:
-            self._places[planned.request.index] = self._num_begun
+            self._row_indices[planned.request.index] = self._num_begun
             self._num_begun += 1
             yield replace(planned, request=planned.request.without_beams())
 
@@ -195,11 +195,11 @@ class Simulator:
             assert self._unseen, "no sequence can go on"
             return False
         self._note_step(step.num_tokens, step.num_samples)
-        self._reads.note(step, np.array([self._places[row] for row in step.rows.tolist()]))
+        self._reads.note(step, np.array([self._row_indices[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
         self._statistics.generated_tokens += len(grown)
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
-        ended = [scheduler.sequence_at(place) for place in grown[is_last].tolist()]
+        ended = [scheduler.sequence_at(row_index) for row_index in grown[is_last].tolist()]
         for sequence in ended:
             scheduler.retire(sequence)
         self._unseen.append(ended)
@@ -219,21 +219,24 @@ class Simulator:
         has_slots = len(running) < limits.max_num_seqs and self._scheduler.may_refill
         if has_slots and not none_waits:
             return 0
-        table, places = self._scheduler.table, self._running_places()
-        if (table.num_pending[places] > 1).any():
+        table, row_indices = self._scheduler.table, self._running_rows()
+        if (table.num_pending[row_indices] > 1).any():
             return 0
-        left = table.max_tokens[places] - table.num_output_tokens[places]
+        left = table.max_tokens[row_indices] - table.num_output_tokens[row_indices]
         num_steps = min(int(left.min()) - 1, self._num_steps_to_next_record())
-        stored = table.num_stored_tokens[places]
-        is_last = stored == table.num_tokens(places) - 1
-        if num_steps < 2 or not (is_last & (table.num_computed_tokens[places] == stored)).all():
+        stored = table.num_stored_tokens[row_indices]
+        is_last = stored == table.num_tokens(row_indices) - 1
+        if (
+            num_steps < 2
+            or not (is_last & (table.num_computed_tokens[row_indices] == stored)).all()
+        ):
             return 0
-        if self._scheduler.states.needs_slot(places).any():
+        if self._scheduler.states.needs_slot(row_indices).any():
             return 0
         for group in self._scheduler.groups:
-            if group.writes_shared(places, stored):
+            if group.writes_shared(row_indices, stored):
                 return 0
-            while group.num_missing(places, stored + num_steps) > group.pool.num_free:
+            while group.num_missing(row_indices, stored + num_steps) > group.pool.num_free:
                 if num_steps < 2:
                     return 0
                 num_steps //= 2
@@ -241,31 +244,31 @@ class Simulator:
 
     def _decode(self, num_steps: int) -> None:
         """Do uneventful steps at once; counters and peaks are the same as one by one."""
-        table, places = self._scheduler.table, self._running_places()
-        stored = table.num_stored_tokens[places]
+        table, row_indices = self._scheduler.table, self._running_rows()
+        stored = table.num_stored_tokens[row_indices]
         rows = [self._place(each) for each in self._scheduler.running]
         self._reads.note_decoding(
-            stored, np.array(rows), table.num_read_once_tokens[places], num_steps
+            stored, np.array(rows), table.num_read_once_tokens[row_indices], num_steps
         )
         ends = stored + num_steps
         for group in self._scheduler.groups:
             if group.window is None:
-                group.grow(places, stored, ends)
+                group.grow(row_indices, stored, ends)
                 continue
             for step in range(num_steps):  # blocks freed by one step are allocated by the next ones
-                group.free_all_behind(places, stored + step)
-                group.grow(places, stored + step, stored + step + 1)
-        table.num_computed_tokens[places] = table.num_stored_tokens[places] = ends
-        ever = table.num_tokens_ever_computed[places]
-        table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
-        table.append_outputs(places, 0, num_steps)
+                group.free_all_behind(row_indices, stored + step)
+                group.grow(row_indices, stored + step, stored + step + 1)
+        table.num_computed_tokens[row_indices] = table.num_stored_tokens[row_indices] = ends
+        ever = table.num_tokens_ever_computed[row_indices]
+        table.num_tokens_ever_computed[row_indices] = np.maximum(ever, ends)
+        table.append_outputs(row_indices, 0, num_steps)
         self._num_steps += num_steps
-        self._statistics.generated_tokens += num_steps * len(places)
-        self._scheduler.counts.computed_tokens += num_steps * len(places)
+        self._statistics.generated_tokens += num_steps * len(row_indices)
+        self._scheduler.counts.computed_tokens += num_steps * len(row_indices)
         self._note_step(0, 0)
 
-    def _running_places(self) -> Int64s:
-        return np.array([each.place for each in self._scheduler.running], dtype=np.int64)
+    def _running_rows(self) -> Int64s:
+        return np.array([each.row_index for each in self._scheduler.running], dtype=np.int64)
 
     def _num_steps_to_next_record(self) -> int:
         stride = self._statistics.timeline.stride
@@ -298,7 +301,7 @@ class Simulator:
         return min(last, self._num_total) - self._num_begun
 
     def _place(self, sequence: Sequence) -> int:
-        return self._places[sequence.request.index]
+        return self._row_indices[sequence.request.index]
 
     def _record_step(self) -> None:
         scheduler, pool, statistics = self._scheduler, self._pool, self._statistics

@@ -42,16 +42,16 @@ class Admission:
         self,
         sequence: Sequence,
         running: list[Sequence],
-        places: Int64s,
+        row_indices: Int64s,
         budget: int,
         step: StepBuilder,
     ) -> bool:
         """Give a waiting sequence all blocks of its known tokens, or return False and give none.
 
         Cached blocks are shared; the rest come off the free list. Beside others it is admitted only
-        if the pool is expected to hold all of them to their ends. places: of those that run. In
-        groups with a window it gets what a chunk of up to `budget` tokens takes, and where layers
-        are recurrent a state.
+        if the pool is expected to hold all of them to their ends. row_indices: of the running ones.
+        In groups with a window it gets the blocks of a chunk of up to `budget` tokens, and with
+        recurrent layers a state.
         """
         hits = self._hits(sequence)
         if any(index not in sequence.host_blocks for index in self._to_restore(sequence, hits)):
@@ -68,7 +68,7 @@ class Admission:
         if num_taken > self._pool.num_free:
             return False
         if running:
-            members = np.append(places, sequence.place)
+            members = np.append(row_indices, sequence.row_index)
             if not self._predictor.allows(self._pool, self._state.table, members, num_taken):
                 return False
         state = self._states.entry(sequence, len(hits) * self._pool.block_size)
@@ -86,7 +86,7 @@ class Admission:
         self._states.take(sequence, state, step)
         if is_new and sequence.is_first:
             self._states.pin_points(sequence)
-        self._states.reserve(sequence.place)
+        self._states.reserve(sequence.row_index)
         self._state.unpin(sequence)
         sequence.block_table = hits + (self._pool.allocate(num_new) or [])
         for index in restore:
@@ -117,12 +117,16 @@ class Admission:
         loaded = load_prefix(self._stored, groups, sequence, len(hits), block_source, step)
         if loaded or block_source is None:
             return loaded
-        index, place = len(hits), block_source.place
+        index, row_index = len(hits), block_source.row_index
         for group in self._state.groups:
-            if not group.tables.has(place, index) or not group.tables.has(sequence.place, index):
+            if not group.tables.has(row_index, index) or not group.tables.has(
+                sequence.row_index, index
+            ):
                 return 0
         for group in self._state.groups:
-            source, target = (group.tables.block(at, index) for at in (place, sequence.place))
+            source, target = (
+                group.tables.block(at, index) for at in (row_index, sequence.row_index)
+            )
             step.transfers.append(BlockTransfer(TransferKind.COPY, source, target, group.index))
         return block_source.num_tokens
 
@@ -181,10 +185,10 @@ class Admission:
 
     def _book_stored(self, group: KVGroup, sequence: Sequence, begin: int, stored: int) -> None:
         """Book what an admitted sequence was given from index `begin` on in a group."""
-        size, place = group.pool.block_size, sequence.place
-        begin = max(begin, int(group.tables.firsts[place]))
+        size, row_index = group.pool.block_size, sequence.row_index
+        begin = max(begin, int(group.tables.firsts[row_index]))
         for index in range(begin, group.pool.num_blocks_for(stored)):
-            block_id = group.tables.block(place, index)
+            block_id = group.tables.block(row_index, index)
             group.pool.record_fill(block_id, min(size, stored - index * size))
             if (index + 1) * size <= stored and index < len(sequence.block_keys):
                 group.pool.publish(block_id, sequence.block_keys[index])
@@ -218,7 +222,7 @@ class WindowAdmission(NamedTuple):
         first = group.first_read(start)
         keys = sequence.block_keys[first:num_hits]
         hits = [block for key in keys for block in group.pool.match([key])]
-        num_stored = first + len(hits) + len(group.on_host.get(sequence.place, ()))
+        num_stored = first + len(hits) + len(group.on_host.get(sequence.row_index, ()))
         end = group.pool.num_blocks_for(min(sequence.num_tokens, start + budget))
         return cls(group, first, hits, max(end, num_stored) - first - len(hits))
 
@@ -230,14 +234,14 @@ class WindowAdmission(NamedTuple):
 
     def take(self, sequence: Sequence, step: StepBuilder) -> None:
         """Give the sequence its blocks, with what it has on the host."""
-        group, place = self.group, sequence.place
+        group, row_index = self.group, sequence.row_index
         group.pool.share(self.hits)
         new = group.pool.allocate(self.num_new)
         assert new is not None, "fewer blocks are free than were counted"
-        group.tables.set(place, self.hits + new, self.first)
+        group.tables.set(row_index, self.hits + new, self.first)
         step.transfers += [
             BlockTransfer(TransferKind.SWAP_IN, source, target, group.index)
-            for source, target in zip(group.on_host.get(place, ()), new, strict=False)
+            for source, target in zip(group.on_host.get(row_index, ()), new, strict=False)
         ]
 
 
@@ -276,7 +280,7 @@ def _num_before(group: KVGroup, sequence: Sequence, num_hits: int) -> list[int]:
 class BlockSource(NamedTuple):
     """Sequence with a partly equal block, and the number of equal leading tokens."""
 
-    place: int
+    row_index: int
     num_tokens: int
 
 
@@ -302,12 +306,12 @@ def load_prefix(
     def fits(num_tokens: int) -> bool:
         if has_windows and sequence.score_from < num_tokens:
             return False  # its window begins further back than what is loaded
-        return _has_room(groups, sequence.place, num_tokens)
+        return _has_room(groups, sequence.row_index, num_tokens)
 
     staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given, fits)
     if staged is None:
         return 0
-    _load(groups, sequence.place, staged, num_hits * size + staged.num_tokens, step)
+    _load(groups, sequence.row_index, staged, num_hits * size + staged.num_tokens, step)
     return staged.num_tokens
 
 
@@ -328,36 +332,36 @@ def load_state(
 
     def fits(num_tokens: int) -> bool:
         is_before_end = num_tokens <= min(sequence.num_tokens - 1, sequence.score_from)
-        return is_before_end and _has_room(groups, sequence.place, num_tokens)
+        return is_before_end and _has_room(groups, sequence.row_index, num_tokens)
 
-    if source is None or not states.can_load(sequence.place):
+    if source is None or not states.can_load(sequence.row_index):
         return num_found
     staged = source.find_state(sequence.request, sequence.block_keys, num_hits, num_found, fits)
     if staged is None:
         return num_found
-    _load(groups, sequence.place, staged.blocks, staged.num_tokens, step)
+    _load(groups, sequence.row_index, staged.blocks, staged.num_tokens, step)
     states.load(sequence, staged.source, staged.num_tokens, step)
     return staged.num_tokens
 
 
-def _has_room(groups: Seq[KVGroup], place: int, num_tokens: int) -> bool:
+def _has_room(groups: Seq[KVGroup], row_index: int, num_tokens: int) -> bool:
     """Return whether a sequence can hold what it needs to go on behind so many tokens."""
     end = groups[0].pool.num_blocks_for(num_tokens)
     return all(
-        each.num_lacking(place, each.first_read(num_tokens - 1), end) <= each.pool.num_free
+        each.num_lacking(row_index, each.first_read(num_tokens - 1), end) <= each.pool.num_free
         for each in groups
     )
 
 
 def _load(
-    groups: Seq[KVGroup], place: int, staged: StagedBlocks, num_tokens: int, step: StepBuilder
+    groups: Seq[KVGroup], row_index: int, staged: StagedBlocks, num_tokens: int, step: StepBuilder
 ) -> None:
     """Let the step load the last blocks of a sequence's first `num_tokens` tokens."""
     end = groups[0].pool.num_blocks_for(num_tokens)
     for group, sources in zip(groups, staged.sources, strict=True):
         # A prompt that ends there computes its last token again.
-        group.hold(place, group.first_read(num_tokens - 1), end)
-        targets = group.tables.held(place, end - len(sources))
+        group.hold(row_index, group.first_read(num_tokens - 1), end)
+        targets = group.tables.held(row_index, end - len(sources))
         step.transfers += [
             BlockTransfer(TransferKind.LOAD, source, target, group.index)
             for source, target in zip(sources, targets, strict=False)
@@ -395,7 +399,7 @@ def find_block_source(
         given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
         num_tokens = _num_common(wanted, given)
         if num_tokens > (best.num_tokens if best else 0):
-            best = BlockSource(sequence.place, num_tokens)
+            best = BlockSource(sequence.row_index, num_tokens)
     return best
 
 

@@ -76,19 +76,19 @@ class OutputLengthPredictor:
         if len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
 
-    def expected_outputs(self, table: SequenceTable, places: Int64s) -> Int64s:
+    def expected_outputs(self, table: SequenceTable, row_indices: Int64s) -> Int64s:
         """Return the expected final length of each answer.
 
         Most longer answers of its group were no longer; while the group has too few, those of the
         whole run are used; at most `max_tokens`, which is also the value before any answer is
         known.
         """
-        limits = table.max_tokens[places]
+        limits = table.max_tokens[row_indices]
         if len(self._all.ordered) < MIN_LENGTHS:
             return limits
-        done = table.num_output_tokens[places]
+        done = table.num_output_tokens[row_indices]
         expected = self._all.beyond(done)
-        groups, group_of = np.unique(table.group[places], return_inverse=True)
+        groups, group_of = np.unique(table.group[row_indices], return_inverse=True)
         for number, group in enumerate(groups.tolist()):
             lengths = self._groups.get(group)
             if lengths is not None and len(lengths.ordered) >= MIN_LENGTHS:
@@ -96,20 +96,22 @@ class OutputLengthPredictor:
                 expected[own] = lengths.beyond(done[own])
         return np.minimum(limits, expected)
 
-    def allows(self, pool: BlockPool, table: SequenceTable, places: Int64s, num_taken: int) -> bool:
-        """Return whether the last of `places`, which takes `num_taken` free blocks now, may join
-        the others.
+    def allows(
+        self, pool: BlockPool, table: SequenceTable, row_indices: Int64s, num_taken: int
+    ) -> bool:
+        """Return whether the last of these sequences, which takes `num_taken` free blocks now, may
+        join the others.
 
         True if all sequences can grow to full length or, by the expected lengths, no sequence will
         run out of blocks before one that ends frees some.
         """
         size = pool.block_size
-        tokens = table.num_tokens(places)
-        samples = table.num_pending[places] * np.maximum(table.num_beams[places], 1)
-        done = table.num_output_tokens[places]
-        limits = table.max_tokens[places] - 1
+        tokens = table.num_tokens(row_indices)
+        samples = table.num_pending[row_indices] * np.maximum(table.num_beams[row_indices], 1)
+        done = table.num_output_tokens[row_indices]
+        limits = table.max_tokens[row_indices] - 1
         # Blocks held now; the candidate holds those of its prompt once it is admitted.
-        blocks = np.maximum(table.kv_groups[0].ends[places], -(-tokens // size))
+        blocks = np.maximum(table.kv_groups[0].ends[row_indices], -(-tokens // size))
         free = pool.num_free - num_taken
         full = tokens // size
 
@@ -121,9 +123,9 @@ class OutputLengthPredictor:
 
         if int(growth(limits - done).sum()) <= free:
             return True
-        expected = self.expected_outputs(table, places)
+        expected = self.expected_outputs(table, row_indices)
         left = np.minimum(np.maximum(expected - done, 1), np.maximum(limits - done, 0))
-        shared = table.num_shared_tokens[places] // size
+        shared = table.num_shared_tokens[row_indices] // size
         given_back = np.maximum(blocks - np.minimum(shared, full), 0)
         moments = np.unique(left)
         if len(moments) > MAX_MOMENTS:

@@ -9,13 +9,13 @@ from pagedrun.paged.scheduling.sequence import Sequence
 
 
 class BeamGroup:
-    """Sequences of which all are sampled in the same step, since the next choice is among them all.
+    """Beams of one request, always sampled in the same step.
 
-    `members` are the beams, best first; one while the prompt is computed. When they give way,
-    the first one waits for all, and `folded` are the generated tokens of the others: these go on
-    from the tokens that they have in common with it, once it has computed all but its last. Where
-    layers have windows or states, the first one computes its tokens again, and each goes on when
-    that has come to where they part: by the end what the other reads is lost.
+    `members` are the beams, best first; one while the prompt is computed. When the group is
+    preempted, the first one waits for all, and `folded` are the generated tokens of the others:
+    these resume from their common prefix with the first, once it has computed all but its last
+    token. With windows or recurrent states (`past_is_lost`) the first one computes its tokens
+    again, and each other resumes as soon as the first has passed their common prefix.
     `is_running`: true if the group has batch slots, false if it waits.
     """
 
@@ -38,16 +38,16 @@ class BeamGroup:
 
     @property
     def first_divergence(self) -> int:
-        """The first token that a beam, the first or a folded one, has not in common with all."""
+        """Position of the first token that the first beam and all folded ones do not share."""
         first = self.members[0]
         return min([first.num_tokens, *map(self._num_common, self.folded)])
 
     def has_room(self, pool: BlockPool) -> bool:
-        """Return whether there are blocks for all beams, if they gave way."""
+        """Return whether enough blocks are free for all beams of a preempted group."""
         return not self.folded or self.num_blocks_needed(pool.block_size) <= pool.num_free
 
     def num_blocks_needed(self, block_size: int) -> int:
-        """Return how many blocks the tokens of all beams take, at most."""
+        """Return the maximum number of blocks of all beams."""
         first = self.members[0]
         total = -(-first.num_tokens // block_size)
         for tokens in self.folded:
@@ -56,10 +56,10 @@ class BeamGroup:
         return total
 
     def ends(self, budget: int, *, is_first: bool) -> list[int]:
-        """Return up to where each member is computed in a step that has room for `budget` tokens.
+        """Return the end of the chunk of each member in a step with room for `budget` tokens.
 
-        To its last token only if all are, as then they are sampled. `is_first`: nothing else is in
-        the step; beams that have one token each to go are then computed, whatever the budget.
+        The last tokens are computed, and sampled from, only together. `is_first`: the step is
+        empty; beams with one token left each are then computed, whatever the budget.
         """
         first = self.members[0]
         if len(self.members) == 1 and not self.folded:
@@ -81,7 +81,7 @@ class BeamGroup:
         return ends
 
     def fold(self) -> list[Sequence]:
-        """Let the first member wait for all; return the others, whose blocks can go."""
+        """Reduce the group to its first member; return the others, whose blocks can be freed."""
         others = self.members[1:]
         self.members[0].num_beams = len(self.members) + len(self.folded)
         self.folded += [each.output_token_ids for each in others]
@@ -90,10 +90,9 @@ class BeamGroup:
         return others
 
     def unfold(self, block_size: int) -> list[Sequence]:
-        """Return those that were folded and can go on now, again members.
+        """Return the folded beams that can resume, as members again.
 
-        They hold the blocks with the tokens that they have in common with the first; the caller
-        counts the references.
+        They hold the blocks that they share with the first; the caller counts the references.
         """
         first, unfolded, folded = self.members[0], [], []
         is_ready = first.num_computed_tokens >= first.num_tokens - 1
@@ -115,23 +114,23 @@ class BeamGroup:
         return unfolded
 
     def branch(self, parents: Seq[int]) -> tuple[list[Sequence], list[Sequence]]:
-        """Let each new member go on from an old one; return the forked and those without children.
+        """Replace the members by their children; return the forked ones and those without children.
 
-        parents: the places of the old members, one for each new one, in their order. The first
-        child of a member is itself. The caller counts the references of the blocks.
+        parents: index of the parent of each new member. The first child of a member is itself. The
+        caller counts the references of the blocks.
         """
         old, left = self.members, set(range(len(self.members))) - set(parents)
-        dead = [old[place] for place in sorted(left)]
-        self.members = [old[place] for place in sorted(set(parents))]
+        dead = [old[index] for index in sorted(left)]
+        self.members = [old[index] for index in sorted(set(parents))]
         seen: set[int] = set()
         forked, ordered = [], []
-        for place in parents:
-            beam = old[place]
-            if place in seen:
+        for index in parents:
+            beam = old[index]
+            if index in seen:
                 beam = beam.branch(self._free_index())
                 forked.append(beam)
                 self.members.append(beam)
-            seen.add(place)
+            seen.add(index)
             ordered.append(beam)
         self.members = ordered
         self._count_each_once()
@@ -146,8 +145,8 @@ class BeamGroup:
         return min(set(range(self.width)) - taken)
 
     def _num_common(self, tokens: list[int]) -> int:
-        """Return how many tokens a folded beam, its prompt included, has in common with the first;
-        at most all but the last of it, since that one's keys and values are nowhere."""
+        """Return the length of the common prefix of a folded beam and the first, prompt included;
+        at most all but the last token, whose keys and values are not stored."""
         first = self.members[0]
         own = first.output_token_ids
         limit = min(len(own), len(tokens)) - 1
@@ -158,9 +157,9 @@ class BeamGroup:
 
 
 class BeamGroups:
-    """Keeps the books right when beams branch, die, or give way together.
+    """Groups of beams by request, and the accounting of blocks when beams fork, end or fold.
 
-    sequences: the scheduler's, by place; those made and dropped here come and go in it.
+    sequences: the scheduler's, by row index; beams are added and removed here.
     """
 
     def __init__(self, state: SchedulerState, sequences: dict[int, Sequence]) -> None:
@@ -174,13 +173,13 @@ class BeamGroups:
         return sum(each.num_free_slots for each in self._groups.values() if each.is_running)
 
     def begin(self, sequence: Sequence) -> None:
-        """Take note of a sequence that computes a prompt for beams."""
+        """Add the group of a sequence that computes a prompt for beams."""
         has_windows = any(group.window is not None for group in self._state.further)
         is_lost = has_windows or self._state.states.has_slots
         self._groups[sequence.request.index] = BeamGroup(sequence, past_is_lost=is_lost)
 
     def of(self, sequence: Sequence) -> BeamGroup | None:
-        """Return the group that a sequence is of, None for one that is no beam."""
+        """Return the group of a sequence, None if it is no beam."""
         return self._groups.get(sequence.request.index)
 
     def of_row(self, row: int) -> BeamGroup:
@@ -188,11 +187,11 @@ class BeamGroups:
         return self._groups[row]
 
     def end(self, row: int) -> None:
-        """Forget the group of a request, if it has one."""
+        """Remove the group of a request, if it has one."""
         self._groups.pop(row, None)
 
     def unfold(self, group: BeamGroup) -> list[Sequence]:
-        """Let folded beams go on that can, with the blocks that they share with the first; return
+        """Resume folded beams that can continue, with the blocks shared with the first; return
         them."""
         beams = group.unfold(self._state.pool.block_size)
         for beam in beams:
@@ -210,15 +209,12 @@ class BeamGroups:
         return computed if group is None else min(computed, group.first_divergence)
 
     def fold(self, group: BeamGroup) -> None:
-        """Take the blocks of all beams but the first, which is about to give way for them all."""
+        """Free the blocks of all beams but the first, which is about to be preempted."""
         for beam in group.fold():
             self._drop(beam)
 
     def branch(self, group: BeamGroup, beams: Seq[NextBeam]) -> None:
-        """Let the beams of the next step go on from those of the last one; others die.
-
-        A beam's newest token, which was unknown, is the one that `beams` says.
-        """
+        """Replace the beams of the last step by those of the next one, with their newest tokens."""
         num_free = self._state.pool.num_free
         forked, dead = group.branch([each.parent for each in beams])
         dead_by_sample = {each.sample_index: each for each in dead}
@@ -238,7 +234,7 @@ class BeamGroups:
             beam.set_newest_token(chosen.token_id)
 
     def _adopt(self, beam: Sequence) -> None:
-        self._sequences[beam.place] = beam
+        self._sequences[beam.row_index] = beam
         self._state.share(beam)
         self._state.residency.begin(beam, beam.num_blocks)
 
@@ -248,17 +244,17 @@ class BeamGroups:
         self._forget(beam)
 
     def _replace(self, dead: Sequence, beam: Sequence) -> None:
-        """Adopt a beam and drop another: only the blocks in which they differ change hands."""
+        """Adopt a beam and drop another; only blocks that differ are shared and released."""
         for group in reversed(self._state.groups):
-            num_common = group.tables.num_common(beam.place, dead.place)
-            group.pool.release(group.tables.held(dead.place, num_common))
-            group.pool.share(group.tables.held(beam.place, num_common))
-        self._state.states.share(beam.place)
-        self._state.states.release(dead.place)
+            num_common = group.tables.num_common(beam.row_index, dead.row_index)
+            group.pool.release(group.tables.held(dead.row_index, num_common))
+            group.pool.share(group.tables.held(beam.row_index, num_common))
+        self._state.states.share(beam.row_index)
+        self._state.states.release(dead.row_index)
         self._state.residency.pass_on(dead, beam, num_common)
         self._forget(dead)
-        self._sequences[beam.place] = beam
+        self._sequences[beam.row_index] = beam
 
     def _forget(self, beam: Sequence) -> None:
-        self._state.table.remove(beam.place)
-        del self._sequences[beam.place]
+        self._state.table.remove(beam.row_index)
+        del self._sequences[beam.row_index]

@@ -23,35 +23,37 @@ class ChunkPlacer:
         self._table = state.table
         self._states = state.states
 
-    def decode(self, running: Seq[Sequence], places: Int64s, budget: int, step: StepBuilder) -> int:
-        """Place the first sequences that run, as long as they decode and memory and budget last.
+    def decode(
+        self, running: Seq[Sequence], row_indices: Int64s, budget: int, step: StepBuilder
+    ) -> int:
+        """Place the newest tokens of the first running sequences; return their number.
 
-        Each computes its newest token; the beams of a request are placed all, or none. places: of
-        those that run. Returns how many they are; the books are what they would be had they been
-        placed one by one.
+        Stops at a sequence that does not decode, or when memory or budget is used up. The beams of
+        a request are placed together or not at all. row_indices: of the running sequences. The
+        result is the same as that of placing them one by one.
         """
         table = self._table
-        every, places = places, places[:budget]
-        starts = table.num_computed_tokens[places]
-        decodes = (starts >= table.num_prompt_tokens[places]) & (
-            starts == table.num_tokens(places) - 1
+        every, row_indices = row_indices, row_indices[:budget]
+        starts = table.num_computed_tokens[row_indices]
+        decodes = (starts >= table.num_prompt_tokens[row_indices]) & (
+            starts == table.num_tokens(row_indices) - 1
         )
-        decodes &= table.num_stored_tokens[places] == starts
-        decodes &= table.num_beams[places] <= 1  # not of one that waits for all of its beams
+        decodes &= table.num_stored_tokens[row_indices] == starts
+        decodes &= table.num_beams[row_indices] <= 1  # beams are computed by their group
         if not decodes.all():
-            places = places[: int(decodes.argmin())]
-        places = places[: self._without_part(every, len(places))]
-        starts = starts[: len(places)]
+            row_indices = row_indices[: int(decodes.argmin())]
+        row_indices = row_indices[: self._without_part(every, len(row_indices))]
+        starts = starts[: len(row_indices)]
         needs = []
-        num_fit = len(places)
+        num_fit = len(row_indices)
         for group in self._state.groups:
-            group.free_all_behind(places, starts)
-            needs.append(_NewBlocks.of(group, places, starts))
+            group.free_all_behind(row_indices, starts)
+            needs.append(_NewBlocks.of(group, row_indices, starts))
             num_fit = min(num_fit, needs[-1].num_fit)
-        needs_slot = self._states.needs_slot(places)
+        needs_slot = self._states.needs_slot(row_indices)
         num_fit = min(num_fit, self._states.num_fit(needs_slot))
         num_fit = self._without_part(every, num_fit)
-        places, starts = places[:num_fit], starts[:num_fit]
+        row_indices, starts = row_indices[:num_fit], starts[:num_fit]
         needs_slot = needs_slot[:num_fit]
         if needs_slot.any() or any(each.is_shared[:num_fit].any() for each in needs):
             is_needed = [each.is_needed[:num_fit] for each in needs]
@@ -65,79 +67,79 @@ class ChunkPlacer:
         index = starts // self._pool.block_size
         offsets = starts - index * self._pool.block_size
         for group in self._state.groups:
-            blocks = group.tables.ids[places, index]
+            blocks = group.tables.ids[row_indices, index]
             group.pool.record_fills(blocks, offsets + 1)
             group.written.note(blocks, offsets)
         ends = starts + 1
-        ever = table.num_tokens_ever_computed[places]
-        self._state.counts.computed_tokens += len(places)
+        ever = table.num_tokens_ever_computed[row_indices]
+        self._state.counts.computed_tokens += len(row_indices)
         self._state.counts.recomputed_tokens += int((ever > starts).sum())
-        table.num_tokens_ever_computed[places] = np.maximum(ever, ends)
-        table.num_computed_tokens[places] = ends
-        table.num_stored_tokens[places] = ends
-        step.decode(places)
-        self._states.advance(places, step)
-        return len(places)
+        table.num_tokens_ever_computed[row_indices] = np.maximum(ever, ends)
+        table.num_computed_tokens[row_indices] = ends
+        table.num_stored_tokens[row_indices] = ends
+        step.decode(row_indices)
+        self._states.advance(row_indices, step)
+        return len(row_indices)
 
-    def _without_part(self, places: Int64s, count: int) -> int:
-        """Return how many of the first `count` sequences are left without beams of whose group
-        others come behind them."""
+    def _without_part(self, row_indices: Int64s, count: int) -> int:
+        """Return the number of the first `count` sequences, without a group of beams that would be
+        split there."""
         table = self._table
-        if not 0 < count < len(places) or not table.num_beams[places[count]]:
+        if not 0 < count < len(row_indices) or not table.num_beams[row_indices[count]]:
             return count
-        is_other = table.row[places[:count]] != table.row[places[count]]
+        is_other = table.row[row_indices[:count]] != table.row[row_indices[count]]
         return int(np.flatnonzero(is_other)[-1]) + 1 if is_other.any() else 0
 
     def _append_blocks(self, group: KVGroup, sequences: Seq[Sequence]) -> None:
-        """Give each of them a block of a group; so many are free."""
+        """Append a block of a group to the table of each; enough blocks must be free."""
         new = group.pool.allocate(len(sequences))
         assert new is not None, "fewer blocks are free than were counted"
         for sequence, block_id in zip(sequences, new, strict=True):
-            group.tables.append_one(sequence.place, block_id)
+            group.tables.append_one(sequence.row_index, block_id)
             if not group.index:
                 self._state.residency.append(sequence, block_id)
 
     def num_tokens_held(self, sequence: Sequence) -> int:
-        """Return up to which token a sequence has blocks in all groups."""
-        ends = [int(group.tables.ends[sequence.place]) for group in self._state.groups]
+        """Return the number of tokens for which a sequence has blocks in all groups."""
+        ends = [int(group.tables.ends[sequence.row_index]) for group in self._state.groups]
         return min(ends) * self._pool.block_size
 
     def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
-        """Make room for tokens up to `end`: own the block being written, allocate those missing.
+        """Make room for tokens up to `end`: copy a shared block to be written, allocate others.
 
-        Where there is a window, what lies behind it is given back first.
+        Blocks that lie before a window are freed first. Returns False if memory is short.
         """
         has_blocks = all(self._reserve(group, sequence, end, step) for group in self._state.groups)
         is_idle = end == sequence.num_computed_tokens
-        return has_blocks and (is_idle or self._states.reserve(sequence.place))
+        return has_blocks and (is_idle or self._states.reserve(sequence.row_index))
 
     def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
-        pool, tables, place = group.pool, group.tables, sequence.place
-        group.free_behind(place, sequence.num_computed_tokens)
+        pool, tables, row_index = group.pool, group.tables, sequence.row_index
+        group.free_behind(row_index, sequence.num_computed_tokens)
         num_stored = sequence.num_stored_tokens
         index = num_stored // pool.block_size
-        if tables.has(place, index) and num_stored < end:
-            shared = tables.block(place, index)
+        if tables.has(row_index, index) and num_stored < end:
+            shared = tables.block(row_index, index)
             if pool.ref_count(shared) > 1:
                 own = pool.fork_for_write(shared)
                 if own is None:
                     return False
-                tables.replace(place, index, own)
+                tables.replace(row_index, index, own)
                 if not group.index:
                     self._state.residency.replace(sequence, index)
                 step.transfers.append(BlockTransfer(TransferKind.COPY, shared, own, group.index))
-        missing = pool.num_blocks_for(end) - int(tables.ends[place])
+        missing = pool.num_blocks_for(end) - int(tables.ends[row_index])
         if missing > 0:
             new = pool.allocate(missing)
             if new is None:
                 return False
-            tables.append(place, new)
+            tables.append(row_index, new)
             if not group.index:
                 self._state.residency.grow(sequence)
         return True
 
     def add(self, sequence: Sequence, end: int, step: StepBuilder) -> int:
-        """Put the rest of a sequence up to `end` into the step; return how many tokens it is."""
+        """Add the tokens of a sequence up to `end` to the step; return their number."""
         start = sequence.num_computed_tokens
         store_from = max(start, sequence.num_stored_tokens)
         self._state.counts.computed_tokens += end - start
@@ -146,19 +148,19 @@ class ChunkPlacer:
         sequence.num_tokens_ever_computed = max(ever, end)
         self._store(sequence, store_from, end)
         step.add(sequence, start, store_from, sequence.score_from)
-        self._states.advance(np.array([sequence.place]), step)
+        self._states.advance(np.array([sequence.row_index]), step)
         self._states.publish(sequence)
         self._note_scored(sequence, end)
         return end - start
 
     def _note_scored(self, sequence: Sequence, end: int) -> None:
-        """Book as scored what a chunk up to `end` is followed by: once, whatever is replayed."""
+        """Record the tokens up to `end` as scored, so that a replay does not score them again."""
         if sequence.score_from != NO_SCORES:
             is_last = end == sequence.num_tokens
             sequence.score_from = NO_SCORES if is_last else max(sequence.score_from, end)
 
     def _store(self, sequence: Sequence, store_from: int, end: int) -> None:
-        """Book a chunk as done: its keys and values will be in the cache after this step.
+        """Record a chunk as stored: its keys and values will be in the cache after this step.
 
         Full prompt blocks are published at once, so that rows admitted in this very step share
         them: within each layer all keys are written before any are read. Blocks with generated
@@ -168,14 +170,14 @@ class ChunkPlacer:
         written = range(store_from // size, self._pool.num_blocks_for(end))
         num_full = min(end // size, len(sequence.block_keys))
         for group in self._state.groups:
-            tables, place = group.tables, sequence.place
+            tables, row_index = group.tables, sequence.row_index
             for index in written if store_from < end else ():
-                block_id = tables.block(place, index)
+                block_id = tables.block(row_index, index)
                 group.pool.record_fill(block_id, min(size, end - index * size))
                 group.written.note(block_id, max(store_from - index * size, 0))
-            first = max(sequence.num_published_blocks, int(tables.firsts[place]))
+            first = max(sequence.num_published_blocks, int(tables.firsts[row_index]))
             for index in range(first, num_full):
-                group.pool.publish(tables.block(place, index), sequence.block_keys[index])
+                group.pool.publish(tables.block(row_index, index), sequence.block_keys[index])
         sequence.num_computed_tokens = end
         sequence.num_stored_tokens = max(sequence.num_stored_tokens, end)
         sequence.num_published_blocks = max(sequence.num_published_blocks, num_full)
@@ -194,13 +196,13 @@ class _NewBlocks(NamedTuple):
     num_fit: int
 
     @classmethod
-    def of(cls, group: KVGroup, places: Int64s, starts: Int64s) -> "_NewBlocks":
-        """Look at the sequences at these places, and where each of their tokens begins."""
+    def of(cls, group: KVGroup, row_indices: Int64s, starts: Int64s) -> "_NewBlocks":
+        """Return the blocks that sequences need for tokens at positions `starts`."""
         tables, pool = group.tables, group.pool
         index = starts // pool.block_size
-        is_missing = index >= tables.ends[places]
+        is_missing = index >= tables.ends[row_indices]
         is_shared = ~is_missing
-        held = tables.ids[places[is_shared], index[is_shared]]
+        held = tables.ids[row_indices[is_shared], index[is_shared]]
         is_shared[is_shared] = pool.ref_counts_of(held) > 1
         needs = is_missing | is_shared
         num_fit = int(np.searchsorted(np.cumsum(needs), pool.num_free, side="right"))

@@ -62,75 +62,77 @@ class KVGroup:
             return 0
         return max(position - self.window + 1, 0) // self.pool.block_size
 
-    def free_behind(self, place: int, position: int) -> None:
+    def free_behind(self, row_index: int, position: int) -> None:
         """Free the blocks that neither the token at a position nor any later one reads."""
         if self.window is not None:
-            self.pool.release(self.tables.take_before(place, self.first_read(position)))
+            self.pool.release(self.tables.take_before(row_index, self.first_read(position)))
 
-    def free_all_behind(self, places: Int64s, positions: Int64s) -> None:
-        """Free such blocks of many sequences. places, positions: [num_sequences] int64."""
+    def free_all_behind(self, row_indices: Int64s, positions: Int64s) -> None:
+        """Free such blocks of many sequences. row_indices, positions: [num_sequences] int64."""
         if self.window is None:
             return
         firsts = (positions - self.window + 1) // self.pool.block_size
-        behind = firsts > self.tables.firsts[places]
-        for place, first in zip(places[behind].tolist(), firsts[behind].tolist(), strict=True):
-            self.pool.release(self.tables.take_before(place, first))
+        behind = firsts > self.tables.firsts[row_indices]
+        for row_index, first in zip(
+            row_indices[behind].tolist(), firsts[behind].tolist(), strict=True
+        ):
+            self.pool.release(self.tables.take_before(row_index, first))
 
-    def writes_shared(self, places: Int64s, positions: Int64s) -> bool:
+    def writes_shared(self, row_indices: Int64s, positions: Int64s) -> bool:
         """Return whether any of many sequences writes to a block that others hold too."""
         index = positions // self.pool.block_size
-        is_held = index < self.tables.ends[places]
-        held = self.tables.ids[places[is_held], index[is_held]]
+        is_held = index < self.tables.ends[row_indices]
+        held = self.tables.ids[row_indices[is_held], index[is_held]]
         return bool((self.pool.ref_counts_of(held) > 1).any())
 
-    def num_missing(self, places: Int64s, ends: Int64s) -> int:
+    def num_missing(self, row_indices: Int64s, ends: Int64s) -> int:
         """Return the number of blocks that many sequences lack for their tokens up to `ends`."""
         needed = -(-ends // self.pool.block_size)
-        return int((needed - self.tables.ends[places]).sum())
+        return int((needed - self.tables.ends[row_indices]).sum())
 
-    def grow(self, places: Int64s, starts: Int64s, ends: Int64s) -> None:
+    def grow(self, row_indices: Int64s, starts: Int64s, ends: Int64s) -> None:
         """Allocate the blocks that many sequences lack for their tokens up to `ends`, and record
         those from `starts` on as stored. Enough blocks must be free."""
         pool, tables, size = self.pool, self.tables, self.pool.block_size
-        for place, end in zip(places.tolist(), ends.tolist(), strict=True):
-            missing = pool.num_blocks_for(end) - int(tables.ends[place])
+        for row_index, end in zip(row_indices.tolist(), ends.tolist(), strict=True):
+            missing = pool.num_blocks_for(end) - int(tables.ends[row_index])
             if missing > 0:
-                tables.append(place, pool.allocate(missing) or [])
+                tables.append(row_index, pool.allocate(missing) or [])
         index = starts // size
-        while len(places):
-            pool.record_fills(tables.ids[places, index], np.minimum(size, ends - index * size))
+        while len(row_indices):
+            pool.record_fills(tables.ids[row_indices, index], np.minimum(size, ends - index * size))
             index = index + 1
             goes_on = index * size < ends
-            places, index, ends = places[goes_on], index[goes_on], ends[goes_on]
+            row_indices, index, ends = row_indices[goes_on], index[goes_on], ends[goes_on]
 
-    def num_lacking(self, place: int, first: int, end: int) -> int:
+    def num_lacking(self, row_index: int, first: int, end: int) -> int:
         """Return the number of blocks that a sequence lacks from index `first` up to `end`."""
-        return max(end - max(first, int(self.tables.ends[place])), 0)
+        return max(end - max(first, int(self.tables.ends[row_index])), 0)
 
-    def hold(self, place: int, first: int, end: int) -> None:
+    def hold(self, row_index: int, first: int, end: int) -> None:
         """Allocate the blocks of a sequence from index `first` up to `end`, and free those before
         them. Enough blocks must be free."""
-        held_end = int(self.tables.ends[place])
-        new = self.pool.allocate(self.num_lacking(place, first, end))
+        held_end = int(self.tables.ends[row_index])
+        new = self.pool.allocate(self.num_lacking(row_index, first, end))
         assert new is not None, "fewer blocks are free than were counted"
-        self.pool.release(self.tables.take_before(place, first))
+        self.pool.release(self.tables.take_before(row_index, first))
         if first > held_end:
-            self.tables.set(place, new, first)
+            self.tables.set(row_index, new, first)
         else:
-            self.tables.append(place, new)
+            self.tables.append(row_index, new)
 
     def has_gap_before(self, sequence: Sequence) -> bool:
         """Return whether blocks were freed that the sequence's next token reads."""
         first = self.first_read(sequence.num_computed_tokens)
-        return first < int(self.tables.firsts[sequence.place])
+        return first < int(self.tables.firsts[sequence.row_index])
 
-    def release(self, place: int) -> None:
+    def release(self, row_index: int) -> None:
         """Free all blocks of a sequence."""
-        self.pool.release(self.tables.held(place))
+        self.pool.release(self.tables.held(row_index))
 
-    def share(self, place: int) -> None:
+    def share(self, row_index: int) -> None:
         """Add a reference to the blocks of a sequence, whose table is a copy."""
-        self.pool.share(self.tables.held(place))
+        self.pool.share(self.tables.held(row_index))
 
     def pin_branches(self, keys: list[BlockKey], branch: BranchPoint | None) -> None:
         """Pin the blocks within the window before each point at which later prompts leave the path
@@ -144,32 +146,32 @@ class KVGroup:
             branch = branch.next
         self.pool.pin_only([wanted[index] for index in sorted(wanted)])
 
-    def pin(self, place: int, keys: list[BlockKey]) -> None:
+    def pin(self, row_index: int, keys: list[BlockKey]) -> None:
         """Keep the prompt blocks that a sequence leaves behind, as long as there is room.
 
         keys: of the prompt's stored whole blocks.
         """
-        first, end = int(self.tables.firsts[place]), int(self.tables.ends[place])
+        first, end = int(self.tables.firsts[row_index]), int(self.tables.ends[row_index])
         left = keys[first:end]
-        self.pinned[place] = left
+        self.pinned[row_index] = left
         self.pool.pin(left)
-        for block_id, key in zip(self.tables.held(place), left, strict=False):
+        for block_id, key in zip(self.tables.held(row_index), left, strict=False):
             self.pool.publish(block_id, key)
 
-    def unpin(self, place: int) -> None:
+    def unpin(self, row_index: int) -> None:
         """Unpin the keys of a waiting sequence."""
-        self.pool.unpin(self.pinned.pop(place, ()))
+        self.pool.unpin(self.pinned.pop(row_index, ()))
 
-    def drop_host_blocks(self, place: int) -> None:
+    def drop_host_blocks(self, row_index: int) -> None:
         """Free the host blocks of a sequence."""
-        self.swap_space.give_back(self.on_host.pop(place, []))
+        self.swap_space.give_back(self.on_host.pop(row_index, []))
 
     def check(self, held: Iterable[int], waiting: Set[int]) -> None:
         """Assert that tables, pool and swap space of a group behind the first agree. For tests.
 
         held: row indices of the sequences with blocks. waiting: of those without.
         """
-        self.pool.check([self.tables.held(place) for place in held])
+        self.pool.check([self.tables.held(row_index) for row_index in held])
         assert not any(map(self.tables.held, waiting)), "a waiting sequence holds blocks"
         assert set(self.on_host) <= waiting, "host blocks of a sequence that does not wait"
         swapped = [block for blocks in self.on_host.values() for block in blocks]

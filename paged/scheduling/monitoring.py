@@ -123,15 +123,15 @@ def _sequence(sequence: Sequence) -> dict[str, object]:
 def held_blocks(scheduler: Scheduler, group: KVGroup) -> HeldBlocks:
     """Return the block tables of a group of layers."""
     active = [*scheduler.running, *scheduler.ending]
-    places = np.array([each.place for each in active], dtype=np.int64)
+    row_indices = np.array([each.row_index for each in active], dtype=np.int64)
     table, tables = scheduler.table, group.tables
-    firsts = tables.firsts[places]
-    blocks = chain.from_iterable(map(tables.held, places.tolist()))
+    firsts = tables.firsts[row_indices]
+    blocks = chain.from_iterable(map(tables.held, row_indices.tolist()))
     return HeldBlocks(
-        rows=table.row[places].astype(np.int32),
-        samples=table.sample[places].astype(np.int32),
+        rows=table.row[row_indices].astype(np.int32),
+        samples=table.sample[row_indices].astype(np.int32),
         firsts=firsts.astype(np.int32),
-        counts=(tables.ends[places] - firsts).astype(np.int32),
+        counts=(tables.ends[row_indices] - firsts).astype(np.int32),
         blocks=np.fromiter(blocks, dtype=np.int32),
     )
 

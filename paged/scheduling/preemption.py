@@ -22,7 +22,7 @@ class Preemption:
         """Return the cause of a preemption by a sequence that stores its tokens up to `end`: the
         shortage of the first group without room for them."""
         for group in self._state.groups:
-            missing = group.pool.num_blocks_for(end) - int(group.tables.ends[needy.place])
+            missing = group.pool.num_blocks_for(end) - int(group.tables.ends[needy.row_index])
             if missing > group.pool.num_free:
                 return Shortage(needy.request.index, missing, group.pool.num_free)
         # No block is missing where it only needs a copy of a shared one.
@@ -50,7 +50,7 @@ class Preemption:
         self._state.residency.end(sequence)
         self._state.release(sequence)
         for group in self._state.groups:
-            group.tables.set(sequence.place, [])
+            group.tables.set(sequence.row_index, [])
         if mode is PreemptionMode.RECOMPUTE:
             sequence.forget_blocks()
 
@@ -72,9 +72,9 @@ class Preemption:
         host_blocks = self._state.swap_space.take(num_stored - first)
         if not host_blocks:
             return False
-        has_room = self._state.states.swap_out(sequence.place, step)
+        has_room = self._state.states.swap_out(sequence.row_index, step)
         if not has_room or not self._swap_out_windows(sequence, step):
-            self._state.states.drop_host_slot(sequence.place)
+            self._state.states.drop_host_slot(sequence.row_index)
             self._state.swap_space.give_back(host_blocks)
             return False
         for index, target in zip(range(first, num_stored), host_blocks, strict=True):
@@ -85,19 +85,21 @@ class Preemption:
 
     def _swap_out_windows(self, sequence: Sequence, step: StepBuilder) -> bool:
         """Save what the sequence will still read in groups with a window."""
-        place = sequence.place
+        row_index = sequence.row_index
         for group in self._state.further:
-            group.free_behind(place, sequence.num_computed_tokens)
+            group.free_behind(row_index, sequence.num_computed_tokens)
             num_stored = group.pool.num_blocks_for(sequence.num_stored_tokens)
-            sources = group.tables.held(place)[: num_stored - int(group.tables.firsts[place])]
+            sources = group.tables.held(row_index)[
+                : num_stored - int(group.tables.firsts[row_index])
+            ]
             targets = group.swap_space.take(len(sources))
             if targets is None:
                 for each in self._state.further:
-                    each.drop_host_blocks(place)
+                    each.drop_host_blocks(row_index)
                 return False
-            group.on_host[place] = targets
+            group.on_host[row_index] = targets
         for group in self._state.further:
-            pairs = zip(group.tables.held(place), group.on_host[place], strict=False)
+            pairs = zip(group.tables.held(row_index), group.on_host[row_index], strict=False)
             step.transfers += [
                 BlockTransfer(TransferKind.SWAP_OUT, source, target, group.index)
                 for source, target in pairs
@@ -126,7 +128,7 @@ class Preemption:
         for block_id, key in zip(sequence.block_table, keys, strict=False):
             self._pool.publish(block_id, key)
         for group in self._state.further:
-            group.pin(sequence.place, keys)
+            group.pin(sequence.row_index, keys)
         self._state.states.pin(sequence)
 
     def _outlives(self, block_id: int) -> bool:

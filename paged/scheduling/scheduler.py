@@ -88,7 +88,7 @@ class Scheduler:
         self.swap_space = groups[0].swap_space
         self.limits = limits
         self.predictor = predictor or OutputLengthPredictor()
-        self.waiting: deque[Sequence] = deque()  # sent back, and at most one new one
+        self.waiting: deque[Sequence] = deque()  # preempted ones, and at most one new one
         self.running: list[Sequence] = []
         self.ending: list[Sequence] = []  # scheduled for the last time, not yet finished
         self.states = self._state.states
@@ -101,10 +101,10 @@ class Scheduler:
         self._pending = PendingRequests()
         self.again = self._pending.again
         self._refill = Refill(limits.refill_share)
-        self._sequences: dict[int, Sequence] = {}  # place → who has it
+        self._sequences: dict[int, Sequence] = {}  # by row index
         self._beams = BeamGroups(self._state, self._sequences)
-        self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # places, of the last step's chunks
-        self._running_places: Int64s = self._sampling  # as of the step being scheduled
+        self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # row indices of the last step
+        self._running_rows: Int64s = self._sampling  # as of the step being scheduled
 
     @property
     def groups(self) -> tuple[KVGroup, ...]:
@@ -113,15 +113,15 @@ class Scheduler:
 
     @property
     def num_planned(self) -> int:
-        """Requests that were added and not looked at yet."""
+        """Added requests without a sequence yet."""
         return self._pending.num_planned
 
     @property
     def num_prompt_tokens_left(self) -> int:
         """Prompt tokens of running sequences that are still to be computed."""
-        table, places = self.table, self._running_places
-        left = table.num_prompt_tokens[places] - table.num_computed_tokens[places]
-        is_there = table.uid[places] != NO_UID
+        table, row_indices = self.table, self._running_rows
+        left = table.num_prompt_tokens[row_indices] - table.num_computed_tokens[row_indices]
+        is_there = table.uid[row_indices] != NO_UID
         return int(np.maximum(left[is_there], 0).sum())
 
     @property
@@ -143,12 +143,12 @@ class Scheduler:
         return not self.num_planned and not self.waiting and not self.again
 
     def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
-        """Add the next `count` requests of the plan, when those before are out; they are taken one
-        by one, when there is room."""
+        """Add the next `count` requests of the plan, each taken when there is room; none of those
+        added before may be left."""
         self._pending.add(planned, count)
 
     def end_plan(self) -> None:
-        """Start no more requests, not even of those added: no later prompt needs a prefix."""
+        """Start no more requests, not even added ones: no later prompt needs a prefix."""
         self._pending.end_plan()
         self._state.end_plan()
 
@@ -159,7 +159,7 @@ class Scheduler:
     def schedule(self) -> StepInput:
         """Choose the next step: running sequences first, then new ones while memory lasts.
 
-        Prompts longer than what is left of the step's tokens are cut into chunks; prefill chunks
+        Prompts longer than the remaining tokens of the step are cut into chunks; prefill chunks
         and decode tokens share a step. Raises `ValueError` if a planned sequence is longer than
         the pool.
         """
@@ -168,7 +168,7 @@ class Scheduler:
             kv_group.written.clear()
         self._note_running()
         budget = self.limits.max_num_batched_tokens
-        position = self._chunks.decode(self.running, self._running_places, budget, step)
+        position = self._chunks.decode(self.running, self._running_rows, budget, step)
         budget -= position
         num_preempted = sum(self.counts.preemptions.values())
         while position < len(self.running) and budget > 0:
@@ -177,7 +177,7 @@ class Scheduler:
                 budget -= self._add(chunks, step)
                 position += len(chunks)
         preempted = sum(self.counts.preemptions.values()) > num_preempted
-        if preempted or len(self.running) != len(self._running_places):
+        if preempted or len(self.running) != len(self._running_rows):
             self._note_running()
         short = preempted
         may_join = not short and self.may_refill
@@ -186,16 +186,16 @@ class Scheduler:
             group = None if candidate is None else self._beams.of(candidate)
             if candidate is None or not self._has_slots_for(group):
                 break
-            if self.states.must_wait(candidate, self.running, self._running_places):
+            if self.states.must_wait(candidate, self.running, self._running_rows):
                 break
             if short := bool(group and self.running and not group.has_room(self.pool)):
                 break
             if short := not self._admission.admit(
-                candidate, self.running, self._running_places, budget, step
+                candidate, self.running, self._running_rows, budget, step
             ):
                 break
             self.running.append(self.waiting.popleft())
-            self._running_places = np.append(self._running_places, candidate.place)
+            self._running_rows = np.append(self._running_rows, candidate.row_index)
             if group is not None:
                 group.is_running = True
                 chunks = self._chunks_at(len(self.running) - 1, budget)
@@ -205,7 +205,7 @@ class Scheduler:
                 continue
             end = min(candidate.num_tokens, candidate.num_computed_tokens + budget)
             end = self.states.chunk_end(candidate, end)
-            # What it was given of another one's block may reach past its blocks behind the first.
+            # A copied partial block may end after the blocks of the groups with a window.
             held = self._chunks.num_tokens_held(candidate)
             if end > held and not self._chunks.reserve(candidate, end, step):
                 end = held
@@ -219,11 +219,11 @@ class Scheduler:
             self.counts.blocks_held_when_short += self.pool.num_held
         self.states.end_step()
         made = step.build()
-        self._sampling = step.places[made.samples]
+        self._sampling = step.row_indices[made.samples]
         return made
 
     def update(self, tokens: "Int64s | int" = UNKNOWN_TOKEN) -> Int64s:
-        """Append the tokens sampled in the last step; return the places of those that grew.
+        """Append the tokens sampled in the last step; return the row indices of those that grew.
 
         tokens: one for each draw of the step, in order, or one number for all. Where a prompt was
         computed for several samples, the siblings are forked here: they share every block, and the
@@ -240,26 +240,26 @@ class Scheduler:
         table.num_draw[grown] = np.arange(len(grown))
         for siblings in families:
             self._adopt(siblings)
-        for place in parents.tolist():
-            self.states.unpin(place)
+        for row_index in parents.tolist():
+            self.states.unpin(row_index)
         self._sampling = grown[:0]
         return grown
 
-    def sequence_at(self, place: int) -> Sequence:
+    def sequence_at(self, row_index: int) -> Sequence:
         """Return the sequence at a row index of the table."""
-        return self._sequences[place]
+        return self._sequences[row_index]
 
     def retire(self, sequence: Sequence) -> None:
-        """Schedule a sequence no more; it keeps its blocks until `finish`.
+        """Stop scheduling a sequence, which keeps its blocks until `finish`.
 
-        That is the state of one that has all its tokens while the last are still unknown.
+        All its tokens are computed, but the host has not read the last ones.
         """
         try:
             self.running.remove(sequence)
         except ValueError:
             self.waiting.remove(sequence)
             self._state.unpin(sequence)
-        self.states.retire(sequence.place)
+        self.states.retire(sequence.row_index)
         self.ending.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -272,16 +272,15 @@ class Scheduler:
         self._state.release(sequence)
         self.residency.end(sequence)
         self._state.drop_host_blocks(sequence)
-        self.table.remove(sequence.place)
-        del self._sequences[sequence.place]
+        self.table.remove(sequence.row_index)
+        del self._sequences[sequence.row_index]
 
     def beams(self, row: int) -> list[Sequence]:
         """Return the beams of a request that run, best first."""
         return list(self._beams.of_row(row).members)
 
     def branch(self, row: int, beams: Seq[NextBeam]) -> None:
-        """Replace the beams of a request by the ones that its search has chosen; their last tokens
-        were drawn.
+        """Replace the beams of a request by those chosen by its search.
 
         The children of a beam share every block, and the first to write to one copies it; a beam
         without children frees its blocks.
@@ -314,10 +313,10 @@ class Scheduler:
         """Assert that block tables, pool and swap space agree. For tests, after every step."""
         self._state.check([*self.running, *self.ending], list(self.waiting))
         every = (*self.running, *self.waiting, *self.ending)
-        assert {each.place: each for each in every} == self._sequences, "places"
+        assert {each.row_index: each for each in every} == self._sequences, "row indices"
 
     def _next(self) -> Sequence | None:
-        """Return the first sequence that waits, a new one if none does, `None` at the end."""
+        """Return the first waiting sequence, else a new one; None at the end of the plan."""
         if not self.waiting:
             planned = self._pending.next()
             if planned is None:
@@ -325,7 +324,7 @@ class Scheduler:
             sequence = Sequence.start(self.table, planned)
             if self.pool.num_blocks_for(sequence.max_num_tokens) > self.pool.num_blocks:
                 raise ValueError("the sequence is longer than the pool")
-            self._sequences[sequence.place] = sequence
+            self._sequences[sequence.row_index] = sequence
             if sequence.request.params.has_beams:
                 self._beams.begin(sequence)
             self.waiting.append(sequence)
@@ -341,8 +340,8 @@ class Scheduler:
         return group is None or not self.running or group.width <= self._num_free_slots
 
     def _chunks_at(self, position: int, budget: int) -> list[tuple[Sequence, int]]:
-        """Return the running sequence at a position, or it and all other beams of its request, and
-        up to where the step computes each."""
+        """Return the running sequence at a position, or all beams of its request, each with the
+        end of its chunk."""
         sequence = self.running[position]
         group = self._beams.of(sequence)
         if group is None:
@@ -358,8 +357,8 @@ class Scheduler:
         return list(zip(group.members, ends, strict=True))
 
     def _reserve(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> bool:
-        """Make room for chunks; the youngest sequences are preempted. Return False if the chunks'
-        own sequences had to be."""
+        """Make room for chunks by preempting the youngest sequences; return False if the chunks'
+        own sequences were preempted."""
         first, _ = chunks[0]
         for sequence, end in chunks:
             while not self._chunks.reserve(sequence, end, step):
@@ -372,8 +371,8 @@ class Scheduler:
         return True
 
     def _pop_youngest(self) -> Sequence:
-        """Take the last sequence that runs out of the batch, or the group of beams that it is of:
-        the first of them, which waits for all."""
+        """Remove the last running sequence from the batch and return it; of a group of beams the
+        first one, which waits for all."""
         group = self._beams.of(self.running[-1])
         if group is not None:
             self.running[-len(group.members) :] = group.members[:1]
@@ -381,7 +380,7 @@ class Scheduler:
         return self.running.pop()
 
     def _add(self, chunks: list[tuple[Sequence, int]], step: StepBuilder) -> int:
-        """Put chunks into the step; return how many tokens they are."""
+        """Add chunks to the step; return the number of their tokens."""
         return sum(
             self._chunks.add(sequence, end, step)
             for sequence, end in chunks
@@ -389,25 +388,26 @@ class Scheduler:
         )
 
     def _note_running(self) -> None:
-        places = map(attrgetter("place"), self.running)
-        self._running_places = np.fromiter(places, dtype=np.int64, count=len(self.running))
+        row_indices = map(attrgetter("row_index"), self.running)
+        self._running_rows = np.fromiter(row_indices, dtype=np.int64, count=len(self.running))
 
-    def _forked(self, places: Int64s) -> tuple[Int64s, list[list[Sequence]]]:
-        """Fork the sequences that drew for several samples; return all places, and each's siblings.
+    def _forked(self, row_indices: Int64s) -> tuple[Int64s, list[list[Sequence]]]:
+        """Fork the sequences that drew for several samples; return all row indices and siblings.
 
         In the order of the draws: a sequence, then its siblings.
         """
         grown: list[int] = []
         families: list[list[Sequence]] = []
-        for place in places.tolist():
-            siblings = self._sequences[place].fork()
-            self._sequences |= {each.place: each for each in siblings}
-            grown += [place, *(each.place for each in siblings)]
+        for row_index in row_indices.tolist():
+            siblings = self._sequences[row_index].fork()
+            self._sequences |= {each.row_index: each for each in siblings}
+            grown += [row_index, *(each.row_index for each in siblings)]
             families.append(siblings)
         return np.array(grown, dtype=np.int64), families
 
     def _adopt(self, children: list[Sequence]) -> None:
-        """Let forked siblings run; those for which the step is full wait without blocks."""
+        """Add forked siblings to the running sequences; those without a batch slot wait without
+        blocks."""
         self.counts.forks += len(children)
         room = max(self._num_free_slots, 0)
         for child in children[:room]:
@@ -424,12 +424,12 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self.again: deque[PlannedRequest] = deque()  # to draw more samples of, before new ones
-        self.num_planned = 0  # requests that were added and not looked at yet
+        self.num_planned = 0  # added requests without a sequence yet
         self._planned: Iterator[PlannedRequest] = iter(())
 
     def add(self, planned: Iterable[PlannedRequest], count: int) -> None:
-        """Take the next `count` requests of the plan, when those before are out."""
-        assert not self.num_planned, "the requests before are not out"
+        """Add the next `count` requests of the plan; none of those before may be left."""
+        assert not self.num_planned, "requests added before are left"
         self._planned = iter(planned)
         self.num_planned = count
 
@@ -445,5 +445,5 @@ class PendingRequests:
             return None
         planned, self.num_planned = next(self._planned), self.num_planned - 1
         if not self.num_planned:
-            self._planned = iter(())  # lets go of the plan
+            self._planned = iter(())  # frees the plan
         return planned

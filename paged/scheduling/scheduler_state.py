@@ -75,7 +75,7 @@ class ResidencyLog:
             self._count(1)
 
     def replace(self, sequence: Sequence, position: int) -> None:
-        """Note that the block at `position` has given place to another."""
+        """Note that the block at `position` was replaced."""
         residency = self._current.get(sequence)
         if residency is not None:
             residency.give(position, self.step)
@@ -192,29 +192,29 @@ class SchedulerState:
     def release(self, sequence: Sequence) -> None:
         """Free all blocks of a sequence."""
         for group in self.groups:
-            group.release(sequence.place)
-        self.states.release(sequence.place)
+            group.release(sequence.row_index)
+        self.states.release(sequence.row_index)
 
     def share(self, sequence: Sequence) -> None:
         """Add a reference to the blocks of a sequence, whose tables are copies."""
         for group in self.groups:
-            group.share(sequence.place)
-        self.states.share(sequence.place)
+            group.share(sequence.row_index)
+        self.states.share(sequence.row_index)
 
     def unpin(self, sequence: Sequence) -> None:
         """Unpin the keys of a waiting sequence."""
         self.pool.unpin(sequence.pinned_keys)
         sequence.pinned_keys = []
         for group in self.further:
-            group.unpin(sequence.place)
+            group.unpin(sequence.row_index)
 
     def drop_host_blocks(self, sequence: Sequence, *, keep_progress: bool = False) -> None:
         """Free the host blocks of a swapped-out sequence; it restarts unless `keep_progress`."""
         self.swap_space.give_back(list(sequence.host_blocks.values()))
         sequence.host_blocks = {}
         for group in self.further:
-            group.drop_host_blocks(sequence.place)
-        self.states.drop_host_slot(sequence.place)
+            group.drop_host_blocks(sequence.row_index)
+        self.states.drop_host_slot(sequence.row_index)
         if not keep_progress:
             sequence.forget_blocks()
 
@@ -245,10 +245,10 @@ class SchedulerState:
         swapped = [block for each in waiting for block in each.host_blocks.values()]
         assert len(swapped) == len(set(swapped)), "a host block is used twice"
         assert len(swapped) + self.swap_space.num_free == self.swap_space.num_blocks, "swap space"
-        places, waiting_places = ({each.place for each in some} for some in (held, waiting))
+        row_indices, waiting_rows = ({each.row_index for each in some} for some in (held, waiting))
         for group in self.further:
-            group.check(places, waiting_places)
-        self.states.check(places, waiting_places)
+            group.check(row_indices, waiting_rows)
+        self.states.check(row_indices, waiting_rows)
         pinned = Counter(key.digest for each in waiting for key in each.pinned_keys)
         assert self.pool.num_waiting_for() == pinned, "what waiting sequences pin"
         assert not any(each.pinned_keys for each in held), "a pin was not released"

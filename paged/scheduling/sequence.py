@@ -10,7 +10,7 @@ from pagedrun.paged.values.request import Request
 
 
 class _Column:
-    """Number of the sequence that is kept in a column of its table, under the same name."""
+    """Integer attribute that is stored in the table column of the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -24,37 +24,35 @@ class _Column:
     def __get__(self, sequence: "Sequence | None", owner: type) -> "int | _Column":
         if sequence is None:
             return self
-        return int(getattr(sequence.table, self._name)[sequence.place])
+        return int(getattr(sequence.table, self._name)[sequence.row_index])
 
     def __set__(self, sequence: "Sequence", value: int) -> None:
-        getattr(sequence.table, self._name)[sequence.place] = value
+        getattr(sequence.table, self._name)[sequence.row_index] = value
 
 
 class Sequence:
-    """The state of one sample. What every step looks at is in the `table`, at its `place`.
+    """State of one sample; the numbers that every step reads are row `row_index` of the `table`.
 
     Tokens `[0, num_computed_tokens)` need no further forward pass, and tokens
-    `[0, num_stored_tokens)` have their keys and values in the cache. The two differ only where
-    logits are wanted of what is in the cache: a prompt found whole there still computes its last
-    token, but does not write it, and one whose tokens are scored computes all from `score_from` on,
-    the first position whose next token, known already, has no score. `num_tokens_ever_computed`
-    tells recomputed tokens from new ones.
+    `[0, num_stored_tokens)` have their keys and values in the cache. The two differ only if
+    logits of stored tokens are needed: a prompt found whole in the cache still computes its last
+    token, without writing it, and a prompt to be scored computes all tokens from `score_from` on,
+    the first position whose next token has no score yet. `num_tokens_ever_computed` distinguishes
+    recomputed tokens from new ones.
 
-    Of the leading prompt tokens `num_shared_tokens` are those of another row, or sample, as well,
-    and of these attention reads `num_read_once_tokens` for all rows together. The next row of the
-    plan needs the first `num_keep_blocks` blocks again, and later ones leave its path at
-    `branch_point`. In a model with recurrent layers it is to begin with the state behind
-    `num_state_blocks` blocks, and later rows with those at its `state_points`. The rows of the same
-    `group` teach how long answers get.
+    The first `num_shared_tokens` prompt tokens are shared with another row or sample, and attention
+    reads the first `num_read_once_tokens` for all rows together. The next row of the plan needs
+    the first `num_keep_blocks` blocks again; later ones diverge at `branch_point`. With recurrent
+    layers it begins with the state after `num_state_blocks` blocks, and later rows with those at
+    its `state_points`. Answer lengths are predicted from rows of the same `group`.
 
     `pending_samples` are the samples to draw from the next logits: all `n` of a request while its
-    prompt is computed once for them, then the sequence's own. `host_blocks` maps table indices to
-    host blocks while it is swapped out; `pinned_keys` are kept in the pool while it waits. Of its
-    blocks the first `num_hit_blocks` were found in the cache, and others can find the first
-    `num_published_blocks`. `num_cached_tokens` are the prompt tokens taken from the cache when it
-    was first admitted. Its answer begins with `num_begun_tokens` that an earlier run has drawn:
-    they are computed as those of a preempted sequence are. `text` is the end of its answer's, kept
-    by whoever looks for stop strings.
+    prompt is computed, then its own. `host_blocks` maps table indices to host blocks while it is
+    swapped out; `pinned_keys` are kept in the pool while it waits. Its first `num_hit_blocks`
+    blocks were found in the cache, and the first `num_published_blocks` can be found by others.
+    `num_cached_tokens` are the prompt tokens taken from the cache at its first admission. The first
+    `num_begun_tokens` of its answer were drawn by an earlier run and are computed like those of a
+    preempted sequence. `text` is the end of the answer's text, for stop strings.
     """
 
     __slots__ = (
@@ -70,8 +68,8 @@ class Sequence:
         "num_published_blocks",
         "num_state_blocks",
         "pinned_keys",
-        "place",
         "request",
+        "row_index",
         "sample_index",
         "state_points",
         "table",
@@ -97,7 +95,7 @@ class Sequence:
         self.request: Request = planned.request
         self.sample_index = pending_samples[0]
         self._pending_samples = pending_samples
-        self.place = table.add(
+        self.row_index = table.add(
             planned.request, planned.group, self.sample_index, len(pending_samples)
         )
         self.block_keys: list[BlockKey] = list(planned.block_keys)
@@ -140,36 +138,36 @@ class Sequence:
 
     @property
     def output_token_ids(self) -> list[int]:
-        """The generated tokens; the last may be `UNKNOWN_TOKEN`: the next step can be scheduled,
-        and computed on the device, before the host has seen it."""
-        ids: list[int] = self.table.outputs[self.place, : self.num_output_tokens].tolist()
+        """Generated tokens; the last may be `UNKNOWN_TOKEN`, since the next step can be scheduled
+        and computed before the host has read it."""
+        ids: list[int] = self.table.outputs[self.row_index, : self.num_output_tokens].tolist()
         return ids
 
     @output_token_ids.setter
     def output_token_ids(self, token_ids: list[int]) -> None:
-        self.table.set_outputs(self.place, token_ids)
+        self.table.set_outputs(self.row_index, token_ids)
 
     def set_newest_token(self, token_id: int) -> None:
         """Set the last generated token, which was unknown."""
-        self.table.outputs[self.place, self.num_output_tokens - 1] = token_id
+        self.table.outputs[self.row_index, self.num_output_tokens - 1] = token_id
 
     @property
     def num_known_outputs(self) -> int:
-        """Generated tokens that the host has seen: all, or all but the last."""
+        """Number of generated tokens that the host has read: all, or all but the last."""
         count = self.num_output_tokens
-        is_unknown = count and self.table.outputs[self.place, count - 1] == UNKNOWN_TOKEN
+        is_unknown = count and self.table.outputs[self.row_index, count - 1] == UNKNOWN_TOKEN
         return count - int(is_unknown)
 
     def known_outputs(self, start: int = 0) -> list[int]:
-        """Return the generated tokens from `start` on that the host has seen."""
-        outputs = self.table.outputs[self.place, max(start, 0) : self.num_known_outputs]
+        """Return the generated tokens from `start` on that the host has read."""
+        outputs = self.table.outputs[self.row_index, max(start, 0) : self.num_known_outputs]
         ids: list[int] = outputs.tolist()
         return ids
 
     @property
     def only_scores(self) -> bool:
         """True if its tokens are given to be scored, or dropped: see `SequenceTable`."""
-        return bool(self.table.only_scores[self.place])
+        return bool(self.table.only_scores[self.row_index])
 
     @property
     def is_forked(self) -> bool:
@@ -178,30 +176,30 @@ class Sequence:
 
     @property
     def is_first(self) -> bool:
-        """True for its request's first sample: others are drawn with it, or later."""
+        """True for the first sample of its request."""
         return self.sample_index == 0
 
     @property
     def num_blocks(self) -> int:
         """Blocks of the first group's table."""
-        return int(self.table.kv_groups[0].ends[self.place])
+        return int(self.table.kv_groups[0].ends[self.row_index])
 
     @property
     def block_table(self) -> list[int]:
         """The first group's blocks that hold the tokens, in their order."""
-        return self.table.kv_groups[0].held(self.place)
+        return self.table.kv_groups[0].held(self.row_index)
 
     @block_table.setter
     def block_table(self, block_ids: list[int]) -> None:
-        self.table.kv_groups[0].set(self.place, block_ids)
+        self.table.kv_groups[0].set(self.row_index, block_ids)
 
     def blocks_from(self, index: int) -> list[int]:
         """Return the block table from `index` on."""
-        return self.table.kv_groups[0].held(self.place, index)
+        return self.table.kv_groups[0].held(self.row_index, index)
 
     def block(self, index: int) -> int:
         """Return the block at an index of the block table."""
-        return self.table.kv_groups[0].block(self.place, index)
+        return self.table.kv_groups[0].block(self.row_index, index)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the ids at positions `[start, end)`."""
@@ -210,24 +208,24 @@ class Sequence:
         if end <= split:
             return list(prompt[start:end])
         first = max(start - split, 0)
-        generated: list[int] = self.table.outputs[self.place, first : end - split].tolist()
+        generated: list[int] = self.table.outputs[self.row_index, first : end - split].tolist()
         return [*prompt[start:split], *generated] if start < split else generated
 
     def go_back_to(self, num_tokens: int, num_blocks: int) -> None:
-        """Drop the stored tokens behind `num_tokens`, and the blocks behind `num_blocks`."""
+        """Drop the stored tokens after `num_tokens`, and the blocks after `num_blocks`."""
         self.num_computed_tokens = self.num_stored_tokens = num_tokens
         for tables in self.table.kv_groups:
-            tables.cut(self.place, num_blocks)
+            tables.cut(self.row_index, num_blocks)
 
     def truncate(self, num_output_tokens: int) -> None:
-        """Drop the generated tokens behind `num_output_tokens`."""
+        """Drop the generated tokens after `num_output_tokens`."""
         self.num_output_tokens = num_output_tokens
 
     def forget_blocks(self) -> None:
         """Reset the sequence to one without stored keys and values."""
         for tables in self.table.kv_groups:
-            tables.set(self.place, [])
-        self.table.state_slot[self.place] = NO_STATE
+            tables.set(self.row_index, [])
+        self.table.state_slot[self.row_index] = NO_STATE
         self.num_computed_tokens = 0
         self.num_stored_tokens = 0
         self.num_hit_blocks = 0
@@ -240,13 +238,13 @@ class Sequence:
         """
         siblings = [self.branch(index) for index in self._pending_samples[1:]]
         self._pending_samples = self._pending_samples[:1]
-        self.table.num_pending[self.place] = 1
+        self.table.num_pending[self.row_index] = 1
         return siblings
 
     def branch(self, sample_index: int) -> "Sequence":
         """Return a sibling with the same tokens and blocks; the caller counts the references."""
         sibling = copy(self)
-        sibling.place = self.table.copy(self.place, sample_index)
+        sibling.row_index = self.table.copy(self.row_index, sample_index)
         sibling.sample_index = sample_index
         sibling._pending_samples = (sample_index,)
         sibling.block_keys = list(self.block_keys)

@@ -20,7 +20,6 @@ import numpy as np
 from pagedrun.kernels.array_types import Bools, Int64s
 from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
 from pagedrun.paged.metrics.report_sections import StateFigures
-from pagedrun.paged.metrics.timeline import KeptStates
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_STATE, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder
@@ -55,9 +54,15 @@ class StateEntry(NamedTuple):
 
 
 class NoStates:
-    """Null object of `StateSlots`, for a model without recurrent layers."""
+    """Null object of `StateSlots`, for a model without recurrent layers.
+
+    num_kept: states kept for other sequences so far. num_found: sequences that started from one.
+    """
 
     has_slots = False
+    num_slots = 0
+    num_kept = 0
+    num_found = 0
 
     def end_step(self) -> None:
         """Free the slots that the scheduled step reads for the last time, and make those that it
@@ -67,8 +72,8 @@ class NoStates:
         """Return the end of a chunk up to `end`, for a state that is needed again."""
         return end
 
-    def must_wait(self, sequence: Sequence, running: list[Sequence], places: Int64s) -> bool:
-        """Return whether a state that a sequence is to begin with is about to be written."""
+    def must_wait(self, sequence: Sequence, running: list[Sequence], row_indices: Int64s) -> bool:
+        """Return whether the first state of a sequence is about to be written."""
         return False
 
     def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
@@ -79,26 +84,26 @@ class NoStates:
     def take(self, sequence: Sequence, entry: StateEntry, step: StepBuilder) -> None:
         """Give a sequence the state of its entry, and unpin the keys of its wait."""
 
-    def can_load(self, place: int) -> bool:
-        """Return whether there is a slot for a state that comes from elsewhere."""
+    def can_load(self, row_index: int) -> bool:
+        """Return whether there are slots for a loaded state and for the next one."""
         return False
 
     def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
-        """Let a sequence begin with a state that the step loads, in place of its entry's."""
+        """Replace the state of a sequence's entry by one that the step loads."""
 
-    def needs_slot(self, places: Int64s) -> Bools:
-        """Return which sequences need a new slot for their next chunk, [num_places] bool."""
-        return np.zeros(len(places), dtype=np.bool_)
+    def needs_slot(self, row_indices: Int64s) -> Bools:
+        """Return a mask of the sequences that need a new slot for their next chunk."""
+        return np.zeros(len(row_indices), dtype=np.bool_)
 
     def num_fit(self, needs: Bools) -> int:
-        """Return how many of the first sequences can have the slots that they need."""
+        """Return the number of first sequences for which enough slots are free."""
         return len(needs)
 
-    def reserve(self, place: int) -> bool:
+    def reserve(self, row_index: int) -> bool:
         """Reserve a slot for the next chunk to write; return False if none is free."""
         return True
 
-    def advance(self, places: Int64s, step: StepBuilder) -> None:
+    def advance(self, row_indices: Int64s, step: StepBuilder) -> None:
         """Record the slots of the chunks just added to the step, of these sequences."""
 
     def publish(self, sequence: Sequence) -> None:
@@ -110,26 +115,26 @@ class NoStates:
     def end_plan(self) -> None:
         """Unpin all states: no later row starts from one."""
 
-    def share(self, place: int) -> None:
+    def share(self, row_index: int) -> None:
         """Add a reference to the slot of a sequence, whose entry is a copy."""
 
-    def release(self, place: int) -> None:
+    def release(self, row_index: int) -> None:
         """Free the slots of a sequence."""
 
-    def retire(self, place: int) -> None:
-        """Take back what a sequence has, whose last step has been scheduled."""
+    def retire(self, row_index: int) -> None:
+        """Free the slots and pins of a sequence whose last step has been scheduled."""
 
-    def swap_out(self, place: int, step: StepBuilder) -> bool:
+    def swap_out(self, row_index: int, step: StepBuilder) -> bool:
         """Save a sequence's state to the host; return False if that has no room."""
         return True
 
-    def drop_host_slot(self, place: int) -> None:
+    def drop_host_slot(self, row_index: int) -> None:
         """Free the host slot of a sequence."""
 
     def pin(self, sequence: Sequence) -> None:
         """Pin the state from which a waiting sequence will resume."""
 
-    def unpin(self, place: int) -> None:
+    def unpin(self, row_index: int) -> None:
         """Unpin the keys of a sequence."""
 
     def retract(self, keys: list[BlockKey]) -> None:
@@ -137,19 +142,19 @@ class NoStates:
 
     @property
     def peak_slots(self) -> int:
-        """The most slots that were held."""
+        """Maximum number of held slots."""
         return 0
 
     def figures(self, bytes_per_slot: int) -> StateFigures:
         """Return the report of slots of `bytes_per_slot` bytes."""
         return {
-            "num_slots": 0,
+            "num_slots": self.num_slots,
             "bytes_per_slot": bytes_per_slot,
-            "pool_bytes": 0,
-            "peak_slots": 0,
-            "peak_bytes": 0,
-            "kept_states": 0,
-            "found_states": 0,
+            "pool_bytes": self.num_slots * bytes_per_slot,
+            "peak_slots": self.peak_slots,
+            "peak_bytes": self.peak_slots * bytes_per_slot,
+            "kept_states": self.num_kept,
+            "found_states": self.num_found,
         }
 
     def check(self, held: Set[int], waiting: Set[int]) -> None:
@@ -157,26 +162,26 @@ class NoStates:
 
 
 class StateSlots(NoStates):
-    """The slots of all sequences; `block_size` tokens lie between two kept ones at the least."""
+    """Slots of all sequences; kept states are at least `block_size` tokens apart."""
 
     has_slots = True
 
     def __init__(
         self, memory: StatePool, table: SequenceTable, block_size: int, group: int
     ) -> None:
-        """group: the number by which transfers name the slots, behind the groups of blocks."""
+        """group: index of the slots in transfers, after the groups of blocks."""
         assert memory.slots.num_blocks > 1, "one to read and one to write"
         self.pool = memory.slots
         self.swap_space = memory.swap_space
         self._whole_prompts = memory.whole_prompts
-        self.counts = KeptStates()
+        self.num_slots = self.pool.num_blocks
         self._table = table
         self._block_size = block_size
         self._group = group
-        self._next: dict[int, int] = {}  # place → the slot that its next chunk writes
-        self._read: list[int] = []  # for the last time, by the step that is being scheduled
+        self._next: dict[int, int] = {}  # row index → the slot that its next chunk writes
+        self._read: list[int] = []  # for the last time, by the step being scheduled
         self._new: set[int] = set()  # kept ones which that step writes
-        self._on_host: dict[int, int] = {}  # place → host slot
+        self._on_host: dict[int, int] = {}  # row index → host slot
         self._pinned: dict[int, list[BlockKey]] = {}
 
     def end_step(self) -> None:
@@ -202,19 +207,19 @@ class StateSlots(NoStates):
             point = point.next
         return end
 
-    def must_wait(self, sequence: Sequence, running: list[Sequence], places: Int64s) -> bool:
-        """Return whether a state that a sequence is to begin with is about to be written: by this
-        step, or by a prompt that runs and has not got there yet."""
+    def must_wait(self, sequence: Sequence, running: list[Sequence], row_indices: Int64s) -> bool:
+        """Return whether the first state of a sequence is about to be written: by this step, or by
+        a running prompt that has not reached it."""
         count = sequence.num_state_blocks
-        if not count or sequence.place in self._on_host:
+        if not count or sequence.row_index in self._on_host:
             return False
         key = sequence.block_keys[count - 1]
         found = self.pool.match([key])
         if found:
             return found[0] in self._new
         table, num_tokens = self._table, count * self._block_size
-        comes_there = (table.num_computed_tokens[places] < num_tokens) & (
-            num_tokens <= table.num_prompt_tokens[places]
+        comes_there = (table.num_computed_tokens[row_indices] < num_tokens) & (
+            num_tokens <= table.num_prompt_tokens[row_indices]
         )
         return self._is_missing(key) and any(
             _passes(running[position], count, key)
@@ -224,7 +229,7 @@ class StateSlots(NoStates):
     def entry(self, sequence: Sequence, num_stored: int) -> StateEntry | None:
         """Return the starting point of a sequence with `num_stored` tokens stored in blocks; None
         if too few slots are free."""
-        if sequence.place in self._on_host:
+        if sequence.row_index in self._on_host:
             entry = StateEntry(NO_STATE, sequence.num_computed_tokens)
         else:
             entry = self._found(sequence, num_stored)
@@ -246,67 +251,67 @@ class StateSlots(NoStates):
         A sequence with samples to fork pins the last branch point of its prompt instead: samples
         without a batch slot continue from there.
         """
-        place, slot = sequence.place, entry.slot
-        if place in self._on_host:
-            slot, source = self._allocate(), self._on_host[place]
+        row_index, slot = sequence.row_index, entry.slot
+        if row_index in self._on_host:
+            slot, source = self._allocate(), self._on_host[row_index]
             step.transfers.append(BlockTransfer(TransferKind.SWAP_IN, source, slot, self._group))
-            self.drop_host_slot(place)
+            self.drop_host_slot(row_index)
         elif slot != NO_STATE:
             self.pool.share([slot])
-            self.counts.found += 1
-        self._table.state_slot[place] = slot
-        has_samples = self._table.num_pending[place] > 1
-        self._pin(place, _keys_at(sequence)[-1:] if has_samples else [])
+            self.num_found += 1
+        self._table.state_slot[row_index] = slot
+        has_samples = self._table.num_pending[row_index] > 1
+        self._pin(row_index, _keys_at(sequence)[-1:] if has_samples else [])
 
-    def can_load(self, place: int) -> bool:
-        """Return whether there is a slot for a state from elsewhere, and one for the next state."""
-        return self.pool.num_free + (place in self._next) > 1
+    def can_load(self, row_index: int) -> bool:
+        """Return whether there are slots for a loaded state and for the next one."""
+        return self.pool.num_free + (row_index in self._next) > 1
 
     def load(self, sequence: Sequence, source: int, num_tokens: int, step: StepBuilder) -> None:
-        """Let a sequence begin with a state that the step loads, in place of its entry's.
+        """Replace the state of a sequence's entry by one that the step loads.
 
         Transfers come before all chunks of a step, so others may begin with it at once.
         """
-        place = sequence.place
-        self.counts.found += not self._held(place)
-        self.release(place)
+        row_index = sequence.row_index
+        self.num_found += not self._held(row_index)
+        self.release(row_index)
         slot = self._allocate()
         step.transfers.append(BlockTransfer(TransferKind.LOAD, source, slot, self._group))
-        self._table.state_slot[place] = slot
+        self._table.state_slot[row_index] = slot
         key = sequence.block_keys[num_tokens // self._block_size - 1]
         if self._is_missing(key):
             self.pool.publish(slot, key)
-            self.counts.kept += 1
-        self.reserve(place)
+            self.num_kept += 1
+        self.reserve(row_index)
 
-    def needs_slot(self, places: Int64s) -> Bools:
-        """Return which sequences need a new slot for their next chunk, [num_places] bool."""
-        slots = self._table.state_slot[places]
+    def needs_slot(self, row_indices: Int64s) -> Bools:
+        """Return a mask of the sequences that need a new slot for their next chunk."""
+        slots = self._table.state_slot[row_indices]
         needs: Bools = (slots == NO_STATE) | (self.pool.ref_counts_of(slots) > 1)
         return needs | np.isin(slots, self.pool.published)
 
     def num_fit(self, needs: Bools) -> int:
-        """Return how many of the first sequences can have the slots that they need."""
+        """Return the number of first sequences for which enough slots are free."""
         return int(np.searchsorted(np.cumsum(needs), self.pool.num_free, side="right"))
 
-    def reserve(self, place: int) -> bool:
+    def reserve(self, row_index: int) -> bool:
         """Reserve a slot for the next chunk to write; return False if none is free."""
-        if place in self._next or not self.needs_slot(np.array([place]))[0]:
+        if row_index in self._next or not self.needs_slot(np.array([row_index]))[0]:
             return True
         if not self.pool.num_free:
             return False
-        self._next[place] = self._allocate()
+        self._next[row_index] = self._allocate()
         return True
 
-    def advance(self, places: Int64s, step: StepBuilder) -> None:
+    def advance(self, row_indices: Int64s, step: StepBuilder) -> None:
         """Record the slots of the chunks just added to the step, of these sequences."""
-        reads = self._table.state_slot[places]
+        reads = self._table.state_slot[row_indices]
         writes = reads.copy()
-        for position, place in enumerate(places.tolist()) if self._next else ():
-            if place in self._next:
-                self._read += self._held(place)
-                writes[position] = self._next.pop(place)
-        self._table.state_slot[places] = writes
+        for position, row_index in enumerate(row_indices.tolist()) if self._next else ():
+            if row_index in self._next:
+                self._read += self._held(row_index)
+                writes[position] = self._next.pop(row_index)
+        self._table.state_slot[row_indices] = writes
         step.pass_states(reads, writes)
 
     def publish(self, sequence: Sequence) -> None:
@@ -316,10 +321,10 @@ class StateSlots(NoStates):
             return
         key = sequence.block_keys[count - 1]
         if self._is_missing(key):
-            slot = int(self._table.state_slot[sequence.place])
+            slot = int(self._table.state_slot[sequence.row_index])
             self.pool.publish(slot, key)
             self._new.add(slot)
-            self.counts.kept += 1
+            self.num_kept += 1
 
     def pin_points(self, sequence: Sequence) -> None:
         """Pin the states from which later rows start on the path of the row admitted last."""
@@ -329,78 +334,66 @@ class StateSlots(NoStates):
         """Unpin all states: no later row starts from one."""
         self.pool.pin_only(())
 
-    def share(self, place: int) -> None:
+    def share(self, row_index: int) -> None:
         """Add a reference to the slot of a sequence, whose entry is a copy."""
-        self.pool.share(self._held(place))
+        self.pool.share(self._held(row_index))
 
-    def release(self, place: int) -> None:
-        """Give back what a sequence holds."""
-        self.pool.release(self._held(place))
-        self._table.state_slot[place] = NO_STATE
-        if place in self._next:
-            self.pool.release([self._next.pop(place)])
+    def release(self, row_index: int) -> None:
+        """Free the slots of a sequence."""
+        self.pool.release(self._held(row_index))
+        self._table.state_slot[row_index] = NO_STATE
+        if row_index in self._next:
+            self.pool.release([self._next.pop(row_index)])
 
-    def retire(self, place: int) -> None:
-        """Take back what a sequence has, whose last step has been scheduled."""
-        self.unpin(place)
-        self.release(place)
+    def retire(self, row_index: int) -> None:
+        """Free the slots and pins of a sequence whose last step has been scheduled."""
+        self.unpin(row_index)
+        self.release(row_index)
 
-    def swap_out(self, place: int, step: StepBuilder) -> bool:
+    def swap_out(self, row_index: int, step: StepBuilder) -> bool:
         """Save a sequence's state to the host; return False if that has no room."""
-        held = self._held(place)
+        held = self._held(row_index)
         targets = self.swap_space.take(len(held))
         if targets is None:
             return False
         for source, target in zip(held, targets, strict=True):
-            self._on_host[place] = target
+            self._on_host[row_index] = target
             step.transfers.append(BlockTransfer(TransferKind.SWAP_OUT, source, target, self._group))
         return True
 
-    def drop_host_slot(self, place: int) -> None:
-        """Give back what a sequence has on the host."""
-        if place in self._on_host:
-            self.swap_space.give_back([self._on_host.pop(place)])
+    def drop_host_slot(self, row_index: int) -> None:
+        """Free the host slot of a sequence."""
+        if row_index in self._on_host:
+            self.swap_space.give_back([self._on_host.pop(row_index)])
 
     def pin(self, sequence: Sequence) -> None:
-        """Keep the state from which a sequence that has to wait will go on: the last one that is
-        there, or that with which it was to begin."""
+        """Pin the state from which a waiting sequence will resume: its last kept one, or that of
+        its planned starting point."""
         slot, num_tokens = self._found(sequence, sequence.num_stored_tokens)
         count = sequence.num_state_blocks if slot == NO_STATE else num_tokens // self._block_size
-        self._pin(sequence.place, sequence.block_keys[max(count - 1, 0) : count])
+        self._pin(sequence.row_index, sequence.block_keys[max(count - 1, 0) : count])
 
-    def unpin(self, place: int) -> None:
-        """Take back what a sequence has pinned."""
-        self._pin(place, [])
+    def unpin(self, row_index: int) -> None:
+        """Unpin the keys of a sequence."""
+        self._pin(row_index, [])
 
     def retract(self, keys: list[BlockKey]) -> None:
-        """Make the states behind these blocks impossible to find."""
+        """Remove the states behind these blocks from the cache."""
         for key in keys:
             self.pool.retract_key(key)
 
     @property
     def peak_slots(self) -> int:
-        """The most slots that were held."""
+        """Maximum number of held slots."""
         return self.pool.counts.peak_held
 
-    def figures(self, bytes_per_slot: int) -> StateFigures:
-        """Return the report of slots of `bytes_per_slot` bytes."""
-        return {
-            "num_slots": self.pool.num_blocks,
-            "bytes_per_slot": bytes_per_slot,
-            "pool_bytes": self.pool.num_blocks * bytes_per_slot,
-            "peak_slots": self.peak_slots,
-            "peak_bytes": self.peak_slots * bytes_per_slot,
-            "kept_states": self.counts.kept,
-            "found_states": self.counts.found,
-        }
-
     def check(self, held: Set[int], waiting: Set[int]) -> None:
-        """Prove that sequences and slots agree. For tests.
+        """Assert that sequences and slots agree. For tests.
 
-        held: places of the sequences that run. waiting: of those that have no blocks.
+        held: row indices of the running sequences. waiting: of those without blocks.
         """
         assert not self._next and not self._read, "a slot that no chunk wrote, or read"
-        self.pool.check([self._held(place) for place in held])
+        self.pool.check([self._held(row_index) for row_index in held])
         assert not any(map(self._held, waiting)), "a waiting sequence holds a slot"
         assert set(self._on_host) <= waiting, "a host slot of a sequence that does not wait"
         on_host = list(self._on_host.values())
@@ -411,11 +404,11 @@ class StateSlots(NoStates):
         assert self.pool.num_waiting_for() == pinned, "what sequences pin"
 
     def _is_missing(self, key: BlockKey) -> bool:
-        """Return whether a state is to be kept that is not there."""
+        """Return whether a pinned state does not exist yet."""
         return self.pool.is_pinned(key) and not self.pool.match([key])
 
-    def _held(self, place: int) -> list[int]:
-        slot = int(self._table.state_slot[place])
+    def _held(self, row_index: int) -> list[int]:
+        slot = int(self._table.state_slot[row_index])
         return [] if slot == NO_STATE else [slot]
 
     def _allocate(self) -> int:
@@ -423,17 +416,17 @@ class StateSlots(NoStates):
         assert new is not None, "fewer slots are free than were counted"
         return new[0]
 
-    def _pin(self, place: int, keys: list[BlockKey]) -> None:
-        """Let a sequence pin these keys, and no others."""
-        before = self._pinned.pop(place, [])
+    def _pin(self, row_index: int, keys: list[BlockKey]) -> None:
+        """Replace the pinned keys of a sequence."""
+        before = self._pinned.pop(row_index, [])
         if keys:
-            self._pinned[place] = keys
+            self._pinned[row_index] = keys
         self.pool.pin(keys)
         self.pool.unpin(before)
 
 
 def _keys_at(sequence: Sequence) -> list[BlockKey]:
-    """Return the keys of the last blocks before the points at which rows begin, first to last."""
+    """Return the keys of the last blocks before the state points of a sequence, in order."""
     keys, point = [], sequence.state_points
     while point is not None:
         keys.append(sequence.block_keys[point.num_blocks - 1])
@@ -442,8 +435,7 @@ def _keys_at(sequence: Sequence) -> list[BlockKey]:
 
 
 def _passes(sequence: Sequence, count: int, key: BlockKey) -> bool:
-    """Return whether a prompt's chunk will end behind `count` blocks, the last of which is named
-    `key`."""
+    """Return whether a chunk of a prompt will end after `count` blocks, the last with this key."""
     point = sequence.state_points
     while point is not None and point.num_blocks > count:
         point = point.next

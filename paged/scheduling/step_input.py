@@ -22,13 +22,13 @@ from pagedrun.paged.scheduling.sequence_table import (
 
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
-    """The tokens to sample: one for each pending sample of each chunk that samples, in order.
+    """Draws of a step: one for each pending sample of each chunk that samples, in order.
 
-    All [num_draws]. chunk: int64, in whose logits. temperature, top_p, min_p: float32. top_k:
-    int32. seed, row, sample, position: int64; the last is that of the new token. num_missing:
-    int64, tokens that the answer gets before it may stop, 0 if it may. wants_logprobs: bool,
-    whether the token's log-probability is asked for. stop_token_ids: by draw, those of the request
-    itself, where it may not stop. given: by draw, the token, where it is given, only to be scored.
+    All [num_draws]. chunk: int64, index of the chunk with the logits. temperature, top_p, min_p:
+    float32. top_k: int32. seed, row, sample, position: int64; position: of the new token.
+    num_missing: int64, tokens to generate before the answer may stop, 0 if it may. wants_logprobs:
+    bool, the log-probability is requested. stop_token_ids: by draw, stop tokens of the request,
+    where it may not stop. given: by draw, a given token that is only scored.
     """
 
     chunk: Int64s
@@ -49,40 +49,39 @@ class SamplingMetadata:
         return len(self.chunk)
 
     def has_filters(self, greedy_below: float) -> bool:
-        """Return whether a draw has top_k, top_p or min_p, and a temperature from that on."""
+        """Return whether a draw with at least this temperature has top_k, top_p or min_p."""
         filters = (self.top_k > 0) | (self.top_p < 1.0) | (self.min_p > 0.0)
         return bool((filters & (self.temperature >= greedy_below)).any())
 
     def part(self, chosen: Bools, first_chunk: int) -> "SamplingMetadata":
         """Return the chosen draws, their chunks counted from `first_chunk`."""
-        places = np.cumsum(chosen) - 1
+        row_indices = np.cumsum(chosen) - 1
         arrays = {name: getattr(self, name)[chosen] for name in _arrays_of(self)}
         arrays["chunk"] = arrays["chunk"] - first_chunk
-        stops = {int(places[d]): ids for d, ids in self.stop_token_ids.items() if chosen[d]}
-        given = {int(places[d]): token for d, token in self.given.items() if chosen[d]}
+        stops = {int(row_indices[d]): ids for d, ids in self.stop_token_ids.items() if chosen[d]}
+        given = {int(row_indices[d]): token for d, token in self.given.items() if chosen[d]}
         return SamplingMetadata(**arrays, stop_token_ids=stops, given=given)
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """The chunks of one step, the tokens to draw behind them, and the moves that come first.
+    """Chunks of one step, the tokens to draw after them, and the block transfers before them.
 
     A chunk is the tokens `[start, end)` of a sequence. Those before `store_from` are in the cache
-    already and are not written again. A chunk that ends with the sequence's last token gives
-    logits to sample from. Those of its other tokens from position `score_from` on say how likely
-    the token was that follows.
+    and are not written again. The logits of the sequence's last token are sampled from; those of
+    other tokens from position `score_from` on score the following token.
 
-    Of each chunk, [num_chunks] int64: `uids`, which of the run's sequences it is of; `rows`, the
-    request's index; `sample`, which of its answers; `starts`, `ends`, `score_from`, `store_from`;
-    `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, what the sequence may come to
-    store; `num_blocks`, those that its tables have come to.
-    `read_slots`, `write_slots`: where recurrent layers find the state before the chunk, and where
-    they leave the one behind it; `NO_STATE` for zeros, and in a model without such layers.
-    samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk; a token that the step
-    before samples is `UNKNOWN_TOKEN`, and `sources` [num_unknown] int64 says which of that step's
-    tokens each is. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: how
-    many of the likeliest tokens are wanted beside any token that has a score. block_tables:
-    of each group of layers, [num_chunks, width] int32, zeros where there is no block.
+    Of each chunk, [num_chunks] int64: `uids`, number of its sequence in the run; `rows`, index of
+    the request; `sample`, index of the answer; `starts`, `ends`, `score_from`, `store_from`;
+    `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, tokens that the sequence may
+    store; `num_blocks`, see `SequenceTable.num_blocks`; `read_slots`, `write_slots`, slots of the
+    recurrent state before and after the chunk, `NO_STATE` for zeros, and in a model without
+    recurrent layers.
+    samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk, `UNKNOWN_TOKEN` for a
+    token sampled by the previous step; `sources` [num_unknown] int64 has the index in that step of
+    each. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: number of most
+    likely tokens requested beside a scored token. block_tables: of each group of layers,
+    [num_chunks, width] int32, zeros without a block.
     """
 
     uids: Int64s
@@ -129,14 +128,14 @@ class StepInput:
 
     @property
     def num_scored(self) -> Int64s:
-        """[num_chunks] int64, how many tokens to score follow the tokens of each chunk."""
+        """[num_chunks] int64, number of targets of each chunk."""
         counts: Int64s = np.maximum(self.ends - self.samples - self.first_scored, 0)
         return counts
 
     def split(self, chosen: Bools) -> "tuple[StepInput, StepInput | None]":
-        """Return the chosen chunks, of which there are some, and the others, None for none.
+        """Return the chosen chunks, at least one, and the others, None without any.
 
-        They may be computed in either order where none reads what another writes.
+        They may be computed in either order if none reads what another writes.
         """
         if chosen.all():
             return self, None
@@ -156,16 +155,15 @@ class StepInput:
         )
 
     def halves(self) -> "tuple[StepInput, StepInput]":
-        """Return two steps, each with about half of the tokens, to be computed one by one.
+        """Return two steps without transfers, each with about half of the tokens.
 
-        A chunk may read what another of its step wrote, if that was scheduled before it: the order
-        is kept. The transfers are left out, as they are done by then. A step of one token cannot
-        be cut.
+        To be computed in this order, because a chunk may read what an earlier one writes. A step of
+        one token cannot be cut.
         """
         middle = self.num_tokens // 2
         assert middle, "a step of one token cannot be cut"
         offsets = np.cumsum(self.ends - self.starts)
-        last = int(np.searchsorted(offsets, middle))  # the chunk that holds the middle, or ends it
+        last = int(np.searchsorted(offsets, middle))  # the chunk with the middle
         cut = int(self.ends[last] - (offsets[last] - middle))
         first, second = self._before(last, cut, middle), self._behind(last, cut, middle)
         num_scored = int(first.num_scored.sum())
@@ -232,12 +230,12 @@ _NONE: Int64s = np.zeros(0, dtype=np.int64)
 
 
 class StepBuilder:
-    """The chunks of a step that is being scheduled, in their order, and its transfers."""
+    """Builder of a step: its chunks, in order, and its transfers."""
 
     def __init__(self, table: SequenceTable) -> None:
         self._table = table
-        self._decoding: Int64s = _NONE  # places of chunks of one generated token
-        self._places: list[int] = []  # of the chunks behind them
+        self._decoding: Int64s = _NONE  # of chunks of one generated token
+        self._row_indices: list[int] = []  # of the chunks behind them
         self._starts: list[int] = []
         self._store_from: list[int] = []
         self._score_from: list[int] = []
@@ -246,71 +244,71 @@ class StepBuilder:
         self._write_slots: list[Int64s] = []
         self.transfers: list[BlockTransfer] = []
 
-    def decode(self, places: Int64s) -> None:
-        """Begin with chunks of one token each: the newest of each of these sequences."""
-        self._decoding = places
+    def decode(self, row_indices: Int64s) -> None:
+        """Begin with a chunk of one token, the newest, of each of these sequences."""
+        self._decoding = row_indices
 
     def pass_states(self, reads: Int64s, writes: Int64s) -> None:
-        """Say which slots the chunks just added read and write: for all of them, or for none."""
+        """Set the state slots that the chunks just added read and write; in a step, all or none."""
         self._read_slots.append(reads)
         self._write_slots.append(writes)
 
     def add(
         self, sequence: Sequence, start: int, store_from: int, score_from: int = NO_SCORES
     ) -> None:
-        """Add the chunk from `start` to where the sequence is computed now; see `StepInput`."""
-        self._places.append(sequence.place)
+        """Add the chunk from `start` to the sequence's `num_computed_tokens`; see `StepInput`."""
+        self._row_indices.append(sequence.row_index)
         self._starts.append(start)
         self._store_from.append(store_from)
         self._score_from.append(score_from)
         self._sequences.append(sequence)
 
     @property
-    def places(self) -> Int64s:
-        """[num_chunks] int64, the places of the chunks' sequences."""
-        return np.concatenate([self._decoding, np.array(self._places, dtype=np.int64)])
+    def row_indices(self) -> Int64s:
+        """[num_chunks] int64, the row indices of the chunks' sequences."""
+        return np.concatenate([self._decoding, np.array(self._row_indices, dtype=np.int64)])
 
     def build(self) -> StepInput:
-        """Lay out the chunks; their sequences are as they will be behind the step."""
-        table, places = self._table, self.places
-        ends = table.num_computed_tokens[places]
+        """Return the step. The sequences are already in their state after it."""
+        table, row_indices = self._table, self.row_indices
+        ends = table.num_computed_tokens[row_indices]
         starts = np.concatenate([ends[: len(self._decoding)] - 1, _array(self._starts)])
         store_from = np.concatenate([starts[: len(self._decoding)], _array(self._store_from)])
-        num_outputs = table.num_output_tokens[places]
-        num_prompt = table.num_prompt_tokens[places]
+        num_outputs = table.num_output_tokens[row_indices]
+        num_prompt = table.num_prompt_tokens[row_indices]
         samples = ends == num_prompt + num_outputs
-        last = np.where(num_outputs > 0, table.last_outputs(places), 0)
+        last = np.where(num_outputs > 0, table.last_outputs(row_indices), 0)
         is_unknown = samples & (last == UNKNOWN_TOKEN)
         behind = zip(self._sequences, self._starts, ends[len(self._decoding) :], strict=True)
         input_ids = [last[: len(self._decoding)].astype(np.int64)]
         input_ids += [_array(each.token_ids(start, int(end))) for each, start, end in behind]
         not_scored = np.full(len(self._decoding), NO_SCORES)
         return StepInput(
-            uids=table.uid[places],
-            rows=table.row[places],
-            sample=table.sample[places],
+            uids=table.uid[row_indices],
+            rows=table.row[row_indices],
+            sample=table.sample[row_indices],
             starts=starts,
             ends=ends,
             score_from=np.concatenate([not_scored, _array(self._score_from)]),
             store_from=store_from,
             num_prompt_tokens=num_prompt,
-            num_read_once_tokens=table.num_read_once_tokens[places],
-            max_num_tokens=num_prompt + table.max_tokens[places] - 1,
-            num_blocks=table.num_blocks(places),
-            read_slots=_slots(self._read_slots, len(places)),
-            write_slots=_slots(self._write_slots, len(places)),
+            num_read_once_tokens=table.num_read_once_tokens[row_indices],
+            max_num_tokens=num_prompt + table.max_tokens[row_indices] - 1,
+            num_blocks=table.num_blocks(row_indices),
+            read_slots=_slots(self._read_slots, len(row_indices)),
+            write_slots=_slots(self._write_slots, len(row_indices)),
             samples=samples,
             input_ids=np.concatenate(input_ids),
-            sources=table.num_draw[places[is_unknown]],
+            sources=table.num_draw[row_indices[is_unknown]],
             targets=self._targets(ends[len(self._decoding) :] - samples[len(self._decoding) :]),
-            num_top=int(table.num_top[places].max(initial=0)),
-            block_tables=tuple(each.gather(places) for each in table.kv_groups),
-            draws=self._draws(places, samples),
+            num_top=int(table.num_top[row_indices].max(initial=0)),
+            block_tables=tuple(each.gather(row_indices) for each in table.kv_groups),
+            draws=self._draws(row_indices, samples),
             transfers=tuple(self.transfers),
         )
 
     def _targets(self, ends: Int64s) -> Int64s:
-        """Return the tokens to score: behind each position of a chunk up to its entry of `ends`."""
+        """Return the tokens to score, which follow the positions of each chunk before its end."""
         found: list[int] = []
         chunks = zip(self._sequences, self._starts, self._score_from, ends.tolist(), strict=True)
         for sequence, start, score_from, end in chunks:
@@ -319,10 +317,10 @@ class StepBuilder:
                 found += sequence.token_ids(first + 1, end + 1)
         return _array(found)
 
-    def _draws(self, places: Int64s, samples: "np.ndarray") -> SamplingMetadata:
+    def _draws(self, row_indices: Int64s, samples: "np.ndarray") -> SamplingMetadata:
         table = self._table
         (chunk,) = np.nonzero(samples)
-        sampling = places[samples]
+        sampling = row_indices[samples]
         sample, num_pending = table.sample[sampling], table.num_pending[sampling]
         if (num_pending > 1).any():
             chunk, sampling = np.repeat(chunk, num_pending), np.repeat(sampling, num_pending)
@@ -334,9 +332,9 @@ class StepBuilder:
         given = {}
         if table.only_scores[sampling].any():
             given = {
-                draw: table.continuations[place][int(sample[draw])].token_ids[num_outputs[draw]]
-                for draw, place in enumerate(sampling.tolist())
-                if place in table.continuations
+                draw: table.continuations[row_index][int(sample[draw])].token_ids[num_outputs[draw]]
+                for draw, row_index in enumerate(sampling.tolist())
+                if row_index in table.continuations
             }
         stops = {draw: table.stop_token_ids[int(sampling[draw])] for draw in early.tolist()}
         return SamplingMetadata(

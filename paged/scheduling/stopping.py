@@ -16,16 +16,16 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 
-REPETITION = "repetition"  # the stop reason of an answer that goes round in a circle
+REPETITION = "repetition"  # stop reason of an answer with a repeated token cycle
 
 
 class StopRule:
     """Decides after each known token whether a sequence is finished.
 
     In this order: an end-of-sequence token (unless `ignore_eos`) or one of `stop_token_ids`, a
-    stop string, a repetition (`stop_on_repetition`), the end of a structure behind which nothing
-    may follow, then `max_tokens`. Nothing but the last two ends a sequence before `min_tokens`, and
-    a stop string counts only if it ends behind the first `min_tokens` tokens.
+    stop string, a repetition (`stop_on_repetition`), the end of a complete structure, then
+    `max_tokens`. Only the last two end a sequence before `min_tokens`, and a stop string counts
+    only if it ends after the first `min_tokens` tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Seq[int]) -> None:
@@ -34,26 +34,26 @@ class StopRule:
         self._eos_array = np.array(sorted(self._eos_token_ids), dtype=np.int64)
 
     def may_end(
-        self, table: SequenceTable, places: Int64s, num_known: Int64s, tokens: Int64s
+        self, table: SequenceTable, row_indices: Int64s, num_known: Int64s, tokens: Int64s
     ) -> Bools:
-        """Return which sequences `output` has to look at, [num_places] bool: others go on.
+        """Return a mask of the sequences for `output` to check, [num_sequences]; others continue.
 
-        num_known: how many generated tokens of each are known. tokens: the last of them.
+        num_known: number of known generated tokens of each. tokens: the last of them.
         """
-        may_stop = num_known >= table.min_tokens[places]
-        is_eos = (tokens[:, None] == self._eos_array).any(axis=1) & ~table.ignores_eos[places]
-        at_limit = num_known >= table.max_tokens[places]
-        ends: Bools = at_limit | (may_stop & (is_eos | table.has_stops[places]))
+        may_stop = num_known >= table.min_tokens[row_indices]
+        is_eos = (tokens[:, None] == self._eos_array).any(axis=1) & ~table.ignores_eos[row_indices]
+        at_limit = num_known >= table.max_tokens[row_indices]
+        ends: Bools = at_limit | (may_stop & (is_eos | table.has_stops[row_indices]))
         return ends
 
     def output(self, sequence: Sequence, *, is_complete: bool = False) -> SampleOutput | None:
-        """Return the finished sample, or `None` while the sequence has to go on.
+        """Return the finished sample, or `None` if the sequence continues.
 
-        is_complete: whether it has a structure behind which nothing may follow.
-        The token that stopped it is kept in `token_ids` but not in the text; a stop string and
-        what follows it are cut from the text; with `include_stop_str_in_output` the text has
-        either. `stop_reason` is the stop token or string, `None` for an end-of-sequence token. A
-        thought is kept apart from the text. Tokens that are given, or dropped, are no answer.
+        is_complete: its structure is complete and allows no further token. The stop token is kept
+        in `token_ids` but not in the text; the text ends before a stop string; with
+        `include_stop_str_in_output` it includes either. `stop_reason` is the stop token or string,
+        `None` for an end-of-sequence token. A thought is not part of the text. Given or dropped
+        tokens are no answer.
         """
         params = sequence.request.params
         if sequence.only_scores:
@@ -77,7 +77,7 @@ class StopRule:
         return None
 
     def _stopped(self, sequence: Sequence, stop: int | None) -> SampleOutput:
-        """Return the sample that its last token ended."""
+        """Return a sample that ends with a stop token."""
         num_dropped = int(not sequence.request.params.include_stop_str_in_output)
         return self._finish(sequence, FinishReason.STOP, stop, num_dropped=num_dropped)
 
@@ -106,7 +106,7 @@ class StopRule:
     def _cut(self, sequence: Sequence) -> tuple[str, str] | None:
         """Return the text up to the first stop string and that string, `None` if there is none.
 
-        What ends within the first `min_tokens` tokens does not count, then or later.
+        Stop strings that end within the first `min_tokens` tokens are ignored.
         """
         params = sequence.request.params
         if not self._may_hold_stop(sequence):
@@ -114,15 +114,14 @@ class StopRule:
         ids = sequence.known_outputs()
         text = self._texts.text(sequence.request, ids)
         early = self._texts.num_early(sequence.request, ids, params.min_tokens)
-        places = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
-        found = [(place, stop) for place, stop in places if place >= 0]
-        if not found:
+        offsets = [(text.find(s, max(0, early - len(s) + 1)), s) for s in params.stop]
+        begin, stop = min((each for each in offsets if each[0] >= 0), default=(0, None))
+        if stop is None:
             return None
-        place, stop = min(found)
-        return text[: place + len(stop) * params.include_stop_str_in_output], stop
+        return text[: begin + len(stop) * params.include_stop_str_in_output], stop
 
     def _may_hold_stop(self, sequence: Sequence) -> bool:
-        """Look for a stop string where the newest tokens may have completed one."""
+        """Return whether the newest tokens may have completed a stop string."""
         stops = sequence.request.params.stop
         if sequence.text is None:
             decode = self._texts.decoder(sequence.request.params)
@@ -139,7 +138,7 @@ class StopRule:
         text: str | None = None,
         num_dropped: int = 0,
     ) -> SampleOutput:
-        """text: that of the tokens up to a stop, None for that of all but `num_dropped` of them."""
+        """Return the sample. text: up to a stop, None for that of all but `num_dropped` tokens."""
         request, ids = sequence.request, sequence.known_outputs()
         kept = ids[: len(ids) - num_dropped]
         text = self._texts.text(request, kept) if text is None else text
@@ -155,7 +154,7 @@ class StopRule:
 
 
 def _repeats(sequence: Sequence) -> bool:
-    tokens = sequence.table.outputs[sequence.place, : sequence.num_known_outputs]
+    tokens = sequence.table.outputs[sequence.row_index, : sequence.num_known_outputs]
     return repeats(tokens, sequence.request.params.stop_on_repetition)
 
 
@@ -163,14 +162,14 @@ MAX_CYCLE = 128  # tokens
 
 
 def repeats(tokens: Int32s, count: int) -> bool:
-    """Return whether the last tokens are the same `MAX_CYCLE` or fewer, `count` times over.
+    """Return whether the last tokens are a cycle of at most `MAX_CYCLE` tokens, `count` times.
 
-    tokens: [num_tokens] int32, of which at most the last `MAX_CYCLE` times `count` are looked at.
+    tokens: [num_tokens] int32.
     """
     longest = min(MAX_CYCLE, len(tokens) // count)
     if not longest:
         return False
-    before = tokens[-2 : -longest - 2 : -1]  # those before the last, the nearest first
+    before = tokens[-2 : -longest - 2 : -1]  # tokens before the last, in reverse
     for cycle in (np.flatnonzero(before == tokens[-1]) + 1).tolist():
         run = tokens[len(tokens) - cycle * count :]
         if (run[cycle:] == run[:-cycle]).all():
@@ -179,7 +178,7 @@ def repeats(tokens: Int32s, count: int) -> bool:
 
 
 class BeamSearches:
-    """Chooses which beams go on behind a step, and has the scheduler fork and end them."""
+    """Chooses the beams that continue after a step; the scheduler forks and ends them."""
 
     def __init__(self, scheduler: Scheduler, stop_rule: StopRule) -> None:
         self._scheduler = scheduler
@@ -187,31 +186,31 @@ class BeamSearches:
         self._searches: dict[int, BeamSearch] = {}  # by row
 
     def begin(self, request: Request) -> None:
-        """Take note of a request, if it is answered by beams."""
+        """Add a request, if it is answered by beams."""
         params = request.params
         if params.has_beams:
             stops = self._stop_rule.stop_token_ids(params)
             self._searches[request.index] = BeamSearch(params, stops)
 
     def end(self, row: int) -> None:
-        """Forget a request, by its index."""
+        """Remove a request, by its index."""
         self._searches.pop(row, None)
 
     def advance(
-        self, places: Int64s, top_ids: Int64s, top_scores: Float32s
+        self, row_indices: Int64s, top_ids: Int64s, top_scores: Float32s
     ) -> Iterator[tuple[Sequence, SampleOutput]]:
-        """Let beams go on; yield the answers of searches that are over, best first, each with the
-        first of the sequences that it was found by.
+        """Continue beam searches; yield the answers of finished ones, best first, each with the
+        first sequence of its group.
 
-        places: [num_beams] int64, the beams of a step. top_ids, top_scores: [num_beams, num_top],
-        int64 and float32, the likeliest tokens behind each and their log-probabilities.
+        row_indices: [num_beams] int64, the beams of a step. top_ids, top_scores: [num_beams,
+        num_top], int64 and float32, the most likely next tokens of each with log-probabilities.
         """
         scheduler, table = self._scheduler, self._scheduler.table
-        draw_of = {place: draw for draw, place in enumerate(places.tolist())}
-        for row in dict.fromkeys(table.row[places].tolist()):
+        draw_of = {row_index: draw for draw, row_index in enumerate(row_indices.tolist())}
+        for row in dict.fromkeys(table.row[row_indices].tolist()):
             beams, search = scheduler.beams(row), self._searches[row]
-            draws = [draw_of[beam.place] for beam in beams]
-            tokens = table.outputs[places[draws], : search.num_tokens]
+            draws = [draw_of[beam.row_index] for beam in beams]
+            tokens = table.outputs[row_indices[draws], : search.num_tokens]
             going = search.advance(tokens, top_ids[draws], top_scores[draws])
             if going:
                 scheduler.branch(row, going)

@@ -41,8 +41,8 @@ class GroupedRun:
         self.held.append(
             {
                 (each.request.index, each.sample_index): (
-                    int(group.tables.firsts[each.place]),
-                    group.tables.held(each.place),
+                    int(group.tables.firsts[each.row_index]),
+                    group.tables.held(each.row_index),
                 )
                 for each in scheduler.running
             }

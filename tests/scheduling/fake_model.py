@@ -93,7 +93,7 @@ class FakeModel:
                 assert found == (position, expected), (
                     f"position {position} of chunk {chunk.start}..{chunk.end} reads {found}"
                 )
-            tables, place = sequence.table.kv_groups[self.group], sequence.place
+            tables, place = sequence.table.kv_groups[self.group], sequence.row_index
             begin, end = int(tables.firsts[place]), int(tables.ends[place])
             given = step.input.block_tables[self.group][row].tolist()
             assert given[begin:end] == tables.held(place)
@@ -137,7 +137,7 @@ class FakeModel:
         size = self.pool.block_size
         written = set()
         for chunk in step.chunks:
-            tables, at = chunk.sequence.table.kv_groups[self.group], chunk.sequence.place
+            tables, at = chunk.sequence.table.kv_groups[self.group], chunk.sequence.row_index
             content = digests(chunk.sequence.token_ids(0, chunk.end))
             for position in range(max(chunk.start, chunk.store_from), chunk.end):
                 place = tables.block(at, position // size), position % size
@@ -148,6 +148,6 @@ class FakeModel:
 
     def _slot(self, sequence: Sequence, position: int) -> Slot | None:
         tables = sequence.table.kv_groups[self.group]
-        block_id = tables.block(sequence.place, position // self.pool.block_size)
+        block_id = tables.block(sequence.row_index, position // self.pool.block_size)
         assert block_id >= 0, f"the block of position {position} was given back"
         return self.blocks[block_id][position % self.pool.block_size]

@@ -43,7 +43,7 @@ def made_sequence(
 def generate(sequence: Sequence, *tokens: int) -> None:
     """Append generated tokens."""
     for token in tokens:
-        sequence.table.append_outputs(np.array([sequence.place]), token)
+        sequence.table.append_outputs(np.array([sequence.row_index]), token)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Step:
 
     @classmethod
     def of(cls, made: StepInput, scheduler: Scheduler) -> "Step":
-        by_uid = {int(scheduler.table.uid[each.place]): each for each in scheduler.running}
+        by_uid = {int(scheduler.table.uid[each.row_index]): each for each in scheduler.running}
         columns = (made.uids, made.starts, made.ends, made.store_from, made.samples)
         chunks = zip(*(column.tolist() for column in columns), strict=True)
         return cls(made, [Chunk(by_uid[uid], *rest) for uid, *rest in chunks])

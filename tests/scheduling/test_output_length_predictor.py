@@ -48,7 +48,7 @@ def taught(lengths: list[int], group: int = 0) -> OutputLengthPredictor:
 
 
 def expected(known: OutputLengthPredictor, one: Sequence) -> int:
-    [length] = known.expected_outputs(one.table, np.array([one.place])).tolist()
+    [length] = known.expected_outputs(one.table, np.array([one.row_index])).tolist()
     return int(length)
 
 
@@ -57,7 +57,7 @@ def allows(
 ) -> bool:
     """Whether a new sequence may run beside one that does."""
     other = sequence(table=one.table, **newcomer)
-    return known.allows(pool, one.table, np.array([one.place, other.place]), num_taken)
+    return known.allows(pool, one.table, np.array([one.row_index, other.row_index]), num_taken)
 
 
 def test_nothing_known_means_the_limit() -> None:

@@ -49,7 +49,7 @@ RULE = StopRule(cast(Tokenizer, Pieces()), [EOS, OTHER_EOS])
 def feed(output_ids: Iterable[int], **params: Any) -> tuple[SampleOutput | None, int]:
     """Generate token by token; return the output and how many tokens it took."""
     sequence = made_sequence((5, 6), samples=(2,), **params)
-    places = np.array([sequence.place])
+    places = np.array([sequence.row_index])
     for count, token in enumerate(output_ids, start=1):
         generate(sequence, token)
         known, last = np.array([count]), np.array([token])

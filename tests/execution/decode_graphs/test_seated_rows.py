@@ -50,7 +50,7 @@ class Decoding:
     def step(self) -> StepInput:
         """Return the step that computes each one's newest token, which the host does not know."""
         builder = StepBuilder(self.table)
-        places = [each.place for each in self.running]
+        places = [each.row_index for each in self.running]
         self.table.num_draw[places] = np.arange(len(places))
         for each in self.running:
             generate(each, UNKNOWN_TOKEN)

@@ -216,8 +216,8 @@ def test_a_few_rows_are_kept_whole_where_all_are_too_many() -> None:
         for log in (whole, bounded):
             log.step = index
             log.begin(sequence, num_found=1)
-        sequence.table.kv_groups[0].append_one(sequence.place, 40)
-        sequence.table.kv_groups[0].replace(sequence.place, 1, 50)
+        sequence.table.kv_groups[0].append_one(sequence.row_index, 40)
+        sequence.table.kv_groups[0].replace(sequence.row_index, 1, 50)
         for log in (whole, bounded):
             log.step = index + 1
             log.replace(sequence, 1)

@@ -52,6 +52,6 @@ def test_a_place_that_is_used_again_begins_without_holes() -> None:
     assert (tables.held(1), tables.firsts[1]) == ([5], 1)
     tables.set(0, [6])
     assert (tables.held(0), tables.firsts[0]) == ([6], 0)
-    tables.add_places(3)
+    tables.add_rows(3)
     assert tables.held(1) == [5]
     assert tables.held(4) == []

@@ -71,7 +71,7 @@ def test_states_are_given_back_with_the_last_row_that_begins_with_them() -> None
         drive.step()
     assert drive.slots[0].num_cached == 0
     drive.finish()
-    assert (states.counts.kept, states.counts.found) == (1, 5)
+    assert (states.num_kept, states.num_found) == (1, 5)
 
 
 def test_levels_of_the_tree_have_a_state_each() -> None:
