@@ -3,7 +3,7 @@
 Pure accounting, without tensors or sequences. A block is *held* while its reference count is above
 zero and *free* otherwise.
 
-The plan is known, so no block is kept on a guess. A key is *pinned* while a later prompt needs it:
+Later use is known from the plan. A key is *pinned* while a later prompt needs it:
 because it lies on the path that the next prompt shares with the last one, or because a preempted
 sequence will resume. Only pinned blocks are published under their key for others to find; a free
 one stays *cached*. After its last use it becomes an empty block at once. If the pool is too small,
@@ -39,10 +39,10 @@ class PoolCounts:
 
 
 class BlockPool:
-    """A fixed number of blocks with reference counts, a free list and a prefix map.
+    """Fixed number of blocks with reference counts, a free list and a prefix map.
 
-    Every operation costs O(1) per block it touches. Operations that need more free blocks than
-    there are return `None` and change nothing, so that the scheduler can wait or preempt.
+    Every operation costs O(1) per block. Operations without enough free blocks return `None` and
+    change nothing, so that the scheduler can wait or preempt.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -99,26 +99,26 @@ class BlockPool:
 
     @property
     def ref_counts(self) -> "array[int]":
-        """A copy of every block's reference count."""
+        """Copy of the reference count of every block."""
         return self._ref_counts[:]
 
     @property
     def fills(self) -> "array[int]":
-        """A copy of how many tokens every block stores; a free block that stores any is cached."""
+        """Copy of the number of tokens in every block; a free block with tokens is cached."""
         return self._fill[:]
 
     def ref_count(self, block_id: int) -> int:
-        """Return how many block tables hold `block_id`."""
+        """Return the number of block tables that hold a block."""
         return self._ref_counts[block_id]
 
     def ref_counts_of(self, block_ids: Int32s | Int64s) -> Int32s:
-        """Return how many block tables hold each of `block_ids`."""
+        """Return the number of block tables that hold each block."""
         counts: Int32s = self._ref_counts_seen[block_ids]
         return counts
 
     @property
     def published(self) -> list[int]:
-        """The blocks that later prompts can find."""
+        """Blocks that later prompts can find."""
         return list(self._key_of)
 
     def is_published(self, block_id: int) -> bool:
@@ -126,11 +126,11 @@ class BlockPool:
         return block_id in self._key_of
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks `num_tokens` tokens occupy."""
+        """Return the number of blocks of `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take `count` blocks with one holder each, or return `None` if so many are not free."""
+        """Allocate `count` blocks with one holder each; return `None` if fewer are free."""
         if count > self.num_free:
             return None
         block_ids = [self._take_free() for _ in range(count)]
@@ -140,9 +140,9 @@ class BlockPool:
         return block_ids
 
     def match(self, keys: Iterable[BlockKey]) -> list[int]:
-        """Return the blocks that hold the longest published prefix of `keys`, taking none.
+        """Return the blocks of the longest published prefix of `keys`, without a reference.
 
-        The digest finds the block; its tokens and its parent are compared before it is believed.
+        Blocks are looked up by digest; then tokens and parent are compared.
         """
         matched: list[int] = []
         for key in keys:
@@ -156,7 +156,7 @@ class BlockPool:
         return matched
 
     def num_free_among(self, block_ids: Iterable[int]) -> int:
-        """Return how many of `block_ids` are free, hence would leave the free list if shared."""
+        """Return the number of free blocks among these."""
         return [self._ref_counts[block_id] for block_id in block_ids].count(0)
 
     def share(self, block_ids: Iterable[int]) -> None:
@@ -172,9 +172,9 @@ class BlockPool:
         self._note_peaks()
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Take one holder off each block; a block without holders becomes free.
+        """Remove one holder of each block; a block without holders becomes free.
 
-        Last to first: the tail of a prefix is of no use without its head, so it is reused first.
+        Last to first, so that the tail of a prefix, useless without its head, is reused first.
         """
         for block_id in reversed(block_ids):
             count = self._ref_counts[block_id]
@@ -243,10 +243,9 @@ class BlockPool:
         return key.digest in self._on_path or key.digest in self._num_waiting
 
     def publish(self, block_id: int, key: BlockKey) -> None:
-        """Let later prompts find this block under `key`; its content is final from now on.
+        """Publish a block under `key`; its content is final from now on.
 
-        Nothing happens if the key is not pinned. If another block is published under it, that one
-        stays and this one is private.
+        Ignored if the key is not pinned or another block is published under it.
         """
         if self._ref_counts[block_id] == 0:
             raise ValueError(f"block {block_id} is free and cannot be published")
@@ -272,10 +271,9 @@ class BlockPool:
             self.retract(block_id)
 
     def fork_for_write(self, block_id: int) -> int | None:
-        """Give one holder of a shared block a block of its own (copy-on-write).
+        """Replace a shared block by a new one for one of its holders (copy-on-write).
 
-        Returns the new block, which takes over that holder; the caller copies the bytes. Returns
-        `None` when no block is free.
+        Returns the new block; the caller copies the bytes. Returns `None` if no block is free.
         """
         if self._ref_counts[block_id] < 2:
             raise ValueError(f"block {block_id} is not shared; it can be written as it is")
@@ -288,14 +286,14 @@ class BlockPool:
         return new[0]
 
     def record_fill(self, block_id: int, num_tokens: int) -> None:
-        """Note that a held block now stores its first `num_tokens` tokens."""
+        """Record that a held block stores its first `num_tokens` tokens."""
         grown = num_tokens - self._fill[block_id]
         if grown > 0:
             self._fill[block_id] = num_tokens
             self._num_tokens_held += grown
 
     def record_fills(self, block_ids: Int32s, num_tokens: Int64s) -> None:
-        """Note what many held blocks now store, as `record_fill` does; no block is named twice."""
+        """Record the tokens of many distinct held blocks; see `record_fill`."""
         grown = np.maximum(num_tokens - self._fills_seen[block_ids], 0)
         self._fills_seen[block_ids] += grown.astype(np.int32)
         self._num_tokens_held += int(grown.sum())
@@ -319,7 +317,7 @@ class BlockPool:
         assert self._num_shared == sum(count > 1 for count in self._ref_counts), "shared count"
         assert {key.digest: block_id for block_id, key in self._key_of.items()} == self._block_of
         assert set(cached) <= set(self._key_of), "a cached block has no key"
-        assert all(map(self.is_pinned, self._key_of.values())), "a block is kept for nobody"
+        assert all(map(self.is_pinned, self._key_of.values())), "a published block is not pinned"
         for block_id in cached:
             waited_for = self._key_of[block_id].digest in self._num_waiting
             assert (block_id in self._cached_for_waiting) == waited_for, "cached in the wrong line"
@@ -382,7 +380,7 @@ class SwapSpace:
 
     @staticmethod
     def num_blocks_in(num_bytes: int, bytes_per_block: int) -> int:
-        """Return how many blocks there is room for; none of those that take no memory."""
+        """Return the number of blocks that fit; 0 for blocks without bytes."""
         return num_bytes // bytes_per_block if bytes_per_block else 0
 
     @property
@@ -391,13 +389,13 @@ class SwapSpace:
         return self.num_blocks - self._num_touched + len(self._given_back)
 
     def take(self, count: int) -> list[int] | None:
-        """Take `count` blocks, or return `None` and take none."""
+        """Allocate `count` blocks; return `None` if fewer are free."""
         if count > self.num_free:
             return None
         return [self._take_one() for _ in range(count)]
 
     def give_back(self, block_ids: list[int]) -> None:
-        """Make blocks free again."""
+        """Free blocks."""
         self._given_back.extend(block_ids)
 
     def _take_one(self) -> int:
@@ -418,8 +416,8 @@ class TransferKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockTransfer:
-    """One block's bytes to move, in one group of layers. Transfers run in the order in which they
-    were scheduled: a block freed by one may be the target of the next."""
+    """Copy of one block in one group of layers. Transfers run in the order in which they were
+    scheduled: a block freed by one may be the target of the next."""
 
     kind: TransferKind
     source: int
@@ -430,9 +428,9 @@ class BlockTransfer:
 class StagedBlocks(NamedTuple):
     """Blocks ready to be moved into the pool.
 
-    `sources` are what `TransferKind.LOAD` moves, of each group of layers, in the order of the
-    tokens. Together those of the first group hold `num_tokens`, so the last one may be filled in
-    part; another group has the last of them, as far back as its window reaches.
+    `sources`: of `TransferKind.LOAD`, by group of layers, in the order of the tokens. Those of the
+    first group hold `num_tokens` tokens, the last block perhaps partly; another group has the last
+    blocks, as far back as its window reaches.
     """
 
     sources: list[list[int]]
@@ -440,8 +438,8 @@ class StagedBlocks(NamedTuple):
 
 
 class StagedState(NamedTuple):
-    """A state of recurrent layers behind the first `num_tokens` tokens of a prompt, ready to be
-    moved into a slot; and, in `blocks`, those blocks up to there that the prompt lacks."""
+    """State of recurrent layers after the first `num_tokens` tokens of a prompt, ready to be moved
+    into a slot; `blocks`: blocks before that point that the prompt lacks."""
 
     source: int
     num_tokens: int

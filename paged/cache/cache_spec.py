@@ -17,9 +17,9 @@ _SCALE_BYTES = 4  # of one float32 for each head of each token
 class KVCacheSpec:
     """Sizes of keys and values of a group of layers that share a block table per sequence.
 
-    `dtype` is what keys and values are stored in, by torch's name. Tokens further back than
-    `window` are read by none of the layers; None if they read the whole context. A group without
-    layers stores nothing: its blocks are names, by which a model that has only windows plans.
+    `dtype`: storage format, by torch's name. The layers read the last `window` tokens; None if they
+    read the whole context. A group without layers stores nothing; its blocks only carry the keys of
+    prefixes, for a model in which every layer has a window.
     """
 
     num_layers: int
@@ -50,15 +50,15 @@ class KVCacheSpec:
         return self.num_layers * self.bytes_per_layer
 
     def stored_as(self, dtype: str) -> "KVCacheSpec":
-        """Return the same in another number format: torch's name, or the flag's for a quantised
-        one."""
+        """Return the spec with another number format, by torch's name or, if quantized, by the
+        flag's value."""
         return replace(self, dtype=KV_DTYPES.get(dtype, dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """`bytes_per_token` is what a token takes in all `num_layers` of the group. The layers see the
-    last `window` tokens, None: all."""
+    """Size of the pool of a group. `bytes_per_token`: in all `num_layers`. The layers see the last
+    `window` tokens, None: all."""
 
     num_layers: int
     window: int | None
@@ -67,7 +67,7 @@ class PoolShape:
 
     @classmethod
     def of_all(cls, specs: Seq[KVCacheSpec], sizes: Seq[int]) -> "tuple[PoolShape, ...]":
-        """Return the pools of groups that keep `specs`, of so many blocks each."""
+        """Return the shapes of pools with these specs and numbers of blocks."""
         return tuple(
             cls(spec.num_layers, spec.window, num_blocks, spec.bytes_per_token)
             for spec, num_blocks in zip(specs, sizes, strict=True)
@@ -103,9 +103,9 @@ class StateArray:
 class StateSpec:
     """Arrays of one slot in one recurrent layer: the state of a sequence.
 
-    Behind any token they say everything that the next one needs, and they do not grow. What a
-    library keeps `is_opaque`: an object for each sequence, of all layers together, which takes at
-    most as much as the arrays, and `bytes_per_token` more for each token.
+    Their size does not depend on the number of tokens. A state of Transformers `is_opaque`: one
+    object for each sequence with all layers, at most as large as the arrays, and `bytes_per_token`
+    more for each token.
     """
 
     arrays: tuple[StateArray, ...]
@@ -118,7 +118,7 @@ class StateSpec:
         return sum(array.num_bytes for array in self.arrays)
 
     def num_bytes_behind(self, num_tokens: int) -> int:
-        """Return the bytes of a slot in this layer, behind so many tokens."""
+        """Return the bytes of a slot in this layer after `num_tokens` tokens."""
         return self.num_bytes + num_tokens * self.bytes_per_token
 
 

@@ -26,7 +26,7 @@ from pagedrun.paged.cache.cache_spec import (
 
 
 class CacheDevice(Protocol):
-    """A place for tensors, with kernels that move blocks there."""
+    """Device of a cache, with kernels that move blocks."""
 
     @property
     def torch_device(self) -> torch.device:
@@ -129,17 +129,17 @@ class BlockMemory:
             _, positions, targets = files.setdefault(id(tensors), (tensors, [], []))
             positions.append(position)
             targets.append(each.target)
-        place = self._device.torch_device
+        device = self._device.torch_device
         for tensors, positions, targets in files.values():
             for (pool, _), tensor in zip(self._memories, tensors, strict=True):
                 moved = tensor.view(torch.uint8).index_select(2, torch.tensor(positions))
-                written = torch.tensor(targets, device=place)
-                pool.view(torch.uint8).index_copy_(2, written, moved.to(place))
+                written = torch.tensor(targets, device=device)
+                pool.view(torch.uint8).index_copy_(2, written, moved.to(device))
 
 
 def _independent_runs(transfers: Iterable[BlockTransfer]) -> Iterable[list[BlockTransfer]]:
-    """Cut a list of transfers where the next one is of another kind, reads a block that the run
-    writes, or writes one that it touches."""
+    """Split transfers before one that is of another kind, reads a block that the run writes, or
+    writes one that it reads or writes."""
     run: list[BlockTransfer] = []
     read: set[int] = set()
     written: set[int] = set()
@@ -168,9 +168,9 @@ def allocate_blocks(
 ) -> Tensor:
     """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
 
-    [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: one layer's keys for one
-    head and block lie together, which is what attention reads in one go. Not filled: what an
-    unwritten slot holds must never matter, and the system only backs pages that are written.
+    [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: the keys of one layer, head and
+    block are contiguous, since attention reads them together. Not filled: unwritten slots must
+    never be used, and the system allocates only written pages.
     """
     return torch.empty(
         (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
@@ -231,7 +231,7 @@ class KVMemory(BlockMemory):
         return self.spec.bytes_per_token * self.block_size
 
     def layer(self, index: int) -> KVLayer:
-        """Return a layer's part of the pool, by its place in the group."""
+        """Return a layer's part of the pool, by its index in the group."""
         return self._layers[index]
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
@@ -257,14 +257,12 @@ class StateCache(BlockMemory):
         self, specs: Sequence[StateSpec], num_slots: int, num_host_slots: int, device: CacheDevice
     ) -> None:
         if len(set(specs)) != 1:
-            raise ValueError("recurrent layers whose states differ: one kind is all there is")
+            raise ValueError("recurrent layers whose states differ are not supported")
         host, pinned = torch.device("cpu"), device.pins_host_memory
 
-        def allocate(array: StateArray, count: int, place: torch.device, pin: bool) -> Tensor:
+        def allocate(array: StateArray, count: int, at: torch.device, pin: bool) -> Tensor:
             shape = (len(specs), 1, count, *array.shape)
-            return torch.empty(
-                shape, dtype=getattr(torch, array.dtype), device=place, pin_memory=pin
-            )
+            return torch.empty(shape, dtype=getattr(torch, array.dtype), device=at, pin_memory=pin)
 
         pools = [
             (
@@ -283,7 +281,7 @@ class StateCache(BlockMemory):
 
     @property
     def bytes_per_slot(self) -> int:
-        """Bytes of what all layers keep of a sequence."""
+        """Bytes of the states of a sequence in all layers."""
         return self.num_bytes // self.num_blocks
 
     def layer(self, index: int) -> tuple[Tensor, ...]:
@@ -362,14 +360,14 @@ class KVCache:
         """Storage dtype of each group."""
         return tuple(each.blocks.dtype for each in self.groups)
 
-    def layer(self, place: KVLayerIndex) -> KVLayer:
+    def layer(self, index: KVLayerIndex) -> KVLayer:
         """Return a layer's part of its group's pool."""
-        return self.groups[place.group].layer(place.layer)
+        return self.groups[index.group].layer(index.layer)
 
-    def state(self, place: StateLayerIndex) -> tuple[Tensor, ...]:
+    def state(self, index: StateLayerIndex) -> tuple[Tensor, ...]:
         """Return the arrays of a recurrent layer, [num_slots, *shape], in its spec's order."""
         assert isinstance(self.states, StateCache), "made without states of layers"
-        return self.states.layer(place.layer)
+        return self.states.layer(index.layer)
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
         """Move blocks, and slots of states, those of each group in the order given."""

@@ -12,7 +12,7 @@ MAX_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class TopLogprob:
-    """A token that could have been chosen; the likeliest has rank 1."""
+    """One of the most likely tokens; the most likely has rank 1."""
 
     token_id: int
     text: str
@@ -22,10 +22,10 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that was chosen or given: `rank` counts the tokens that are at least as likely.
+    """Sampled or given token: `rank` counts the tokens that are at least as likely.
 
-    `top` are the likeliest tokens at its place, as many as were asked for, the lowest id first on
-    ties; the token itself may be among them.
+    `top`: the requested number of most likely tokens at its position, the lowest id first on ties;
+    the token itself may be among them.
     """
 
     token_id: int
@@ -37,7 +37,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A text to score behind a prompt, and the tokens that it adds to the prompt's."""
+    """Text to score after a prompt, and the tokens that it adds to the prompt's."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -47,7 +47,7 @@ class Continuation:
 class Score:
     """Log-probability of a continuation: `logprob` is the sum over its tokens.
 
-    `is_greedy` says whether a greedy choice would have been each of them at its place.
+    `is_greedy`: each token is the greedy choice at its position.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Score:
 
     @classmethod
     def of(cls, text: str, tokens: tuple[TokenLogprob, ...]) -> "Score":
-        """Return what these tokens, each with its likeliest other, come to."""
+        """Return the score of these tokens, each with the most likely one at its position."""
         logprobs = tuple(token.logprob for token in tokens)
         return cls(
             text=text,

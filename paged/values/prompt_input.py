@@ -6,13 +6,13 @@ from typing import NotRequired, TypedDict
 from pagedrun.paged.values.json_value import JSONValue
 
 ContinuationsInput = Sequence[str] | Sequence[Sequence[int]]
-"""What is to be scored behind a prompt: texts, or lists of token ids."""
+"""Continuations of a prompt to score: texts, or lists of token ids."""
 
 
 class TextPrompt(TypedDict):
-    """A text: one user message where the model has a chat template, and it is not `raw`.
+    """Text: one user message if the model has a chat template and it is not `raw`.
 
-    Raw ones get the tokenizer's special tokens, and `chat_template_kwargs` are not for them.
+    Raw texts get the tokenizer's special tokens and take no `chat_template_kwargs`.
     """
 
     prompt: str
@@ -23,7 +23,7 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """Token ids, taken as they are."""
+    """Token ids, used unchanged."""
 
     prompt_token_ids: Sequence[int]
     continuations: NotRequired[ContinuationsInput]
@@ -31,7 +31,7 @@ class TokensPrompt(TypedDict):
 
 
 class ChatPrompt(TypedDict):
-    """The messages of a chat, and variables for its template beside them."""
+    """Messages of a chat, and variables for its template."""
 
     messages: Sequence[Mapping[str, object]]
     chat_template_kwargs: NotRequired[Mapping[str, JSONValue]]
@@ -43,14 +43,14 @@ Conversation = Sequence[Mapping[str, object]]
 """The messages of a chat, each with `role` and `content`."""
 
 PromptInput = str | Sequence[int] | Conversation | TextPrompt | TokensPrompt | ChatPrompt
-"""A text, token ids, the messages of a chat, or a mapping that names which it is."""
+"""Text, token ids, messages of a chat, or a mapping with one of these."""
 
 
 class ChatMessage(TypedDict):
     """Message of a chat; `name` distinguishes speakers of one role.
 
-    `reasoning` is the thought before an answer, `tool_calls` are what an answer calls, beside its
-    text or without one; `tool_call_id` says which call a tool's message answers.
+    `reasoning`: thought before an answer. `tool_calls`: calls made by an answer, with or without
+    text. `tool_call_id`: the call that a tool's message answers.
     """
 
     role: str

@@ -23,11 +23,10 @@ class FinishReason(StrEnum):
 class Request:
     """One prompt with its parameters.
 
-    `index` is the row's place in the input. It keys the random stream, so that a row draws the
-    same numbers wherever and whenever it runs. `bad_words_ids` are the token ids of
-    `params.bad_words`, each word as often as there are ways to write it. A request with
-    `continuations` is answered by their scores; see `scoring`. Those with a lower `priority` run
-    earlier; no answer depends on it.
+    `index` is the row's position in the input. It keys the random stream, so that a row draws the
+    same numbers in any batch. `bad_words_ids` are the token ids of `params.bad_words`, several for
+    a word with several encodings. A request with `continuations` is answered by their scores; see
+    `scoring`. Those with a lower `priority` run earlier; no answer depends on it.
     """
 
     index: int
@@ -60,23 +59,23 @@ class Request:
 
     @property
     def max_num_tokens(self) -> int:
-        """Tokens whose keys and values may have to be stored; the last one's never are."""
+        """Maximum number of stored tokens: all but the last."""
         return len(self.prompt_token_ids) + self.params.max_num_drawn - 1
 
     @property
     def max_num_generated(self) -> int:
-        """Tokens that all its answers have at most; those of continuations are given."""
+        """Maximum number of tokens of all answers; those of continuations are given."""
         return 0 if self.continuations else self.params.n * self.params.max_tokens
 
     def without_beams(self) -> "Request":
-        """Return a request that takes about as much as this one's beams: for as many samples."""
+        """Return a request for as many samples as this one has beams, with about the same cost."""
         if not self.params.has_beams:
             return self
         return replace(self, params=replace(self.params, n=self.params.beam_width, beam_width=1))
 
     def num_blocks_at_once(self, block_size: int) -> int:
-        """Return the blocks without which it cannot go on: those of one answer, which may run
-        alone, or of all beams, which run together and share the prompt's whole blocks."""
+        """Return the minimum number of blocks to finish: of one answer, since answers may run
+        alone, or of all beams, which run together and share the whole blocks of the prompt."""
         full, prompt = -(-self.max_num_tokens // block_size), len(self.prompt_token_ids)
         shared = prompt // block_size
         return (full - shared) * self.params.beam_width + shared
@@ -96,9 +95,7 @@ class Request:
         return replace(self, params=replace(self.params, max_tokens=room, min_tokens=min_tokens))
 
     def _check_ids(self, vocab_size: int) -> None:
-        """Raise `RowError` for an id outside the vocabulary, wherever the request has one, and for
-        more beams than could go on with different tokens.
-        """
+        """Raise `RowError` for an id outside the vocabulary, and for more beams than half of it."""
         if self.params.has_beams and 2 * self.params.beam_width > vocab_size:
             raise RowError(
                 "invalid_param",
@@ -177,15 +174,14 @@ class SampleOutput:
 class Completion:
     """All answers to one request, or its error.
 
-    `num_cached_tokens` counts prompt tokens whose keys and values were taken from the cache. A
-    duplicate was answered with what another request got; `num_copied_tokens` are the generated
-    tokens of its outputs, or of a request's own, that were not computed for them. `vote` is that of
-    samples that vote: outputs are then those that were drawn, which may be fewer than `params.n`.
-    `prompt_logprobs` has one item for each token of the prompt, if asked, None for the first. A
-    request with continuations has `scores`, in their order, in place of outputs.
-    `num_read_once_tokens` of the prompt were read together with other rows. Of an answer that
-    another run had begun the first `num_begun_tokens` are that run's, and of one that `is_copied`
-    all are.
+    `num_cached_tokens`: prompt tokens with keys and values from the cache. A duplicate has the
+    answer of another request; `num_copied_tokens` are generated tokens of the outputs that were
+    copied, not computed. With a `vote`, outputs are the drawn samples, perhaps fewer than
+    `params.n`. `prompt_logprobs`: if requested, one item for each prompt token, None for the first.
+    A request with continuations has `scores`, in their order, and no outputs.
+    `num_read_once_tokens`: prompt tokens that were read together with other rows.
+    `num_begun_tokens`: first tokens of the answer that are from an earlier run; `is_copied`: all of
+    them are.
     """
 
     request: Request
@@ -208,8 +204,8 @@ class Completion:
 
     @property
     def answer(self) -> SampleOutput | None:
-        """The output that stands for the row: the first one, or of samples that vote the first that
-        voted for the winner. None without outputs."""
+        """The first output, or with a vote the first that voted for the winner; None without
+        outputs."""
         params, winner = self.request.params, None if self.vote is None else self.vote.winner
         if params.vote is not None and winner is not None:
             read = vote_reader(params.vote)

@@ -14,7 +14,7 @@ _ANY_OBJECT = '{"type":"object"}'
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """`field` is the sampling field that asks for it, `text` its value as text: a JSON schema, a
+    """Structure of an answer: its sampling `field`, and the value as `text`: a JSON schema, a
     regular expression, a Lark grammar, or the choices as a JSON list.
 
     Requests with equal structures share what is compiled from it.
@@ -25,17 +25,17 @@ class Structure:
 
     @classmethod
     def of(cls, field: str, value: bool | str | Sequence[str]) -> "Structure":
-        """Return what a sampling field with this value asks for."""
+        """Return the structure of a sampling field with this value."""
         if isinstance(value, str):
             return cls(field, value)
         return cls(field, _ANY_OBJECT if value is True else json.dumps(value))
 
 
 def canonical_schema(value: object) -> object:
-    """Return a JSON schema, given as text or as an object, in one form of text.
+    """Return a JSON schema, given as text or as an object, as canonical text.
 
-    The order of its keys is kept, since it is that of the answer's. What is no JSON is returned as
-    it is, for the rule of its field to refuse.
+    The order of its keys, which the answer follows, is kept. Invalid JSON is returned unchanged, to
+    be refused by the rule of the field.
     """
     if isinstance(value, str):
         try:
@@ -91,7 +91,7 @@ def is_json_schema(value: object) -> bool:
 
 
 def is_choice(value: object) -> bool:
-    """Return true for a tuple of texts, not too many and not too long."""
+    """Return true for a tuple of valid choices, within the limits of number and length."""
     return (
         isinstance(value, tuple)
         and len(value) <= MAX_CHOICES

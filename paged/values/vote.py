@@ -12,8 +12,8 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """Votes of `drawn` samples. `counts` are in the order of each one's first vote; `winner`
-    has most, of equals it is the one that came first; None if no sample voted."""
+    """Votes of `drawn` samples. `counts` are in the order of first votes; `winner` has most, the
+    earliest on ties; None if no sample voted."""
 
     winner: str | None
     counts: dict[str, int]
@@ -21,11 +21,10 @@ class VoteResult:
 
 
 class Ballot:
-    """The votes of `num_samples` samples, as far as they are known.
+    """Known votes of `num_samples` samples.
 
-    It is decided when those to come cannot change the winner, whatever they vote for. So the
-    samples drawn are the shortest beginning of all that decides, and which these are depends on
-    the samples alone.
+    It is decided when the remaining votes cannot change the winner. The number of samples drawn
+    therefore depends on the samples alone.
     """
 
     def __init__(self, num_samples: int) -> None:
@@ -35,7 +34,7 @@ class Ballot:
 
     @classmethod
     def of(cls, vote: str, num_samples: int, texts: Iterable[str]) -> "Ballot":
-        """Return the ballot when samples with these texts have voted."""
+        """Return the ballot with the votes of these texts."""
         ballot = cls(num_samples)
         read = vote_reader(vote)
         for text in texts:
@@ -44,7 +43,7 @@ class Ballot:
 
     @classmethod
     def decided(cls, vote: str, num_samples: int, texts: Iterable[str]) -> VoteResult:
-        """Return the result of a vote when the first samples have decided it, or all have voted."""
+        """Return the result of the shortest sequence of first samples that decides the vote."""
         ballot = cls(num_samples)
         read = vote_reader(vote)
         for text in texts:
@@ -82,14 +81,13 @@ class Ballot:
         )
 
     def _leading(self) -> tuple[int, int]:
-        """Return the votes of the winner, and what another one has to beat them with: its votes,
-        and one more if it wins when they are equal."""
+        """Return the votes of the winner and of the best other, plus one if that wins ties."""
         winner = self.result.winner
         if winner is None:
             return 0, 0
-        place = list(self._counts).index(winner)
+        first = list(self._counts).index(winner)
         named = enumerate(self._counts.items())
-        others = [count + (at < place) for at, (name, count) in named if name != winner]
+        others = [count + (at < first) for at, (name, count) in named if name != winner]
         return self._counts[winner], max(others, default=0)
 
 
@@ -97,7 +95,7 @@ JSON_PATH = "json:"
 MAX_VOTE_LENGTH = 1024
 
 Reader = Callable[[str], str | None]
-"""Gives what a text votes for, None for nothing."""
+"""Returns the vote of a text, None without one."""
 
 
 def is_vote(value: object) -> bool:
@@ -117,10 +115,10 @@ def is_vote(value: object) -> bool:
 def vote_reader(vote: str) -> Reader:
     """Return the function that reads a vote from a text.
 
-    A regular expression gives its first group, or the whole match if it has none, of its first
-    match. `json:a.0.b` gives what is there in a text that is JSON: names and, in lists, numbers; a
-    text as it is, anything else as JSON. Blanks around a vote are left out, and an empty one is
-    none. Raises `ValueError` for what is neither.
+    A regular expression votes with the first group of its first match, or the whole match without
+    a group. `json:a.0.b` votes with the value at this path of names and list indices: a text
+    unchanged, anything else as JSON. Blanks around a vote are removed, and an empty vote is none.
+    Raises `ValueError` for an invalid pattern or path.
     """
     if vote.startswith(JSON_PATH):
         return _json_reader(vote.removeprefix(JSON_PATH))
