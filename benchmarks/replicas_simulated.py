@@ -182,7 +182,7 @@ class Cluster:
             return False
         unit = replica.units.popleft()
         self.queue.begin(replica.number, unit.number)
-        part = self.plan.part_at(np.asarray(unit.places))
+        part = self.plan.part_at(np.asarray(unit.positions))
         common = part.num_common_tokens.copy()
         if replica.last is not None:
             first = part.requests[0].prompt_token_ids

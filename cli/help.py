@@ -236,8 +236,8 @@ def _listed(page: HelpPage) -> str:
 
 def _word_behind(flag: str, args: list[str]) -> str | None:
     """Return the word after a flag, None if it is a flag or missing."""
-    place = args.index(flag) + 1 if flag in args else len(args)
-    word = args[place] if place < len(args) else "-"
+    index = args.index(flag) + 1 if flag in args else len(args)
+    word = args[index] if index < len(args) else "-"
     return None if word.startswith("-") else word
 
 

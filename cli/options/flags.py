@@ -54,11 +54,11 @@ class Flags:
     def by_panel(self, *leading: str) -> "Flags":
         """Return the flags sorted by `Panel`, the `leading` ones first in their panels."""
 
-        def place(each: FlagField) -> tuple[int, int]:
+        def sort_key(each: FlagField) -> tuple[int, int]:
             panel = -1 if each.flag.panel is None else _PANELS.index(each.flag.panel)
             return panel, leading.index(each.name) if each.name in leading else len(leading)
 
-        return Flags(sorted(self, key=place))
+        return Flags(sorted(self, key=sort_key))
 
     def command(self, body: Callable[[typer.Context, TypedValues], None]) -> Callable[..., None]:
         """Return a Typer command with these flags; `body` receives the typed values."""

@@ -20,7 +20,7 @@ from pagedrun.cli.options.reading import read
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, SIDE_SUFFIXES, STDOUT, UserDefaults
 from pagedrun.paged.job.inputs.input_names import expand
 from pagedrun.paged.job.inputs.reader import InputFormat, Reading, inputs_stem
-from pagedrun.paged.job.output.manifest import read_defaults
+from pagedrun.paged.job.output.manifest import find_manifest
 from pagedrun.paged.job.output.output_file import OutputFormat
 from pagedrun.paged.values.errors import UsageError, as_flag, option
 from pagedrun.paged.values.flags import FlagField, Form
@@ -257,7 +257,8 @@ class Settings:
         if not self.given.get("resume"):
             return None
         output = output_of(self.given)
-        return None if output == STDOUT else read_defaults(Path(output + MANIFEST_SUFFIX))
+        saved = None if output == STDOUT else find_manifest(Path(output + MANIFEST_SUFFIX))
+        return None if saved is None else saved.defaults
 
     def read(self, config: type[T], **known: object) -> T:
         """Return a configuration of these settings; see `reading.read`."""

@@ -18,16 +18,11 @@ from numpy.typing import NDArray
 from pagedrun.paged.metrics.inspection import beam_rows_of
 from pagedrun.paged.metrics.pool_moments import num_tokens_held, state_counts
 from pagedrun.paged.metrics.report_sections import (
-    CopyCounts,
     GroupFigures,
     KVFigures,
     MemoryFigures,
-    PreemptionCounts,
-    PrefixFigures,
     RowCounts,
     Section,
-    TimeFigures,
-    TokenFigures,
     section_of,
 )
 from pagedrun.paged.metrics.snapshot import Holdings, PrefixNodes, Snapshot
@@ -59,44 +54,14 @@ class CheckedReport:
     report: Mapping[str, object]
 
     @property
-    def rows(self) -> RowCounts:
-        """Counts of rows."""
-        return self._section("rows", RowCounts)
-
-    @property
-    def tokens(self) -> TokenFigures:
-        """Counts of tokens."""
-        return self._section("tokens", TokenFigures)
-
-    @property
-    def time(self) -> TimeFigures:
-        """Times and rates."""
-        return self._section("time", TimeFigures)
-
-    @property
     def kv(self) -> KVFigures:
         """Figures of the KV pool."""
-        return self._section("kv", KVFigures)
-
-    @property
-    def prefix(self) -> PrefixFigures:
-        """Figures of prefix sharing."""
-        return self._section("prefix", PrefixFigures)
-
-    @property
-    def copy_on_write(self) -> CopyCounts:
-        """Counts of forks and copied blocks."""
-        return self._section("copy_on_write", CopyCounts)
-
-    @property
-    def preemptions(self) -> PreemptionCounts:
-        """Counts of preemptions."""
-        return self._section("preemptions", PreemptionCounts)
+        return self.section("kv", KVFigures)
 
     @property
     def ledger(self) -> dict[LedgerPart, int]:
         """Bytes of each part of the memory, in the order of `LEDGER`."""
-        memory = self._section("memory", MemoryFigures)
+        memory = self.section("memory", MemoryFigures)
         return {name: memory[name] for name in LEDGER}
 
     def groups(self) -> list[GroupFigures]:
@@ -137,7 +102,8 @@ class CheckedReport:
         records = [one for one in each if isinstance(one, dict)]
         return section_of(Timeline, lambda name: [_number(one.get(name)) for one in records])
 
-    def _section(self, part: str, kind: type[Section]) -> Section:
+    def section(self, part: str, kind: type[Section]) -> Section:
+        """Return the figures of a section."""
         found = self._object(part)
         return section_of(kind, lambda name: _number(found.get(name)))
 
@@ -236,7 +202,7 @@ def run_data(
         timeline = sampled_timeline(snapshot)
     return {
         "kv": _pool(figures, snapshot),
-        "rows": figures.rows["total"],
+        "rows": figures.section("rows", RowCounts)["total"],
         "timeline": timeline,
         "memory": figures.ledger,
         "map": None if snapshot is None else _map(snapshot, max_holdings),
@@ -315,10 +281,10 @@ def _prefixes(prefixes: PrefixNodes, max_prefixes: int) -> list[list[int]]:
     parents of kept nodes are kept.
     """
     order = np.argsort(-prefixes.rows, kind="stable")[:max_prefixes]
-    place = {int(node): index for index, node in enumerate(order)}
+    new_index = {int(node): index for index, node in enumerate(order)}
     return [
         [
-            place.get(int(prefixes.parent[node]), -1),
+            new_index.get(int(prefixes.parent[node]), -1),
             int(prefixes.start[node]),
             int(prefixes.end[node]),
             int(prefixes.rows[node]),

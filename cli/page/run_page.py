@@ -18,7 +18,15 @@ from pagedrun.cli.report.report_figures import group_name
 from pagedrun.cli.terminal.units import show_seconds, show_size
 from pagedrun.paged.metrics.inspection_sections import InspectedGroup
 from pagedrun.paged.metrics.pool_moments import inspected_groups
-from pagedrun.paged.metrics.report_sections import GroupFigures
+from pagedrun.paged.metrics.report_sections import (
+    CopyCounts,
+    GroupFigures,
+    PreemptionCounts,
+    PrefixFigures,
+    RowCounts,
+    TimeFigures,
+    TokenFigures,
+)
 from pagedrun.paged.metrics.snapshot import Snapshot
 
 MAX_PREEMPTIONS = 200
@@ -76,16 +84,20 @@ def run_document(
 
 def headlines(figures: CheckedReport) -> list[Headline]:
     """Return the large figures at the top of the page."""
-    rows, kv, prefix = figures.rows, figures.kv, figures.prefix
+    rows, kv = figures.section("rows", RowCounts), figures.kv
     failed = f"{rows['failed']:,.0f} failed" if rows["failed"] else "all ok"
     of_rows = Headline("rows", f"{rows['total']:,.0f}", failed)
     if not kv["num_blocks"]:
         return [of_rows]
+    prefix, times = figures.section("prefix", PrefixFigures), figures.section("time", TimeFigures)
+    preemptions = figures.section("preemptions", PreemptionCounts)
+    num_generated = figures.section("tokens", TokenFigures)["generated"]
+    num_copies = figures.section("copy_on_write", CopyCounts)["block_copies"]
     paged, contiguous = kv["paged_max_requests"], kv["contiguous_max_requests"]
-    times = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
+    gain = f"; {paged / contiguous:.1f} times as many" if contiguous else ""
     seconds = prefix["seconds_saved"]
-    run_time = show_seconds(figures.time["run_s"], precise=True)
-    preempted = figures.preemptions["swap"] + figures.preemptions["recompute"]
+    run_time = show_seconds(times["run_s"], precise=True)
+    preempted = preemptions["swap"] + preemptions["recompute"]
     return [
         of_rows,
         Headline(
@@ -106,7 +118,7 @@ def headlines(figures: CheckedReport) -> list[Headline]:
         Headline(
             "requests the pool holds at once",
             f"{paged:,.0f}",
-            f"{contiguous:,.0f} if contiguous{times}",
+            f"{contiguous:,.0f} if contiguous{gain}",
         ),
         Headline(
             "of KV not computed again",
@@ -115,13 +127,13 @@ def headlines(figures: CheckedReport) -> list[Headline]:
         ),
         Headline(
             "generated tokens a second",
-            f"{figures.time['generated_tokens_per_s']:,.0f}",
-            f"{figures.tokens['generated']:,.0f} in {run_time}",
+            f"{times['generated_tokens_per_s']:,.0f}",
+            f"{num_generated:,.0f} in {run_time}",
         ),
         Headline(
             "preemptions",
             f"{preempted:,.0f}",
-            f"{figures.copy_on_write['block_copies']:,.0f} blocks copied on write",
+            f"{num_copies:,.0f} blocks copied on write",
         ),
     ]
 

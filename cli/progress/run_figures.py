@@ -179,7 +179,6 @@ class RunFiguresListener(JobListener):
         self._began = clock()
         self._phase = Phase.READ
         self.run_began = self._began
-        self._record: StepRecord | None = None
         self._tally: Tally | None = None
         self._samples: deque[StepRecord] = deque()
         self._replicas: tuple[ReplicaState, ...] = ()
@@ -205,7 +204,6 @@ class RunFiguresListener(JobListener):
         samples.append(record)
         while len(samples) > 2 and record.t - samples[0].t > RATE_WINDOW_SECONDS:
             samples.popleft()
-        self._record = record
         self._speed.note(record)
 
     def on_answer(self, answer: AnswerPreview) -> None:
@@ -256,33 +254,31 @@ class RunFiguresListener(JobListener):
             replicas=self._replicas,
         )
 
+    @property
+    def _record(self) -> StepRecord | None:
+        """Latest record."""
+        return self._samples[-1] if self._samples else None
+
+    def _gained(self, *names: str) -> list[float]:
+        """Return the increase of fields over the last seconds; of a single record, its values."""
+        first, last = self._samples[0], self._samples[-1]
+        return [getattr(last, n) - (0 if first is last else getattr(first, n)) for n in names]
+
     def _rates(self) -> tuple[float, float]:
         """Return prompt and generated tokens per second, over the last seconds."""
-        record = self._record
-        if record is None:
+        if not self._samples:
             return 0.0, 0.0
-        first = self._samples[0]
-        if first is record:
-            seconds, prompt, generated = (
-                record.t,
-                record.prompt_tokens_done,
-                record.generated_tokens,
-            )
-        else:
-            seconds = record.t - first.t
-            prompt = record.prompt_tokens_done - first.prompt_tokens_done
-            generated = record.generated_tokens - first.generated_tokens
+        names = "t", "prompt_tokens_done", "generated_tokens"
+        seconds, prompt, generated = self._gained(*names)
         return prompt / max(seconds, 1e-9), generated / max(seconds, 1e-9)
 
     def _time_left(self, now: float) -> TimeLeft | None:
         record, tally = self._record, self._tally
         if self._phase is not Phase.RUN or record is None or tally is None:
             return None
-        first = self._samples[0]
-        num_steps = record.step - first.step if first is not record else record.step
-        span_s = record.t - first.t if first is not record else record.t
         # Steps of all replicas, which run concurrently.
         num_beside = max(sum(each.is_running for each in self._replicas), 1)
+        span_s, num_steps = self._gained("t", "step")
         step_s = num_beside * span_s / max(num_steps, 1)
         return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
 

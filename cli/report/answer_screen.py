@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AnswerWriter:
     """Writes text to stdout, escaped on a terminal; thoughts go to a terminal on stderr, dim.
 
-    Implements `watchdog.Ward`: the output consists of whole lines when the process ends.
+    Implements `signals.Monitored`: the output consists of whole lines when the process ends.
     """
 
     def __init__(self, out: TextIO, console: Console | None) -> None:

@@ -57,14 +57,14 @@ def map_lines(blocks: str, width: int) -> tuple[list[Text], int]:
             break
         per_cell *= 2
     lines = []
-    for place, count in groups:
-        start = place * cells * per_cell
+    for index, count in groups:
+        start = index * cells * per_cell
         line = Text.assemble((f"{start:,}".rjust(label - 2) + "  ", "dim"))
         if count > 1:
             last = min(start + count * cells * per_cell, len(blocks)) - 1
             line.append(f"free as far as block {last:,}", STYLES[FREE])
         else:
-            for run in _runs(rows[place]):
+            for run in _runs(rows[index]):
                 line.append(run, STYLES[run[0].upper()])
         lines.append(line)
     return lines, per_cell
@@ -89,19 +89,19 @@ def _picture(blocks: NDArray[np.uint8], per_cell: int) -> str:
 def _groups(rows: list[str]) -> list[tuple[int, int]]:
     """Return index and number of the map rows of each line; consecutive free rows share one."""
     groups: list[tuple[int, int]] = []
-    for is_free, members in groupby(range(len(rows)), lambda place: not rows[place].strip(FREE)):
-        places = list(members)
-        groups += [(places[0], len(places))] if is_free else [(place, 1) for place in places]
+    for is_free, members in groupby(range(len(rows)), lambda index: not rows[index].strip(FREE)):
+        indices = list(members)
+        groups += [(indices[0], len(indices))] if is_free else [(index, 1) for index in indices]
     return groups
 
 
 def _runs(row: str) -> Iterator[str]:
     """Yield the runs of equal characters in a row."""
     start = 0
-    for place in range(1, len(row) + 1):
-        if place == len(row) or row[place] != row[start]:
-            yield row[start:place]
-            start = place
+    for index in range(1, len(row) + 1):
+        if index == len(row) or row[index] != row[start]:
+            yield row[start:index]
+            start = index
 
 
 MAX_BLOCKS = 400
@@ -202,8 +202,8 @@ def table_lines(
     height = -(-len(entries) // columns)
     for line in range(height):
         text = Text("  ")
-        for place in range(line, len(entries), height):
-            text.append_text(entries[place])
+        for index in range(line, len(entries), height):
+            text.append_text(entries[index])
             text.append(GAP)
         text.rstrip()
         yield text

@@ -61,10 +61,10 @@ def _described(side: "OutputFigures") -> str:
 
 def _change_lines(change: "Change", width: int) -> Iterator[Text]:
     a, b = change["a"], change["b"]
-    place = f"row {b['index']}" if a["index"] == b["index"] else f"rows {a['index']}, {b['index']}"
+    rows = f"row {b['index']}" if a["index"] == b["index"] else f"rows {a['index']}, {b['index']}"
     at = "" if change["at"] is None else f" from character {change['at']:,} on"
     yield Text.assemble(
-        "\n", (safe(str(change["id"])), "bold"), f"  {place}: {_WHAT[change['what']]}{at}"
+        "\n", (safe(str(change["id"])), "bold"), f"  {rows}: {_WHAT[change['what']]}{at}"
     )
     for name, side, style in (("A", a, "red"), ("B", b, "green")):
         ended = _ended(side)

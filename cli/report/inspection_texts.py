@@ -49,15 +49,17 @@ def _saved_texts(manifest: Path) -> dict[str, object]:
     """Return the texts of the run from its recipe, if unchanged, and its configuration file."""
     try:
         saved = read_manifest(manifest)
-        places: dict[str, Mapping[str, object]] = {}
+        sources: dict[str, Mapping[str, object]] = {}
         file = Defaults.of_run(saved.defaults, config_settings()).file
         if file is not None:
-            places[CONFIG_FILE] = file.values
+            sources[CONFIG_FILE] = file.values
         if saved.recipe is not None:
             recipe = Recipe.read(Path(saved.recipe.path), recipe_settings())
             if recipe.sha256 == saved.recipe.sha256:
-                places["recipe"] = recipe.values
+                sources["recipe"] = recipe.values
         origins = {name: saved.parameters[name].origin for name in NAMES}
-        return {name: places[origin][name] for name, origin in origins.items() if origin in places}
+        return {
+            name: sources[origin][name] for name, origin in origins.items() if origin in sources
+        }
     except (UsageError, KeyError, ValueError):
         return {}

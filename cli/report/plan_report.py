@@ -318,10 +318,10 @@ def draw_prefixes(console: Console, prefixes: Sequence[SharedPrefix | HeldPrefix
     # A prefix may precede its parent.
     left = dict(enumerate(prefixes))
     while left:
-        for place, prefix in list(left.items()):
+        for index, prefix in list(left.items()):
             if prefix["parent"] in nodes:
-                nodes[place] = nodes[prefix["parent"]].add(_line(prefix))
-                del left[place]
+                nodes[index] = nodes[prefix["parent"]].add(_line(prefix))
+                del left[index]
     console.print(tree)
 
 

@@ -4,6 +4,7 @@ A report read from a file is untrusted input: invalid figures are shown as 0.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
@@ -28,36 +29,26 @@ class ReplicaTable(TypedDict):
     more: int
 
 
+_COUNTS = ("rows", "prompt_tokens", "cached_tokens", "computed_tokens", "generated_tokens")
+_POOL_COUNTS = ("num_blocks", "peak_blocks", "pool_bytes")
+
+
 class _Replica(NamedTuple):
-    number: int
+    """Entry of a replica; `counts` are those of `_COUNTS` and `_POOL_COUNTS`."""
+
+    name: str
     node: str
-    rows: int
-    prompt: int
-    cached: int
-    computed: int
-    generated: int
-    blocks: int
-    peak: int
-    pool: int
+    counts: Counter[str]
     died: str
 
     @classmethod
     def read(cls, entry: Mapping[str, object]) -> "_Replica":
         kv = entry.get("kv")
         pool = kv if isinstance(kv, dict) else {}
-        return cls(
-            _count(entry.get("number")),
-            safe(str(entry.get("node", ""))),
-            _count(entry.get("rows")),
-            _count(entry.get("prompt_tokens")),
-            _count(entry.get("cached_tokens")),
-            _count(entry.get("computed_tokens")),
-            _count(entry.get("generated_tokens")),
-            _count(pool.get("num_blocks")),
-            _count(pool.get("peak_blocks")),
-            _count(pool.get("pool_bytes")),
-            safe(str(entry.get("died", ""))),
-        )
+        counts = Counter({name: _count(entry.get(name)) for name in _COUNTS})
+        counts.update({name: _count(pool.get(name)) for name in _POOL_COUNTS})
+        name, node = str(_count(entry.get("number"))), safe(str(entry.get("node", "")))
+        return cls(name, node, counts, safe(str(entry.get("died", ""))))
 
 
 def replica_table(report: Mapping[str, object], most: int | None = None) -> ReplicaTable | None:
@@ -74,18 +65,21 @@ def replica_table(report: Mapping[str, object], most: int | None = None) -> Repl
     columns: dict[str, list[str]] = {"replica": [], "node": [], "rows": [], "computed": []}
     columns |= {"cached": [], "generated": [], "blocks": [], "at peak": [], "pool": []}
     shown = replicas[:most]
-    total = _total(replicas)
-    for each in [*shown, total]:
+    sums: Counter[str] = Counter()
+    for each in replicas:
+        sums.update(each.counts)
+    for name, node, counts, _ in [*shown, _Replica("total", "", sums, "")]:
+        blocks = counts["num_blocks"]
         cells = [
-            "total" if each is total else str(each.number),
-            "" if each is total else each.node,
-            f"{each.rows:,}",
-            f"{each.computed:,}",
-            _share(each.cached, each.prompt),
-            f"{each.generated:,}",
-            f"{each.blocks:,}" if each.blocks else "gone",
-            _share(each.peak, each.blocks),
-            show_size(each.pool) if each.blocks else "",
+            name,
+            node,
+            f"{counts['rows']:,}",
+            f"{counts['computed_tokens']:,}",
+            _share(counts["cached_tokens"], counts["prompt_tokens"]),
+            f"{counts['generated_tokens']:,}",
+            f"{blocks:,}" if blocks else "gone",
+            _share(counts["peak_blocks"], blocks),
+            show_size(counts["pool_bytes"]) if blocks else "",
         ]
         for cell, column in zip(cells, columns.values(), strict=True):
             column.append(cell)
@@ -94,7 +88,7 @@ def replica_table(report: Mapping[str, object], most: int | None = None) -> Repl
     return {
         "names": list(columns),
         "lines": [list(line) for line in zip(*columns.values(), strict=True)],
-        "deaths": [f"replica {each.number} died: {each.died}" for each in replicas if each.died],
+        "deaths": [f"replica {each.name} died: {each.died}" for each in replicas if each.died],
         "more": len(replicas) - len(shown),
     }
 
@@ -111,11 +105,11 @@ def draw_replicas(report: Mapping[str, object], console: Console, width: int) ->
     shown = list(range(len(names)))
     for name in _LEFT_OUT:
         if _width(names, lines, shown) > width:
-            shown = [place for place in shown if names[place] != name]
+            shown = [index for index in shown if names[index] != name]
     drawn = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    for place in shown:
-        drawn.add_column(names[place], justify="left" if names[place] == "node" else "right")
-    *each, total = ([line[place] for place in shown] for line in lines)
+    for index in shown:
+        drawn.add_column(names[index], justify="left" if names[index] == "node" else "right")
+    *each, total = ([line[index] for index in shown] for line in lines)
     for cells in each:
         drawn.add_row(*cells)
     if table["more"]:
@@ -131,24 +125,8 @@ def draw_replicas(report: Mapping[str, object], console: Console, width: int) ->
         console.print(f"  and {more:,} more died, listed in the report", soft_wrap=True)
 
 
-def _total(replicas: Sequence[_Replica]) -> _Replica:
-    return _Replica(
-        number=0,
-        node="",
-        rows=sum(each.rows for each in replicas),
-        prompt=sum(each.prompt for each in replicas),
-        cached=sum(each.cached for each in replicas),
-        computed=sum(each.computed for each in replicas),
-        generated=sum(each.generated for each in replicas),
-        blocks=sum(each.blocks for each in replicas),
-        peak=sum(each.peak for each in replicas),
-        pool=sum(each.pool for each in replicas),
-        died="",
-    )
-
-
 def _width(names: Sequence[str], lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
-    widest = (max(len(names[place]), *(len(line[place]) for line in lines)) for place in shown)
+    widest = (max(len(names[index]), *(len(line[index]) for line in lines)) for index in shown)
     return sum(widest) + 3 * (len(shown) - 1)
 
 

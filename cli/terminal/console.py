@@ -80,24 +80,22 @@ _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 def safe(text: str, limit: int = MAX_SHOWN) -> str:
     """Return `text` with invisible characters escaped, cut to `limit` characters."""
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(
-        _escape(char) if unicodedata.category(char) in _HIDDEN_CATEGORIES else char for char in cut
-    )
+    return _escaped(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 def safe_lines(text: str) -> str:
     """Return all of `text` with invisible characters escaped, except newlines and tabs."""
-    return "".join(
-        _escape(char)
-        if unicodedata.category(char) in _HIDDEN_CATEGORIES and char not in "\n\t"
-        else char
-        for char in text
-    )
+    return _escaped(text, kept="\n\t")
+
+
+def _escaped(text: str, kept: str = "") -> str:
+    return "".join(char if char in kept else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:
     code = ord(char)
+    if unicodedata.category(char) not in _HIDDEN_CATEGORIES:
+        return char
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -16,11 +16,11 @@ _PREFIXES = {"Warning: ": "warning", "Error: ": "error"}
 def wants_json_lines(words: Sequence[str]) -> bool:
     """Return whether a command line, valid or not, has `--progress json`."""
     wanted = False
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word == "--":
             break
         if word == _FLAG:
-            wanted = words[place + 1 : place + 2] == ["json"]
+            wanted = words[index + 1 : index + 2] == ["json"]
         elif word.startswith(f"{_FLAG}="):
             wanted = word == f"{_FLAG}=json"
     return wanted

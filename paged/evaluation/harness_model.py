@@ -77,11 +77,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ScoringPrompt:
-    """Context with the continuations of several windows; `places`: their indices in the input
+    """Context with the continuations of several windows; `indices`: their indices in the input
     list."""
 
     context: Ids
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     continuations: tuple[Ids, ...]
 
     def as_prompt(self) -> TokensPrompt:
@@ -92,14 +92,14 @@ class ScoringPrompt:
 def scoring_prompts(windows: Iterable[Window]) -> list[ScoringPrompt]:
     """Return the prompts of these windows; equal contexts are computed once."""
     by_context: dict[Ids, list[tuple[int, Ids]]] = {}
-    for place, window in enumerate(windows):
-        by_context.setdefault(window.context, []).append((place, window.continuation))
+    for index, window in enumerate(windows):
+        by_context.setdefault(window.context, []).append((index, window.continuation))
     prompts = []
     for context, asked in by_context.items():
         for first in range(0, len(asked), MAX_N):
             some = asked[first : first + MAX_N]
-            places, continuations = zip(*some, strict=True)
-            prompts.append(ScoringPrompt(context, places, continuations))
+            indices, continuations = zip(*some, strict=True)
+            prompts.append(ScoringPrompt(context, indices, continuations))
     return prompts
 
 
@@ -274,9 +274,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         completions = self._completed([each.as_prompt() for each in prompts])
         found: dict[int, tuple[float, bool]] = {}
         for prompt, completion in zip(prompts, completions, strict=True):
-            for place, score in zip(prompt.places, completion.scores, strict=True):
-                found[place] = (score.logprob, score.is_greedy)
-        return [found[place] for place in range(len(windows))]
+            for index, score in zip(prompt.indices, completion.scores, strict=True):
+                found[index] = (score.logprob, score.is_greedy)
+        return [found[index] for index in range(len(windows))]
 
     def _completed(
         self,

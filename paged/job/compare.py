@@ -189,14 +189,22 @@ class OutputIndex:
         self.by_id: dict[str, int] = {}
         self.has_unique_ids = True
         self._reasons: Counter[str] = Counter()
-        self._num_failed = self._num_tokens = self._num_expected = self._num_correct = 0
-        self._is_torn = False
+        self._figures: OutputFigures = {
+            "path": os.fsencode(path).decode("utf-8", "replace"),
+            "rows": 0,
+            "failed": 0,
+            "finish_reasons": {},
+            "completion_tokens": 0,
+            "expected": 0,
+            "correct": 0,
+            "torn": False,
+        }
         try:
             self._file = path.open("rb")
             offset = 0
             for number, line in enumerate(self._file, start=1):
-                self._is_torn = not line.endswith(b"\n")
-                if not self._is_torn:
+                self._figures["torn"] = not line.endswith(b"\n")
+                if not self._figures["torn"]:
                     self._take(number, line, offset)
                 offset += len(line)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -210,16 +218,7 @@ class OutputIndex:
 
     def figures(self) -> OutputFigures:
         """Return the figures of the whole output."""
-        return {
-            "path": os.fsencode(self.path).decode("utf-8", "replace"),
-            "rows": len(self.by_index),
-            "failed": self._num_failed,
-            "finish_reasons": dict(sorted(self._reasons.items())),
-            "completion_tokens": self._num_tokens,
-            "expected": self._num_expected,
-            "correct": self._num_correct,
-            "torn": self._is_torn,
-        }
+        return {**self._figures, "finish_reasons": dict(sorted(self._reasons.items()))}
 
     def _take(self, number: int, line: bytes, offset: int) -> None:
         answer = ComparedAnswer.parse(line)
@@ -238,11 +237,13 @@ class OutputIndex:
         row_id = json.dumps(answer.id)
         self.has_unique_ids = self.has_unique_ids and row_id not in self.by_id
         self.by_id[row_id] = offset
-        self._num_failed += answer.error is not None
-        self._num_tokens += answer.num_tokens
         self._reasons.update(answer.finish_reasons)
-        self._num_expected += answer.is_correct is not None
-        self._num_correct += answer.is_correct is True
+        figures = self._figures
+        figures["rows"] += 1
+        figures["failed"] += answer.error is not None
+        figures["completion_tokens"] += answer.num_tokens
+        figures["expected"] += answer.is_correct is not None
+        figures["correct"] += answer.is_correct is True
 
 
 def _differing(
@@ -281,12 +282,12 @@ def _side(answer: ComparedAnswer, at: int | None) -> Side:
 
 
 def _ids(
-    index: OutputIndex, places: dict[str, int], keys: set[str], most_shown: int
+    index: OutputIndex, offsets: dict[str, int], keys: set[str], most_shown: int
 ) -> list[str | int]:
     """Return the ids of the first `most_shown` of these rows, in the order of the file."""
     found: list[str | int] = []
-    for key in (key for key in places if key in keys):
-        answer = ComparedAnswer.parse(index.read(places[key]))
+    for key in (key for key in offsets if key in keys):
+        answer = ComparedAnswer.parse(index.read(offsets[key]))
         if len(found) == most_shown or answer is None:
             break
         found.append(answer.id)

@@ -138,7 +138,7 @@ class UniqueIds:
         num_duplicates = 0
         for row in rows:
             first = self._first_of(row)
-            if first != _place(row):
+            if first != _position(row):
                 num_duplicates += 1
                 if len(found) < MAX_SHOWN_DUPLICATES:
                     found.append(f"{_shown(row)} on {_both(first, row)}")
@@ -153,7 +153,7 @@ class UniqueIds:
         """Add rows of later windows: a repeated id fails its row."""
         for row in rows:
             first = self._first_of(row)
-            if first == _place(row) or row.error is not None:
+            if first == _position(row) or row.error is not None:
                 yield row
             else:
                 where = _where(first, row)
@@ -164,15 +164,19 @@ class UniqueIds:
 
     def _first_of(self, row: Row) -> int | tuple[str, int]:
         key = hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
-        return self._first.setdefault(key, _place(row))
+        return self._first.setdefault(key, _position(row))
 
 
-def _place(row: Row) -> int | tuple[str, int]:
+def _position(row: Row) -> int | tuple[str, int]:
     return row.line if row.file is None else (row.file, row.line)
 
 
-def _where(place: int | tuple[str, int], row: Row) -> str:
-    return f"{row.unit} {place}" if isinstance(place, int) else f"{place[0]}, {row.unit} {place[1]}"
+def _where(position: int | tuple[str, int], row: Row) -> str:
+    return (
+        f"{row.unit} {position}"
+        if isinstance(position, int)
+        else f"{position[0]}, {row.unit} {position[1]}"
+    )
 
 
 def _both(first: int | tuple[str, int], row: Row) -> str:

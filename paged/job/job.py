@@ -110,8 +110,8 @@ def run_job(
                 input_name=config.input,
             )
             stack.enter_context(output)
-            ward = JobMonitor(output, config.stall_timeout)
-            guard.protect(ward)
+            monitor = JobMonitor(output, config.stall_timeout)
+            guard.protect(monitor)
         if config.ordered and not output.is_regular:
             raise UsageError(
                 f"{option('ordered')} sorts the output at the end; name a file with -o"
@@ -132,7 +132,7 @@ def run_job(
                 stop,
                 keeps_columns=layout.keeps_columns,
             )
-            job = _Job(config, layout, listener, guard, ward, prepared, stop)
+            job = _Job(config, layout, listener, guard, monitor, prepared, stop)
             result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
             if file_stamp(name) != stamp:
@@ -222,7 +222,7 @@ class _Job:
         layout: OutputLayout,
         listener: JobListener,
         guard: SignalGuard,
-        ward: JobMonitor,
+        monitor: JobMonitor,
         prepared: Prepared,
         stop: ReadCancellation,
     ) -> None:
@@ -230,7 +230,7 @@ class _Job:
         self._layout = layout
         self._listener = listener
         self._guard = guard
-        self._ward = ward
+        self._monitor = monitor
         self._prepared = prepared
         self._stop = stop
         self._files = SideFiles(config, listener)
@@ -280,7 +280,7 @@ class _Job:
                     self._files.begin()
                 self._digests.begin(keep=self._config.resume)
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
-                self._ward.begin(lambda: self._leave(writer, manifest))
+                self._monitor.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._guard.end_when_done()
             self._tally.check()
@@ -416,7 +416,7 @@ class _Job:
         windows = None if more is None else map(self._read_ahead, more)
 
         def on_step(record: StepRecord) -> None:
-            self._ward.step()
+            self._monitor.step()
             writer.sync_if_due()
             self._listener.on_step(record)
 
@@ -456,7 +456,7 @@ class _Job:
     def _take_window(self, writer: RowWriter) -> None:
         """Count the rows of a window when the run takes it."""
         rows = self._read.popleft()
-        self._ward.step()
+        self._monitor.step()
         warn_of_rows(rows, self._prepared.max_model_len, self._listener)
         self._count(rows)
         self._write_failed(rows, writer)
@@ -469,7 +469,7 @@ class _Job:
         self._prepared = replace(self._prepared, rows=())  # free the answered ones
         if run is None:
             return empty_engine_report()
-        self._ward.run(lambda: self._files.write_state(run.state()))
+        self._monitor.run(lambda: self._files.write_state(run.state()))
         warned = False
         for completion in run:
             row = self._waiting.take(completion)
@@ -483,7 +483,7 @@ class _Job:
                 self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
             self._tell(AnswerPreview.of(row, completion))
-        self._ward.rest()
+        self._monitor.rest()
         if run.is_cut and (self._waiting or self._prepared.more is not None):
             raise JobInterrupted(DEADLINE)
         return run.report()

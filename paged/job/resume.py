@@ -72,7 +72,7 @@ class ResumedRun:
             raise UsageError(
                 f"{option('resume')}: the rows in {self._layout.journal} were kept by an older "
                 "version, without all columns of the input; finish the run with that version, "
-                f"or pass {option('overwrite')} instead of {option('resume')}"
+                f"or {_INSTEAD}"
             )
 
 
@@ -93,7 +93,7 @@ def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> F
         if before is not None and before.value != new.parameters[name].value:
             raise UsageError(
                 f"{option('resume')}: {layout.shown} was written with another {option(name)} "
-                f"({before.value}); {_instead()}"
+                f"({before.value}); {_INSTEAD} to recompute all rows"
             )
     rows = {name: value for name, value in old.rows.items() if isinstance(value, int)}
     total, failed = rows.get("total", 0), rows.get("failed", 0)
@@ -101,12 +101,11 @@ def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> F
         return FinishedRows.all(total)
     raise UsageError(
         f"{option('resume')}: {layout.shown} cannot be continued without its journal "
-        f"({layout.journal}); {_instead()}"
+        f"({layout.journal}); {_INSTEAD} to recompute all rows"
     )
 
 
-def _instead() -> str:
-    return f"pass {option('overwrite')} instead of {option('resume')} to recompute all rows"
+_INSTEAD = f"pass {option('overwrite')} instead of {option('resume')}"
 
 
 # Parameters without effect on answers.
@@ -169,13 +168,11 @@ def check_same_job(new: Manifest, path: Path) -> None:
     except OSError as error:
         raise UsageError(
             f"{option('resume')}: {path} cannot be read ({error.strerror}), so it is unknown "
-            f"whether the output is of the same job; pass {option('overwrite')} instead of "
-            f"{option('resume')}"
+            f"whether the output is of the same job; {_INSTEAD}"
         ) from error
     except NotAManifest as error:
         raise UsageError(
-            f"{option('resume')}: {path} is not a manifest of this version; pass "
-            f"{option('overwrite')} instead of {option('resume')}"
+            f"{option('resume')}: {path} is not a manifest of this version; {_INSTEAD}"
         ) from error
     if old.arithmetic != new.arithmetic:
         raise UsageError(_other_arithmetic(old.arithmetic, new.arithmetic))
@@ -183,8 +180,7 @@ def check_same_job(new: Manifest, path: Path) -> None:
     if differing:
         raise UsageError(
             f"{option('resume')}: the output was started with another "
-            f"{', another '.join(differing)}; run it with the same, or pass "
-            f"{option('overwrite')} instead of {option('resume')}"
+            f"{', another '.join(differing)}; run it with the same, or {_INSTEAD}"
         )
 
 
@@ -222,7 +218,7 @@ def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
     )
-    way_out = f"pass {option('overwrite')} instead of {option('resume')} to compute all rows here"
+    way_out = f"{_INSTEAD} to compute all rows here"
     if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
         kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
         way_out = f"pass {kernel_set} if the processor supports it, or {way_out}"

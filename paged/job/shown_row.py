@@ -169,8 +169,8 @@ def _shared(request: Request, window: Sequence[JobRow], block_size: int) -> tupl
     """
     requests = [row.request for row in window if row.request is not None]
     tree = request_tree(requests, block_size)
-    place = next(place for place, each in enumerate(requests) if each is request)
-    return tuple(SharedPart(each.num_tokens, each.num_rows) for each in tree.prefixes_of(place))
+    index = next(index for index, each in enumerate(requests) if each is request)
+    return tuple(SharedPart(each.num_tokens, each.num_rows) for each in tree.prefixes_of(index))
 
 
 def _sampling(params: SamplingParams, config: JobConfig, *, clamped: bool) -> dict[str, Setting]:

@@ -58,7 +58,7 @@ class Watchdog:
         self._say = say
         self._grace_s = grace_s
         self._exit = exit_process
-        self._ward: Monitored | None = None
+        self._work: Monitored | None = None
         self._pipe: tuple[int, int] | None = None
         self._previous_fd = -1
         self._word = threading.Lock()  # held by the first thread to report the end of the process
@@ -82,21 +82,21 @@ class Watchdog:
         os.close(read_end)
         self._pipe = self._thread = None
 
-    def protect(self, ward: Monitored) -> None:
-        """Protect `ward` from now on."""
-        self._ward = ward
+    def protect(self, work: Monitored) -> None:
+        """Protect `work` from now on."""
+        self._work = work
 
     @property
     def has_unsaved_rows(self) -> bool:
         """True if the process should be given time to stop by itself."""
-        return self._ward is not None and self._ward.has_begun
+        return self._work is not None and self._work.has_begun
 
     def claim_message(self) -> bool:
         """Claim the final message; return whether the caller is the first to do so."""
         return self._word.acquire(blocking=False)
 
     def end_stopped(self, signum: int) -> None:
-        """End the process because of a signal, with the message of its ward."""
+        """End the process because of a signal, with the message of the protected work."""
         self._end(exit_status(signum), stopped_by(signum), NOTHING_WRITTEN)
 
     def _watch(self) -> None:
@@ -122,18 +122,18 @@ class Watchdog:
             if first is not None and waited_s >= self._grace_s:
                 self.end_stopped(first)
                 return
-            stalled = self._ward.waited(passed_s) if self._ward is not None else None
+            stalled = self._work.waited(passed_s) if self._work is not None else None
             if stalled is not None and first is None:
                 self._end(STALLED, f"Error: {stalled}", "")
                 return
 
     def _end(self, status: int, sentence: str, otherwise: str) -> None:
-        """End the process with the message of its ward, `otherwise` without one."""
+        """End the process with the message of the protected work, `otherwise` without one."""
         told: list[str] = []
-        ward = self._ward
-        if ward is not None:
+        work = self._work
+        if work is not None:
             # In a thread of its own, since a disk that does not answer must not block the end.
-            leaving = threading.Thread(target=lambda: told.append(ward.leave()), daemon=True)
+            leaving = threading.Thread(target=lambda: told.append(work.leave()), daemon=True)
             leaving.start()
             leaving.join(LEAVE_SECONDS)
         if self.claim_message():
@@ -203,10 +203,10 @@ class SignalGuard:
         """Claim the final message of the process; see `Watchdog`."""
         return self._watchdog is None or self._watchdog.claim_message()
 
-    def protect(self, ward: Monitored) -> None:
-        """Protect `ward` by the watchdog, if there is one."""
+    def protect(self, work: Monitored) -> None:
+        """Protect `work` by the watchdog, if there is one."""
         if self._watchdog is not None:
-            self._watchdog.protect(ward)
+            self._watchdog.protect(work)
 
     def end_at(self, deadline: float) -> None:
         """End the job at a deadline, on the clock of `time.monotonic`, as a signal does."""

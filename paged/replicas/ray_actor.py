@@ -203,11 +203,11 @@ class RayActor:
         """Set the terms of the run."""
         self._worker.begin(terms)
 
-    def feed(self, number: int, place: int, count: int, *pieces: bytes) -> None:
+    def feed(self, number: int, index: int, count: int, *pieces: bytes) -> None:
         """Add a unit, or the pieces in one of its `count` calls; they arrive in any order."""
         with self._is_arriving:
             calls = self._arriving.setdefault(number, {})
-            calls[place] = pieces
+            calls[index] = pieces
             if len(calls) < count:
                 return
             del self._arriving[number]
@@ -241,8 +241,8 @@ def in_calls(value: object) -> Iterator[tuple[int, int, Seq[bytes]]]:
     """Yield the calls that carry a value: index, number of calls, and pieces."""
     pieces = in_pieces(value)
     begins = range(0, len(pieces), CALL_PIECES)
-    for place, begin in enumerate(begins):
-        yield place, len(begins), pieces[begin : begin + CALL_PIECES]
+    for index, begin in enumerate(begins):
+        yield index, len(begins), pieces[begin : begin + CALL_PIECES]
 
 
 def whole(pieces: Iterable[bytes]) -> Any:

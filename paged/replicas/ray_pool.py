@@ -75,8 +75,8 @@ class RayPool:
     def feed(self, replica: int, number: int, part: PlanPart) -> None:
         """Send a unit."""
         if (actor := self._actors.get(replica)) is not None:
-            for place, num_calls, pieces in in_calls(part):
-                actor.handle.feed.remote(number, place, num_calls, *pieces)
+            for index, num_calls, pieces in in_calls(part):
+                actor.handle.feed.remote(number, index, num_calls, *pieces)
 
     def end(self, replica: int) -> None:
         """Announce that no unit follows."""

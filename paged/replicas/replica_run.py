@@ -66,9 +66,9 @@ class OpenWindow:
         for begin, end in pairwise(cuts):
             yield self.rows[begin:end], range(begin, end)
 
-    def part(self, places: Seq[int]) -> PlanPart:
+    def part(self, positions: Seq[int]) -> PlanPart:
         """Return the rows at some positions of the run order, for a replica."""
-        return self._plan.part_at(np.array(places, np.int64))
+        return self._plan.part_at(np.array(positions, np.int64))
 
     def answer(self, found: Completion) -> Iterator[Completion]:
         """Yield the completions of an answered row and its duplicates, with the original request.
@@ -232,7 +232,7 @@ class ReplicaRun:
     def _hand_out(self) -> None:
         for member in self._replicas.running:
             while (unit := self._queue.next(member.number)) is not None:
-                part = self._open[unit.window].part(unit.places)
+                part = self._open[unit.window].part(unit.positions)
                 self._replicas.pool.feed(member.number, unit.number, part)
             if not self._queue.num_open(member.number):
                 member.stuck_s = 0.0  # idle
@@ -270,7 +270,7 @@ class ReplicaRun:
         number = self._of_row.pop(row)
         yield from map(self._completed, self._open[number].answer(completion))
         if not self._queue.num_left(number):
-            self._let_go()
+            self._remove_answered_windows()
 
     def _join(self, member: Replica) -> None:
         """Assign units to a ready replica from now on."""
@@ -298,7 +298,7 @@ class ReplicaRun:
                 f"two replicas died that were computing only this row; cause of the last: {cause}",
             )
             yield from map(self._completed, self._window_of(row).fail(row, error))
-        self._let_go()
+        self._remove_answered_windows()
         most = MAX_DEATHS + MAX_DEATHS_A_REPLICA * self._replicas.pool.num_wanted
         if self._queue.is_lost or self.counts.num_deaths > most:
             raise EngineError(
@@ -330,7 +330,7 @@ class ReplicaRun:
         """Return the window of a row, which is answered now."""
         return self._open[self._of_row.pop(row)]
 
-    def _let_go(self) -> None:
+    def _remove_answered_windows(self) -> None:
         """Remove windows without open rows."""
         for number in [each for each in self._open if not self._queue.num_left(each)]:
             del self._open[number]

@@ -39,14 +39,14 @@ class Unit:
     """Rows of one window, in its run order.
 
     number: rises in the order of creation. window: number of the window. rows: input indices.
-    places: positions in the run order of the window. is_suspect: a replica died with these rows; a
+    positions: those in the run order of the window. is_suspect: a replica died with these rows; a
     suspect unit of a single row runs alone. is_copy: another replica has the rows as well.
     """
 
     number: int
     window: int
     rows: Seq[int]
-    places: Seq[int]
+    positions: Seq[int]
     is_suspect: bool = False
     is_copy: bool = False
 
@@ -72,7 +72,7 @@ class HeldUnit:
         self.replica = replica
         self.generation = generation
         self.is_begun = False
-        self.open = dict(zip(unit.rows, unit.places, strict=True))
+        self.open = dict(zip(unit.rows, unit.positions, strict=True))
         self.running = set(unit.rows)
 
 
@@ -99,8 +99,8 @@ class UnitQueue:
     def add(self, window: int, parts: Iterable[tuple[Seq[int], Seq[int]]]) -> None:
         """Add rows of a window, cut into units: input indices and positions of each."""
         assert not self._is_ended, "nothing was to come any more"
-        for rows, places in parts:
-            self._fresh.append(self._unit(window, rows, places))
+        for rows, positions in parts:
+            self._fresh.append(self._unit(window, rows, positions))
             self._left[window] += len(rows)
 
     def end(self) -> None:
@@ -148,13 +148,13 @@ class UnitQueue:
             return None
         if sum(not held.is_begun for held in mine.values()) >= UNITS_AHEAD:
             return None
-        for place, (unit, generation) in enumerate(self._suspect):
+        for position, (unit, generation) in enumerate(self._suspect):
             if unit.runs_alone:
                 is_fit = not mine
             else:
                 is_fit = all(held.generation != generation for held in mine.values())
             if is_fit:
-                del self._suspect[place]
+                del self._suspect[position]
                 return self._hand(unit, replica, generation)
         if self._fresh:
             return self._hand(self._fresh.popleft(), replica)
@@ -190,11 +190,13 @@ class UnitQueue:
         """Remove a dead replica; return the rows that are given up."""
         self.num_deaths += 1
         given_up: list[int] = []
-        fresh: dict[int, dict[int, int]] = {}  # window → row → place
+        fresh: dict[int, dict[int, int]] = {}  # window → row → position
         for held in self._held.pop(replica).values():
             self._shareable.pop(held.unit.number, None)
             self._deaths.update(held.open.keys())
-            rows = {row: place for row, place in held.open.items() if self._let_go(row, held)}
+            rows = {
+                row: position for row, position in held.open.items() if self._release_row(row, held)
+            }
             if held.unit.runs_alone:
                 self._alone.update(rows.keys())
             if any(self._alone[row] == MAX_ALONE for row in rows):
@@ -217,13 +219,13 @@ class UnitQueue:
         self,
         window: int,
         rows: Seq[int],
-        places: Seq[int],
+        positions: Seq[int],
         *,
         is_suspect: bool = False,
         is_copy: bool = False,
     ) -> Unit:
         number = next(self._numbers)
-        return Unit(number, window, rows, places, is_suspect=is_suspect, is_copy=is_copy)
+        return Unit(number, window, rows, positions, is_suspect=is_suspect, is_copy=is_copy)
 
     def _hand(self, unit: Unit, replica: int, generation: int | None = None) -> Unit:
         held = HeldUnit(unit, replica, generation)
@@ -246,8 +248,8 @@ class UnitQueue:
                 del self._shareable[held.unit.number]
             elif len(alone) >= least and held.replica != replica:
                 alone = alone[-max(len(alone) // len(self._held), FEW_ROWS) :]
-                places = [held.open[row] for row in alone]
-                copy = self._unit(held.unit.window, alone, places, is_copy=True)
+                positions = [held.open[row] for row in alone]
+                copy = self._unit(held.unit.window, alone, positions, is_copy=True)
                 return self._hand(copy, replica)
         has_more = any(held.unit.number not in self._shareable for held in searched)
         return self._copied(replica, least) if has_more else None
@@ -263,10 +265,10 @@ class UnitQueue:
         num_pieces = min(PIECES, len(rows))
         for piece in range(num_pieces):
             size = len(rows) * (piece + 1) // num_pieces - len(rows) * piece // num_pieces
-            indices, places = zip(*islice(ordered, size), strict=True)
-            yield self._unit(window, indices, places, is_suspect=True), generation
+            indices, positions = zip(*islice(ordered, size), strict=True)
+            yield self._unit(window, indices, positions, is_suspect=True), generation
 
-    def _let_go(self, row: int, held: HeldUnit) -> bool:
+    def _release_row(self, row: int, held: HeldUnit) -> bool:
         """Remove a row from a dead replica; return whether no other one has it."""
         holders = self._holders[row]
         holders.remove(held)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.planned.calibration import MIN_STEPS, NUM_NEW, calibrate
 from pagedrun.paged.job.planned.plan_file import plan_file
-from pagedrun.paged.job.planned.timed_run import TimedRun
+from pagedrun.paged.job.planned.timed_run import MIN_STEPS, NUM_NEW, TimedRun, calibrate
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
@@ -30,7 +29,7 @@ def test_what_it_found_is_kept(max_model_len: int | None) -> None:
     config = replace(CONFIG, max_model_len=max_model_len)
     timed = calibrate(config, MODEL, JobListener(), limit_s=3600.0)
     assert timed is not None
-    assert timed.usual_token_s > 0
+    assert timed.costs["usual_token_s"] > 0
     assert timed.load_s > 0
     assert TimedRun.read(config, "cpu") == timed
 

@@ -42,7 +42,7 @@ def test_the_next_plan_finds_it_and_that_of_another_model_does_not(
 ) -> None:
     assert TimedRun.read(CONFIG, "cpu") is None
     save_timings(CONFIG, report())
-    assert TimedRun.read(CONFIG, "cpu") == TimedRun(2.0, 1.0, **COSTS)
+    assert TimedRun.read(CONFIG, "cpu") == TimedRun(2.0, 1.0, COSTS)
     assert TimedRun.read(replace(CONFIG, max_num_seqs=3), "cpu") is not None
     for other in (replace(CONFIG, dtype="float32"), replace(CONFIG, quantization="int8")):
         assert TimedRun.read(other, "cpu") is None

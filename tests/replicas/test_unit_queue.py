@@ -55,8 +55,8 @@ class Cluster:
 
     def step(self, replica: int) -> None:
         while (unit := self.queue.next(replica)) is not None:
-            assert [self.windows[unit.window][place] for place in unit.places] == list(unit.rows)
-            assert list(unit.places) == sorted(unit.places)
+            assert [self.windows[unit.window][place] for place in unit.positions] == list(unit.rows)
+            assert list(unit.positions) == sorted(unit.positions)
             if unit.runs_alone:
                 assert not any(self.has[replica])
             self.has[replica].append(list(unit.rows))

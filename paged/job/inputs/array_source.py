@@ -143,16 +143,16 @@ class ArrayElements:
     def _cut(self, chunk: bytes) -> Generator[Element, None, bytes]:
         """Yield the elements that end in `chunk`; return the bytes after the array."""
         base = self._offset - len(chunk)
-        place = kept = 0
-        while place < len(chunk):
+        position = kept = 0
+        while position < len(chunk):
             if self._is_escaped:
                 self._is_escaped = False
-                place += 1
+                position += 1
                 continue
-            match = (_IN_STRING if self._in_string else _STRUCTURE).search(chunk, place)
+            match = (_IN_STRING if self._in_string else _STRUCTURE).search(chunk, position)
             if match is None:
                 break
-            place = match.end()
+            position = match.end()
             sign = match[0]
             if sign == b'"':
                 self._in_string = not self._in_string
@@ -163,13 +163,13 @@ class ArrayElements:
             elif sign != b",":
                 self._depth -= 1
                 if self._depth == 0:
-                    self._hold(chunk[kept : place - 1], base + kept)
+                    self._hold(chunk[kept : position - 1], base + kept)
                     if self._begin is not None or self._number:
                         yield self._ended()
-                    return chunk[place:]
+                    return chunk[position:]
             elif self._depth == 1:
-                self._hold(chunk[kept : place - 1], base + kept)
-                kept = place
+                self._hold(chunk[kept : position - 1], base + kept)
+                kept = position
                 yield self._ended()
         self._hold(chunk[kept:], base + kept)
         return b""

@@ -75,11 +75,11 @@ class ParquetSource(TableSource):
 
     def digest(self, *, whole: bool) -> InputDigest:
         """Return size and SHA-256 of the whole file: its rows have no bytes to count."""
-        place = self._file.tell()
+        offset = self._file.tell()
         self._file.seek(0)
         counted = CountedStream(self._file)
         counted.drain()
-        self._file.seek(place)
+        self._file.seek(offset)
         return InputDigest(counted.num_bytes, counted.sha256, whole=True)
 
     def drain(self) -> bool:
@@ -330,9 +330,9 @@ def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
         return
     except (UnicodeDecodeError, ValueError, OverflowError):
         pass  # nothing was yielded: the list is made before its first row is
-    for place in range(table.num_rows):
+    for index in range(table.num_rows):
         try:
-            (record,) = table.slice(place, 1).to_pylist()
+            (record,) = table.slice(index, 1).to_pylist()
         except UnicodeDecodeError:
             yield RowError("invalid_utf8", "the record contains text that is not valid UTF-8")
         except (ValueError, OverflowError) as error:  # a date beyond the year 9999

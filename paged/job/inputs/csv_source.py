@@ -149,7 +149,7 @@ class CsvSource(ByteSource):
         where = f"{self._name}, line {self._record_line}"
         if len(names) > MAX_COLUMNS:
             raise UsageError(f"{where}: the header names more than {MAX_COLUMNS} columns")
-        num_unnamed = next((place for place, name in enumerate(names) if name.strip()), None)
+        num_unnamed = next((index for index, name in enumerate(names) if name.strip()), None)
         if num_unnamed is None:
             raise UsageError(f"{where}: the header names no columns; give each column a name")
         if num_unnamed:

@@ -44,8 +44,8 @@ def expand(
         for file in _expanded(name)
         for each in _files_of(file, reading, side_suffixes)
     ]
-    for place, name in enumerate(found):
-        if name in found[:place]:
+    for index, name in enumerate(found):
+        if name in found[:index]:
             raise UsageError(f"{name} is named twice; its rows would be answered twice")
     if STDIN in found and len(found) > 1:
         raise UsageError(f"{STDIN}, standard input, cannot be combined with other inputs")

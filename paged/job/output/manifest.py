@@ -310,18 +310,10 @@ def read_status(path: Path) -> JobStatus | None:
         return None
 
 
-def read_prompt_time(path: Path) -> datetime | None:
-    """Return the prompt time of a run by its manifest; None without either."""
+def find_manifest(path: Path | None) -> Manifest | None:
+    """Return the manifest at `path`, None if it is missing or invalid."""
     try:
-        return read_manifest(path).prompt_time
-    except UsageError:
-        return None
-
-
-def read_defaults(path: Path) -> UserDefaults | None:
-    """Return the user's defaults of a run by its manifest; None without either."""
-    try:
-        return read_manifest(path).defaults
+        return None if path is None else read_manifest(path)
     except UsageError:
         return None
 
@@ -359,13 +351,10 @@ def with_raw_setting(config: JobConfig, manifest: Path | None) -> JobConfig:
 
     Unchanged if the job sets it, without a manifest, or if that has none.
     """
-    if manifest is None or RAW in config.origins:
+    saved = None if RAW in config.origins else find_manifest(manifest)
+    if saved is None:
         return config
-    try:
-        setting = read_manifest(manifest).parameters[RAW]
-    except UsageError:
-        return config
-    origins = config.origins
+    setting, origins = saved.parameters[RAW], config.origins
     if setting.origin != DEFAULT_ORIGIN:
         origins = {**origins, RAW: setting.origin}
     prompts = replace(config.prompts, raw=setting.value is True)
@@ -374,8 +363,10 @@ def with_raw_setting(config: JobConfig, manifest: Path | None) -> JobConfig:
 
 def with_prompt_time(config: JobConfig, manifest: Path | None) -> JobConfig:
     """Return the job with the prompt time of the run of that manifest; unchanged without one."""
-    time = None if manifest is None else read_prompt_time(manifest)
-    return config if time is None else replace(config, prompts=replace(config.prompts, time=time))
+    saved = find_manifest(manifest)
+    if saved is None:
+        return config
+    return replace(config, prompts=replace(config.prompts, time=saved.prompt_time))
 
 
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file, by its format

@@ -72,10 +72,10 @@ class RowColumns:
         have.
         """
         names = tuple(name.strip() for text in texts for name in text.split(","))
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             if not name:
                 raise _refused("a name is missing between two commas")
-            if name in names[:place]:
+            if name in names[:index]:
                 raise _refused(f"{shown_key(name)} is named twice")
             if name == ALL and len(names) > 1:
                 raise _refused(
@@ -490,10 +490,10 @@ def _error_text(error: OutputColumns) -> str:
 def follow(value: JSONValue, path: str) -> JSONValue | object:
     """Return the value at a path. Keys that contain dots are tried first."""
     if isinstance(value, list):
-        place, _, rest = path.partition(".")
-        if not place.isdecimal() or not place.isascii() or int(place[:9]) >= len(value):
+        index, _, rest = path.partition(".")
+        if not index.isdecimal() or not index.isascii() or int(index[:9]) >= len(value):
             return MISSING
-        found = value[int(place[:9])]
+        found = value[int(index[:9])]
         return follow(found, rest) if rest else found
     if not isinstance(value, dict):
         return MISSING

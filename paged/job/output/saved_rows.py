@@ -71,17 +71,14 @@ class FinishedRows:
 
     def _take(self, path: str, number: int, line: bytes) -> None:
         row = SavedRow.parse(line)
-        if row is None:
+        if row is None or row.index in self.rows:
+            what = "is not an output row"
+            if row is not None:
+                what = f"has a second answer to row {row.index}"
             raise UsageError(
-                f"{option('resume')}: {path}, line {number} is not an output row; this file "
-                f"cannot be continued: name another output, or pass {option('overwrite')} "
-                f"instead of {option('resume')}"
-            )
-        if row.index in self.rows:
-            raise UsageError(
-                f"{option('resume')}: {path}, line {number} has a second answer to row "
-                f"{row.index}; this file cannot be continued: name another output, or pass "
-                f"{option('overwrite')} instead of {option('resume')}"
+                f"{option('resume')}: {path}, line {number} {what}; this file cannot be "
+                f"continued: name another output, or pass {option('overwrite')} instead of "
+                f"{option('resume')}"
             )
         self.rows[row.index] = FinishedRow(row.index, self.num_bytes, len(line), row.has_failed)
         self.num_bytes += len(line)

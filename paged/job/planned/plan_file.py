@@ -15,7 +15,7 @@ from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.open_model import PlanModel
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.job.planned.template_advice import TemplateAdvisor, sample_rows
-from pagedrun.paged.job.planned.timed_run import TimedRun
+from pagedrun.paged.job.planned.timed_run import TimedRun, calibrate
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
@@ -137,8 +137,6 @@ class _FilePlan:
         }
 
     def _calibrate(self) -> None:
-        from pagedrun.paged.job.planned.calibration import calibrate  # imports torch
-
         config = self._config
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
 

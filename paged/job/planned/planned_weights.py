@@ -16,7 +16,7 @@ from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
-FEW_BITS = 12.0  # of a stored weight: fewer are codes that must be expanded
+LOW_BITS = 12.0  # of a stored weight; below it, weights are codes that must be expanded
 MANY_TIMES = 2.0  # minimum expansion in memory for a warning
 WORTH_SAVING = 0.8  # of the bytes; a setting that leaves more is not suggested
 
@@ -74,7 +74,7 @@ class WeightExpansion:
         device: DeviceFacts | None = None,
         best: KernelSet | None = None,
     ) -> "WeightExpansion | None":
-        """Return the expansion of a run; None if its weights stay low-bit or it cannot be told.
+        """Return the expansion of a run; None if its weights stay low-bit or are unknown.
 
         device: that of the run, None for the default. best: the processor's fastest kernels, None
         to ask for them.
@@ -89,7 +89,7 @@ class WeightExpansion:
         weights = PlannedWeights(model, header, dtype, device)
         stored_bits = weights.figures["stored_bits"]
         stored = weights.figures["stored_bytes"]
-        if not stored or stored_bits is None or stored_bits >= FEW_BITS:
+        if not stored or stored_bits is None or stored_bits >= LOW_BITS:
             return None  # 0 bytes: no tensor is present, which loading refuses
         if weights.held_bytes < MANY_TIMES * stored:
             return None

@@ -155,14 +155,14 @@ class TemplateAdvisor:
         now = self._num_distinct(_plain(shown, rows))
         if now is None or len(rows) < 2:
             return [], len(rows)
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for name in _columns_used(template.source, rows):
             moved = _move(template, rows, shown, (name,))
             if moved is not None:
-                places[name] = int(
-                    np.median([_place(a, b) for a, b in zip(shown, moved, strict=True)])
+                positions[name] = int(
+                    np.median([_moved_position(a, b) for a, b in zip(shown, moved, strict=True)])
                 )
-        early = sorted(places, key=lambda name: places[name])[:MAX_COLUMNS]
+        early = sorted(positions, key=lambda name: positions[name])[:MAX_COLUMNS]
         found: list[Advice] = []
         # Each alone, and the first ones together: one of two may be of no use.
         for names in [
@@ -173,7 +173,7 @@ class TemplateAdvisor:
             then = self._num_distinct(_plain(moved, rows)) if moved else None
             if then is not None:
                 varies = _variation([tuple(str(row.get(n)) for n in names) for row in rows])
-                found.append(Advice(names, places[names[0]], varies, now - then, now))
+                found.append(Advice(names, positions[names[0]], varies, now - then, now))
         return found, len(rows)
 
     # ── Lines of a prompt ───────────────────────────────────────────────────────────────────────
@@ -268,10 +268,10 @@ def _move(
     return moved if num_failing <= MAX_FAILING_SHARE * len(rows) else None
 
 
-def _place(text: str, moved: str) -> int:
+def _moved_position(text: str, moved: str) -> int:
     """Return the first character of the part that was moved."""
     pairs = enumerate(zip(text, moved, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(text), len(moved)))
+    return next((position for position, (a, b) in pairs if a != b), min(len(text), len(moved)))
 
 
 def _variation(values: Sequence[object]) -> float:
@@ -312,8 +312,8 @@ class LineOrder:
         if not messages or any(message.keys() - _TEXT_KEYS for message in messages):
             return None
         lines = [
-            (place, line)
-            for place, message in enumerate(messages)
+            (position, line)
+            for position, message in enumerate(messages)
             for line in message["content"].split("\n")
         ]
         return cls(name, tuple(message["role"] for message in messages), tuple(lines), {})
@@ -321,8 +321,8 @@ class LineOrder:
     def columns(self) -> Columns:
         """Return the columns of a row with this prompt."""
         texts: list[list[str]] = [[] for _ in self.roles]
-        for place, line in self.lines:
-            texts[place].append(line)
+        for position, line in self.lines:
+            texts[position].append(line)
         contents = ["\n".join(lines) for lines in texts]
         if self.roles == (None,):
             return {**self.mode, self.field: contents[0]}
@@ -385,14 +385,14 @@ class _Prefixes:
 
     def moved(self, number: int) -> Iterable[tuple[int, int]]:
         lines = self.lines
-        for place in range(min(number, len(lines))):
-            yield self._chain[place + 1], len(lines[place]) + 1
+        for position in range(min(number, len(lines))):
+            yield self._chain[position + 1], len(lines[position]) + 1
         if number >= len(lines):
             return
         chain = self._chain[number]
-        for place in [*range(number + 1, len(lines)), number]:
-            chain = hash((chain, self._hashes[place]))
-            yield chain, len(lines[place]) + 1
+        for position in [*range(number + 1, len(lines)), number]:
+            chain = hash((chain, self._hashes[position]))
+            yield chain, len(lines[position]) + 1
 
 
 def _num_distinct(rows: Iterable[Iterable[tuple[int, int]]]) -> int:
@@ -434,9 +434,9 @@ def sample_rows(config: JobConfig) -> list[Columns]:
             if len(kept) < SAMPLE_ROWS:
                 kept.append(sample)
                 continue
-            place = draw.randrange(sample.index + 1)
-            if place < SAMPLE_ROWS:
-                kept[place] = sample
+            position = draw.randrange(sample.index + 1)
+            if position < SAMPLE_ROWS:
+                kept[position] = sample
     draw.shuffle(kept)  # so that the limit of bytes is unbiased
     chosen: dict[int, Columns] = {}
     num_bytes = 0

@@ -124,12 +124,12 @@ def request_keys() -> frozenset[str]:
 
 def _refuse_columns(columns: Columns) -> None:
     nested = columns.get(NESTED_PARAMS)
-    for place in (columns, nested if isinstance(nested, dict) else {}):
+    for given in (columns, nested if isinstance(nested, dict) else {}):
         for name in FORBIDDEN_COLUMNS:
-            if name in place:
+            if name in given:
                 raise _forbidden(name)
         for name in UNSUPPORTED_COLUMNS:
-            if place.get(name) is not None and not is_neutral(name, place[name]):
+            if given.get(name) is not None and not is_neutral(name, given[name]):
                 raise not_supported(name)
 
 
@@ -338,7 +338,7 @@ def _is_one_letter_off(column: str, name: str) -> bool:
     as note and vote.
     """
     if len(column) == len(name):
-        differs = [place for place, (a, b) in enumerate(zip(column, name, strict=True)) if a != b]
+        differs = [index for index, (a, b) in enumerate(zip(column, name, strict=True)) if a != b]
         if len(differs) == 1:
             return len(name) > MIN_CHARS
         if len(differs) != 2 or differs[1] != differs[0] + 1:
@@ -348,4 +348,4 @@ def _is_one_letter_off(column: str, name: str) -> bool:
     short, long = sorted((column, name), key=len)
     if len(long) != len(short) + 1:
         return False
-    return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
+    return any(long[:index] + long[index + 1 :] == short for index in range(len(long)))
