@@ -46,7 +46,7 @@ class Admission:
         budget: int,
         step: StepBuilder,
     ) -> bool:
-        """Give a waiting sequence all blocks of its known tokens, or return False and give none.
+        """Allocate all blocks of a waiting sequence's known tokens; return False if it must wait.
 
         Cached blocks are shared; the rest come off the free list. Beside others it is admitted only
         if the pool is expected to hold all of them to their ends. row_indices: of the running ones.
@@ -184,7 +184,7 @@ class Admission:
         self._state.drop_host_blocks(sequence, keep_progress=True)
 
     def _book_stored(self, group: KVGroup, sequence: Sequence, begin: int, stored: int) -> None:
-        """Book what an admitted sequence was given from index `begin` on in a group."""
+        """Record the stored blocks of an admitted sequence in a group, from index `begin` on."""
         size, row_index = group.pool.block_size, sequence.row_index
         begin = max(begin, int(group.tables.firsts[row_index]))
         for index in range(begin, group.pool.num_blocks_for(stored)):
@@ -195,10 +195,8 @@ class Admission:
 
 
 class WindowAdmission(NamedTuple):
-    """A table that begins at index `first`: blocks found, then new ones.
-
-    Of the new ones the first are for what the sequence has on the host.
-    """
+    """Block table that begins at index `first`: found blocks, then new ones, the first of which
+    receive the host blocks of the sequence."""
 
     group: KVGroup
     first: int
@@ -209,10 +207,10 @@ class WindowAdmission(NamedTuple):
     def of(
         cls, group: KVGroup, sequence: Sequence, num_hits: int, budget: int
     ) -> "WindowAdmission":
-        """Return what a sequence needs for its next chunk, of at most `budget` tokens.
+        """Return the blocks that a sequence needs for its next chunk, of at most `budget` tokens.
 
-        num_hits: blocks of its prompt that it shares in all groups; a sequence that has blocks on
-        the host shares none here.
+        num_hits: blocks of its prompt that it shares in all groups; a sequence with blocks on the
+        host shares none here.
         """
         size = group.pool.block_size
         if sequence.host_blocks:
@@ -233,7 +231,7 @@ class WindowAdmission(NamedTuple):
         return self.num_new + pool.num_free_among(self.hits) <= pool.num_free
 
     def take(self, sequence: Sequence, step: StepBuilder) -> None:
-        """Give the sequence its blocks, with what it has on the host."""
+        """Set the table of the sequence, and add transfers of its host blocks."""
         group, row_index = self.group, sequence.row_index
         group.pool.share(self.hits)
         new = group.pool.allocate(self.num_new)
@@ -246,16 +244,16 @@ class WindowAdmission(NamedTuple):
 
 
 def first_computed(sequence: Sequence, num_stored: int) -> int:
-    """Return the first token to compute of a sequence of which so many are stored.
+    """Return the first token to compute of a sequence with `num_stored` stored tokens.
 
-    Only a computed token has logits: at least one is, and all whose next one is to be scored.
+    At least one token is computed, for its logits, and all whose next token is to be scored.
     """
     return min(num_stored, sequence.num_tokens - 1, sequence.score_from)
 
 
 def num_usable(groups: Seq[KVGroup], sequence: Sequence, num_hits: int) -> int:
-    """Return how many of the first blocks of a prompt a sequence can go on behind: the most, up to
-    `num_hits`, of which every group has what its window reaches back to."""
+    """Return the number of first blocks of a prompt, at most `num_hits`, after which a sequence can
+    continue: every group has the blocks within its window."""
     if not groups:
         return num_hits
     size = groups[0].pool.block_size
@@ -268,8 +266,8 @@ def num_usable(groups: Seq[KVGroup], sequence: Sequence, num_hits: int) -> int:
 
 
 def _num_before(group: KVGroup, sequence: Sequence, num_hits: int) -> list[int]:
-    """Return for each of the first blocks of a prompt how many, it included, a group has there
-    without a gap."""
+    """Return, for each first block of a prompt, the number of consecutive blocks up to it that a
+    group has."""
     counts, num_last = [], 0
     for key in sequence.block_keys[:num_hits]:
         num_last = num_last + 1 if group.pool.match([key]) else 0
@@ -292,10 +290,10 @@ def load_prefix(
     block_source: BlockSource | None,
     step: StepBuilder,
 ) -> int:
-    """Let the step load what `source` has behind the hits of a sequence; return its tokens.
+    """Load tokens after the hits of a sequence from the prefix store; return their number.
 
-    The sequence holds the blocks of the first group that it goes to. 0 if the block of another
-    sequence gives about as much.
+    The sequence holds the target blocks of the first group. 0 if copying the block of another
+    sequence gives about as many.
     """
     num_given = block_source.num_tokens if block_source is not None else 0
     if source is None:
@@ -305,7 +303,7 @@ def load_prefix(
 
     def fits(num_tokens: int) -> bool:
         if has_windows and sequence.score_from < num_tokens:
-            return False  # its window begins further back than what is loaded
+            return False  # its window begins before the loaded tokens
         return _has_room(groups, sequence.row_index, num_tokens)
 
     staged = source.find(sequence.request, sequence.block_keys, num_hits, num_given, fits)
@@ -324,8 +322,8 @@ def load_state(
     num_found: int,
     step: StepBuilder,
 ) -> int:
-    """Let a sequence begin with a state of the step's loading if `source` has one behind more than
-    `num_found` tokens; return behind how many tokens it begins.
+    """Load a state after more than `num_found` tokens, if the prefix store has one; return the
+    number of tokens before the state of the sequence.
 
     The sequence holds the blocks of the first group up to there, and a slot to write to.
     """
@@ -345,7 +343,7 @@ def load_state(
 
 
 def _has_room(groups: Seq[KVGroup], row_index: int, num_tokens: int) -> bool:
-    """Return whether a sequence can hold what it needs to go on behind so many tokens."""
+    """Return whether enough blocks are free for a sequence to continue after `num_tokens`."""
     end = groups[0].pool.num_blocks_for(num_tokens)
     return all(
         each.num_lacking(row_index, each.first_read(num_tokens - 1), end) <= each.pool.num_free
@@ -356,7 +354,7 @@ def _has_room(groups: Seq[KVGroup], row_index: int, num_tokens: int) -> bool:
 def _load(
     groups: Seq[KVGroup], row_index: int, staged: StagedBlocks, num_tokens: int, step: StepBuilder
 ) -> None:
-    """Let the step load the last blocks of a sequence's first `num_tokens` tokens."""
+    """Add transfers of the last blocks of a sequence's first `num_tokens` tokens."""
     end = groups[0].pool.num_blocks_for(num_tokens)
     for group, sources in zip(groups, staged.sources, strict=True):
         # A prompt that ends there computes its last token again.
@@ -368,8 +366,7 @@ def _load(
         ]
 
 
-# How many of the youngest sequences are looked at: the plan puts those that have most in common
-# next to each other.
+# Number of youngest sequences that are searched: the plan puts similar prompts side by side.
 MAX_BLOCK_SOURCES = 8
 
 
@@ -384,14 +381,14 @@ def find_block_source(
 
     The source holds the same leading blocks, and the next tokens of its prompt begin alike. Tokens
     that the coming step writes (`written`) cannot be copied yet. The last token of a prompt is
-    computed in any case, so it is not looked for.
+    always computed, never copied.
     """
     begin = len(hits) * block_size
     wanted = prompt[begin : min(begin + block_size, len(prompt) - 1)]
     best: BlockSource | None = None
     for sequence in running[-MAX_BLOCK_SOURCES:] if wanted else ():
         if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:
-            continue  # as most are; cheaper to see than what the sequence holds
+            continue  # most sequences, at the least cost
         if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
             continue
         block_id = sequence.block(len(hits))

@@ -27,16 +27,16 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.values.request import Request
 
-MIN_LENGTHS = 4  # answers from which a group's own experience counts
+MIN_LENGTHS = 4  # answers of a group from which they are used
 MAX_LENGTHS = 256  # answers remembered for each group
 MAX_GROUPS = 4096
-MAX_MOMENTS = 32  # ends of sequences at which the pool is looked at
-CAUTION = 0.7  # the share of answers that are shorter than what is reckoned with
+MAX_MOMENTS = 32  # ends of sequences at which the use of the pool is predicted
+CAUTION = 0.7  # share of answers that are shorter than the expected length
 
 
 @dataclass(slots=True)
 class _Lengths:
-    """The last answers' lengths, in order of time and of size."""
+    """Lengths of the last answers, by time and by size."""
 
     recent: deque[int] = field(default_factory=deque)
     ordered: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _Lengths:
             del self.ordered[bisect_right(self.ordered, self.recent.popleft()) - 1]
 
     def beyond(self, lengths: Int64s) -> Int64s:
-        """Return what to reckon with for answers longer than each of `lengths`.
+        """Return the expected final lengths of answers longer than each of `lengths`.
 
         An answer longer than all before is expected to grow by half.
         """
@@ -116,7 +116,7 @@ class OutputLengthPredictor:
         full = tokens // size
 
         def growth(steps: Int64s) -> Int64s:
-            """Return the blocks that each needs beyond its own after so many more tokens."""
+            """Return the blocks that each needs beyond its own after `steps` more tokens."""
             own = -(-(tokens + np.maximum(steps, 0)) // size) - full
             beyond: Int64s = np.maximum(own * samples + full - blocks, 0)
             return beyond
@@ -147,7 +147,7 @@ class Refill:
     def __init__(self, share: float) -> None:
         """share: 0 to 1; 0 admits sequences at once."""
         self._share = share
-        self._num_full = 0  # how many ran when no more could join
+        self._num_full = 0  # running sequences when no more could join
 
     def is_open(self, num_running: int) -> bool:
         """Return whether sequences may join `num_running` others; always true without any."""
@@ -166,7 +166,7 @@ class Refill:
 
 
 MOST_DURATIONS = 256  # of the rows that finished last
-QUANTILE = 0.9  # of these are shorter than what is left for the last rows
+QUANTILE = 0.9  # of the durations, as that of the last rows
 
 
 class RequestListener(Protocol):

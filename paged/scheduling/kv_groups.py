@@ -147,10 +147,8 @@ class KVGroup:
         self.pool.pin_only([wanted[index] for index in sorted(wanted)])
 
     def pin(self, row_index: int, keys: list[BlockKey]) -> None:
-        """Keep the prompt blocks that a sequence leaves behind, as long as there is room.
-
-        keys: of the prompt's stored whole blocks.
-        """
+        """Pin the prompt blocks of a preempted sequence, so that they stay cached while there is
+        room. keys: of the prompt's stored whole blocks."""
         first, end = int(self.tables.firsts[row_index]), int(self.tables.ends[row_index])
         left = keys[first:end]
         self.pinned[row_index] = left

@@ -1,4 +1,4 @@
-"""Preemption: takes the blocks of a sequence that has to wait, and keeps its prefix."""
+"""Preemption: frees the blocks of a sequence that must wait, and keeps its prefix cached."""
 
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.metrics.recorder import Shortage
@@ -10,7 +10,7 @@ from pagedrun.paged.values.planned_request import BlockKey
 
 
 class Preemption:
-    """Takes the blocks of a sequence that has to wait; `mode`: swap out its private blocks, or
+    """Frees the blocks of a sequence that must wait; `mode`: swap out its private blocks, or
     recompute them."""
 
     def __init__(self, state: SchedulerState, mode: PreemptionMode) -> None:
@@ -30,18 +30,18 @@ class Preemption:
         return Shortage(needy.request.index, missing, self._pool.num_free)
 
     def preempt(
-        self, sequence: Sequence, cause: Shortage, step: StepBuilder, goes_on_from: int
+        self, sequence: Sequence, cause: Shortage, step: StepBuilder, resumes_from: int
     ) -> None:
-        """Take a sequence's blocks; its private ones are saved to the host if it has room.
+        """Free a sequence's blocks; private ones are saved to the host if it has room.
 
-        The caller lets the sequence wait. goes_on_from: the first token that it, or a beam folded
-        into it, goes on from; where a window reaches further back than what would be saved, it is
-        computed again.
+        The caller puts the sequence among the waiting ones. resumes_from: the first token from
+        which it, or a beam folded into it, resumes; if a window reaches further back than the saved
+        blocks, the sequence is recomputed.
         """
         self._pin_prompt(sequence)
         mode = self._mode
         if mode is PreemptionMode.SWAP and (
-            self._misses_blocks(sequence, goes_on_from) or not self._swap_out(sequence, step)
+            self._misses_blocks(sequence, resumes_from) or not self._swap_out(sequence, step)
         ):
             mode = PreemptionMode.RECOMPUTE
         self._state.counts.preemptions[mode] += 1
@@ -54,17 +54,17 @@ class Preemption:
         if mode is PreemptionMode.RECOMPUTE:
             sequence.forget_blocks()
 
-    def _misses_blocks(self, sequence: Sequence, goes_on_from: int) -> bool:
-        """Return whether the saved blocks begin behind the window of some token, or the saved state
-        is that of a later one."""
+    def _misses_blocks(self, sequence: Sequence, resumes_from: int) -> bool:
+        """Return whether the saved blocks begin after the start of a window, or the saved state is
+        that of a later token."""
         computed = sequence.num_computed_tokens
-        if self._state.states.has_slots and goes_on_from < computed:
+        if self._state.states.has_slots and resumes_from < computed:
             return True
         groups = self._state.further
-        return any(each.first_read(goes_on_from) < each.first_read(computed) for each in groups)
+        return any(each.first_read(resumes_from) < each.first_read(computed) for each in groups)
 
     def _swap_out(self, sequence: Sequence, step: StepBuilder) -> bool:
-        """Save every stored block but those a published prefix will give back for nothing."""
+        """Save every stored block except those of a published prefix that others hold."""
         num_stored = self._pool.num_blocks_for(sequence.num_stored_tokens)
         first = 0
         while first < num_stored and self._outlives(sequence.block(first)):
@@ -84,7 +84,7 @@ class Preemption:
         return True
 
     def _swap_out_windows(self, sequence: Sequence, step: StepBuilder) -> bool:
-        """Save what the sequence will still read in groups with a window."""
+        """Save the blocks within the windows of the further groups."""
         row_index = sequence.row_index
         for group in self._state.further:
             group.free_behind(row_index, sequence.num_computed_tokens)
@@ -107,13 +107,13 @@ class Preemption:
         return True
 
     def defer(self, child: Sequence) -> None:
-        """Let a forked sibling, which is not counted as a holder of anything yet, wait."""
+        """Reset a forked sibling without references to blocks, so that it can wait."""
         self._pin_prompt(child)
         child.forget_blocks()
-        child.num_tokens_ever_computed = 0  # what it computes again, no preemption took
+        child.num_tokens_ever_computed = 0  # recomputed, but not because of a preemption
 
     def _pin_prompt(self, sequence: Sequence) -> None:
-        """Keep the prompt blocks that a sequence leaves behind, and a state, as long as there is
+        """Pin the prompt blocks of a sequence, and a state, so that they stay cached while there is
         room."""
         if not self._state.prefix_caching:
             return

@@ -20,7 +20,7 @@ from pagedrun.paged.values.engine_config import PreemptionMode
 
 MAX_HOLDINGS = 1_000_000
 MAX_PREEMPTIONS = 100_000
-MAX_ROW_STRIDE = 2**30  # more rows than a run has: what the first alone holds is kept
+MAX_ROW_STRIDE = 2**30  # more than the rows of any run: only the first row is kept
 
 
 class ResidencyLog:
@@ -31,7 +31,7 @@ class ResidencyLog:
     """
 
     def __init__(self, max_holdings: int = MAX_HOLDINGS) -> None:
-        self.step = 0  # that is being scheduled; whoever runs the steps counts them
+        self.step = 0  # being scheduled; counted by the caller
         self.row_stride = 1
         self.branchings: list[Branching] = []
         self.preemptions: Decimated[Preemption] = Decimated(MAX_PREEMPTIONS)
@@ -46,7 +46,7 @@ class ResidencyLog:
         yield from self._current.values()
 
     def begin(self, sequence: Sequence, num_found: int) -> None:
-        """Note that a sequence has come in and holds its block table, the first blocks found."""
+        """Record the admission of a sequence; the first `num_found` blocks were in the cache."""
         row = sequence.request.index
         if row % self.row_stride:
             return
@@ -58,7 +58,7 @@ class ResidencyLog:
         self._count(len(table))
 
     def grow(self, sequence: Sequence) -> None:
-        """Note the blocks that have come to the end of the table."""
+        """Record blocks appended to the table."""
         residency = self._current.get(sequence)
         if residency is not None:
             new = sequence.blocks_from(len(residency.block_ids))
@@ -75,7 +75,7 @@ class ResidencyLog:
             self._count(1)
 
     def replace(self, sequence: Sequence, position: int) -> None:
-        """Note that the block at `position` was replaced."""
+        """Record that the block at `position` was replaced."""
         residency = self._current.get(sequence)
         if residency is not None:
             residency.give(position, self.step)
@@ -85,8 +85,8 @@ class ResidencyLog:
             self._count(1)
 
     def pass_on(self, dead: Sequence, beam: Sequence, num_common: int) -> None:
-        """Note that a beam which has forked is in the place of one that died: they hold the same
-        blocks up to `num_common`, and behind them it has found what it holds."""
+        """Record that a forked beam replaces one that died: they share the first `num_common`
+        blocks; its other blocks count as found."""
         residency = self._current.pop(dead, None)
         if residency is not None:
             for position in range(num_common, len(residency.block_ids)):
@@ -99,13 +99,13 @@ class ResidencyLog:
             self._count(len(new))
 
     def branch(self, row: int, forked: int, died: int, freed: int) -> None:
-        """Note what became of the beams of a row; see `Branching`."""
+        """Record the beam events of a row; see `Branching`."""
         if row % self.row_stride == 0:
             self.branchings.append(Branching(self.step, row, forked, died, freed))
             self._count(1)
 
     def end(self, sequence: Sequence) -> None:
-        """Note that a sequence has given its blocks back."""
+        """Record that a sequence has freed its blocks."""
         residency = self._current.pop(sequence, None)
         if residency is not None:
             residency.end = self.step
@@ -159,7 +159,7 @@ class SchedulerState:
         *,
         prefix_caching: bool,
     ) -> "SchedulerState":
-        """Begin books of the groups' memory, for which the table has block tables."""
+        """Return the state at the start of a run; the table has block tables for these groups."""
         groups = tuple(
             KVGroup(index, given.pool, given.swap_space, tables, given.window)
             for index, (given, tables) in enumerate(zip(memory, table.kv_groups, strict=True))
@@ -171,12 +171,12 @@ class SchedulerState:
 
     @property
     def pool(self) -> BlockPool:
-        """The first group's."""
+        """Pool of the first group."""
         return self.groups[0].pool
 
     @property
     def swap_space(self) -> SwapSpace:
-        """The first group's."""
+        """Swap space of the first group."""
         return self.groups[0].swap_space
 
     @property
@@ -186,7 +186,7 @@ class SchedulerState:
 
     @property
     def further(self) -> tuple[KVGroup, ...]:
-        """The groups behind the first, most of which give blocks back behind a window."""
+        """Groups after the first, most of which free blocks before a window."""
         return self.groups[1:]
 
     def release(self, sequence: Sequence) -> None:
