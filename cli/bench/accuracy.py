@@ -240,23 +240,16 @@ def _ways(options: AccuracyOptions, given: TypedValues) -> "tuple[Way, Way]":
 
 def accuracy_bench(given: TypedValues) -> "AccuracyBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.accuracy import AccuracyBench
 
     options = read(AccuracyOptions, given)
     if options.text is None:
         raise UsageError("--text FILE is missing: a text to score, or prompts as rows in .jsonl")
     measured, reference = _ways(options, given)
+    others = {"model", "text", "against", "against_dtype"}
     return AccuracyBench(
-        measured=measured,
-        reference=reference,
-        text=_text(options.text),
-        chunk=options.chunk,
-        stride=options.stride,
-        max_chunks=options.max_chunks,
-        num_prompts=options.num_prompts,
-        output=options.output,
-        near_tie=options.near_tie,
+        measured, reference, _text(options.text), **values_of(AccuracyOptions, given, others)
     )
 
 

@@ -137,20 +137,15 @@ def describe_host_rows(result: "HostBenchFigures") -> str:
 def host_bench(given: TypedValues) -> "HostBench":
     """Return the benchmark that the flags describe; raises `UsageError`."""
     from pagedrun.cli.bench.options import lengths, numbers
-    from pagedrun.cli.options.reading import read
+    from pagedrun.cli.options.reading import read, values_of
     from pagedrun.paged.bench.host import HostBench
     from pagedrun.paged.bench.workload import Lengths
 
     options = read(HostOptions, given)
     return HostBench(
         seats=sorted(numbers(options.seats, "--seats")),
-        shared=options.shared,
-        unique=options.unique,
         output=Lengths.of(lengths(options.output, "--output")),
-        repeat=options.repeat,
-        rows_per_seat=options.rows_per_seat,
-        as_gpu=options.as_gpu,
-        refill_share=options.refill_share,
+        **values_of(HostOptions, given, {"seats", "output"}),
     )
 
 

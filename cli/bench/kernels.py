@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pagedrun.cli.bench.command import BenchCommand
-from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, ResultOptions
+from pagedrun.cli.bench.options import DEFAULT_SHAPE, Heading, HeadOptions, ResultOptions
 from pagedrun.cli.bench.tables import (
     NOTHING,
     Sheet,
@@ -74,7 +74,7 @@ Examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelsOptions:
+class KernelsOptions(HeadOptions):
     """Shape of the layer, and sizes of the inputs."""
 
     shape: Annotated[
@@ -88,13 +88,6 @@ class KernelsOptions:
     ] = None
     heads: Annotated[
         int | None, Flag("Query heads.", Heading.MODEL, "N", default="the shape's", low=1)
-    ] = None
-    kv_heads: Annotated[
-        int | None,
-        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
-    ] = None
-    head_dim: Annotated[
-        int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
     ] = None
     block_size: Annotated[
         int | None,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pagedrun.cli.bench.command import BenchCommand
-from pagedrun.cli.bench.options import Heading, PageOptions, ResultOptions
+from pagedrun.cli.bench.options import Heading, HeadOptions, PageOptions, ResultOptions
 from pagedrun.cli.bench.tables import NOTHING, Sheet, show_number, show_ratio
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
@@ -54,7 +54,7 @@ class StoredDtype(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryOptions:
+class MemoryOptions(HeadOptions):
     """Shape of the model, and lengths of the requests."""
 
     shape: Annotated[
@@ -72,13 +72,6 @@ class MemoryOptions:
     ] = None
     layers: Annotated[
         int | None, Flag("Layers.", Heading.MODEL, "N", default="the shape's", low=1)
-    ] = None
-    kv_heads: Annotated[
-        int | None,
-        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
-    ] = None
-    head_dim: Annotated[
-        int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
     ] = None
     dtype: Annotated[
         StoredDtype | None,
@@ -136,6 +129,7 @@ _OWN = Flags.of(MemoryOptions)
 FLAGS = (
     _OWN.only("shape", "model")
     + GENERATE.only("revision")
+    + _OWN.only("layers")
     + _OWN
     + Flags.of(ResultOptions).only("save")
     + Flags.of(PageOptions, ResultOptions)

@@ -61,6 +61,19 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOptions:
+    """Heads of keys and values, instead of those of a shape."""
+
+    kv_heads: Annotated[
+        int | None,
+        Flag("Number of key and value heads.", Heading.MODEL, "N", default="the shape's", low=1),
+    ] = None
+    head_dim: Annotated[
+        int | None, Flag("Size of a head.", Heading.MODEL, "N", default="the shape's", low=1)
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
     """Path of the page."""
 

@@ -1,6 +1,6 @@
 """Layers of random keys and values, in scattered blocks and laid out densely."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -90,17 +90,16 @@ class KernelShape:
         """Return the shape of a model's layers, with other heads where they are given."""
         given = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
         changes = {key: value for key, value in given.items() if value is not None}
-        shape = cls(
-            name=name,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            vocab_size=config.vocab_size,
+        sizes = {
+            each.name: getattr(config, each.name)
+            for each in fields(cls)
+            if each.name not in ("name", "block_size")
+        }
+        return cls(
+            name=f"{name}, other heads" if changes else name,
             block_size=block_size,
+            **{**sizes, **changes},
         )
-        return replace(shape, name=f"{name}, other heads", **changes) if changes else shape
 
     @property
     def softmax(self) -> Softmax:

@@ -15,7 +15,7 @@ from pagedrun.paged.bench.result import (
     Spread,
     plain_config,
 )
-from pagedrun.paged.bench.workload import BenchModel, Lengths, ModelDescription, Workload
+from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError, option
@@ -65,7 +65,7 @@ class PrefixBenchFigures(Measured):
     `workload`: tokens of a row after the prefix, and of its answer. `config`: engine settings.
     """
 
-    model: ModelDescription
+    model: Mapping[str, Any]
     workload: dict[str, int]
     config: dict[str, object]
     repeat: int

@@ -21,7 +21,7 @@ from pagedrun.paged.bench.result import (
     Spread,
     plain_config,
 )
-from pagedrun.paged.bench.workload import BenchModel, ModelDescription, Workload
+from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.values.errors import UsageError, option
@@ -57,7 +57,7 @@ class ContenderRatio(TypedDict):
 class ThroughputBenchFigures(Measured):
     """The whole of `bench throughput`; `config` are the engine's settings."""
 
-    model: ModelDescription
+    model: Mapping[str, Any]
     workload: Workload
     config: dict[str, object]
     repeat: int

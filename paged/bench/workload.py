@@ -7,7 +7,7 @@ shared beginnings, drawn from a seed: the same command always measures the same 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,21 +133,8 @@ class Workload:
         return requests
 
 
-class ModelDescription(TypedDict):
-    """Section `model` of a result."""
-
-    name: str
-    weights: str
-    dtype: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-
-
 SEED = 0
+_DESCRIBED = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +190,12 @@ class BenchModel:
         backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0"))
         return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), None)
 
-    def describe(self, dtype: torch.dtype) -> ModelDescription:
-        """Return the description of the model in a result."""
-        config = self.config
+    def describe(self, dtype: torch.dtype) -> dict[str, Any]:
+        """Return section `model` of a result."""
+        sizes = {name: getattr(self.config, name) for name in _DESCRIBED}
         return {
             "name": self.name,
             "weights": "from its folder" if self.folder else f"random, seed {SEED}",
             "dtype": str(dtype).removeprefix("torch."),
-            "num_layers": config.num_layers,
-            "hidden_size": config.hidden_size,
-            "num_heads": config.num_heads,
-            "num_kv_heads": config.num_kv_heads,
-            "head_dim": config.head_dim,
-            "vocab_size": config.vocab_size,
+            **sizes,
         }
