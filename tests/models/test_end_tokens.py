@@ -7,24 +7,17 @@ import pytest
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
+from tests.models.configs import SHAPE
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 300_000,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
+DECODER: dict[str, Any] = {**SHAPE, "vocab_size": 300_000}
 
 
 def plain(**fields: Any) -> dict[str, Any]:
-    return {**SHAPE, "model_type": "qwen3", **fields}
+    return {**DECODER, "model_type": "qwen3", **fields}
 
 
 def nested(outer: dict[str, Any], **inner: Any) -> dict[str, Any]:
-    return {"model_type": "gemma3", "text_config": {**SHAPE, **inner}, **outer}
+    return {"model_type": "gemma3", "text_config": {**DECODER, **inner}, **outer}
 
 
 def end_tokens(config: dict[str, Any], generation: dict[str, Any] | None) -> tuple[int, ...]:
@@ -61,6 +54,7 @@ GEMMA = nested({"eos_token_id": [1, 106]}, eos_token_id=1)
         (nested({}, eos_token_id=[8, 8]), {}, (8,)),
         (plain(), {"eos_token_id": 9}, (9,)),
         (plain(eos_token_id=None), None, ()),
+        (plain(model_type="llama"), None, (2,)),  # the default of Transformers
     ],
 )
 def test_every_file_counts_the_generation_config_first(

@@ -13,29 +13,12 @@ from safetensors.torch import load_file, save_file
 from pagedrun.paged.bench.memory import ModelShape
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.checkpoint.tensors import GroupedParts
-from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.values.errors import ModelError
+from tests.models.configs import FULL, LINEAR, read
 from tests.models.driven_model import DrivenModel, Part
 from tests.models.families import save_tiny
 from tests.models.stored_shapes import StoredShapes
-
-SHAPE: dict[str, Any] = {
-    "vocab_size": 1000,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-}
-FULL, LINEAR = "full_attention", "linear_attention"
-
-
-def read(folder: Path, **fields: Any) -> ModelConfig:
-    given = {name: value for name, value in {**SHAPE, **fields}.items() if value != "absent"}
-    (folder / "config.json").write_text(json.dumps(given), encoding="utf-8")
-    return ModelConfig.from_folder(folder)
-
 
 HUB: list[dict[str, Any]] = [
     {"model_type": "qwen3_5_text"},
@@ -91,41 +74,6 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
     eps = theirs.norm_eps if fields["model_type"] == "lfm2" else theirs.rms_norm_eps
     assert ours.network.norm.eps == eps
     assert ours.bos_token_id == theirs.bos_token_id
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "qwen3_5_text", "layer_types": [LINEAR] * 6}, "layer_types"),
-    ({"model_type": "qwen3_5_text", "layer_types": [FULL] * 5}, "layer_types"),
-    ({"model_type": "qwen3_5_text", "layer_types": ["conv", FULL] * 3}, "layer_types"),
-    ({"model_type": "qwen3_5_text", "layer_types": 3}, "layer_types"),
-    ({"model_type": "qwen3_5_text", "full_attention_interval": 0}, "full_attention_interval"),
-    ({"model_type": "qwen3_5_text", "linear_num_key_heads": 3}, "linear_num_value_heads"),
-    ({"model_type": "qwen3_5_text", "linear_key_head_dim": 0}, "linear_key_head_dim"),
-    ({"model_type": "qwen3_5_text", "linear_value_head_dim": 10**9}, "linear_value_head_dim"),
-    ({"model_type": "qwen3_5_text", "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
-    ({"model_type": "qwen3_5_text", "attn_output_gate": False}, "attn_output_gate"),
-    ({"model_type": "qwen3_5_text", "output_gate_type": "sigmoid"}, "output_gate_type"),
-    ({"model_type": "qwen3_5_text", "hidden_act": "gelu"}, "hidden_act"),
-    ({"model_type": "qwen3_5_text", "rope_theta": -1.0}, "rope_theta"),
-    ({"model_type": "qwen3_next", "num_experts": 2, "num_experts_per_tok": 3}, "num_experts"),
-    ({"model_type": "qwen3_5_moe"}, "text_config"),
-    ({"model_type": "lfm2", "full_attn_idxs": []}, "layer_types"),
-    ({"model_type": "lfm2", "full_attn_idxs": 3}, "full_attn_idxs"),
-    ({"model_type": "lfm2", "layer_types": [LINEAR, FULL] * 3}, "layer_types"),
-    ({"model_type": "lfm2", "conv_L_cache": 0, "full_attn_idxs": [1]}, "conv_L_cache"),
-    ({"model_type": "lfm2", "block_multiple_of": 0}, "block_multiple_of"),
-    ({"model_type": "lfm2", "block_ffn_dim_multiplier": -1}, "block_ffn_dim_multiplier"),
-]
-
-
-@pytest.mark.parametrize(("fields", "name"), REFUSED, ids=lambda item: json.dumps(item)[:60])
-def test_refusals_name_the_file_and_the_field(
-    tmp_path: Path, fields: dict[str, Any], name: str
-) -> None:
-    with pytest.raises(ModelError, match=name) as caught:
-        read(tmp_path, **fields)
-    assert str(tmp_path / "config.json") in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

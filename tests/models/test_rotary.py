@@ -122,27 +122,6 @@ def test_equals_transformers(case: str, head_dim: int) -> None:
     assert torch.allclose(table[:, 1], sin[0, :, : head_dim // 2], rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "module", ["mistral.modeling_mistral.Mistral", "qwen3.modeling_qwen3.Qwen3"]
-)
-def test_the_other_families_turn_alike(module: str) -> None:
-    import importlib
-
-    path, _, prefix = module.rpartition(".")
-    family = path.split(".")[0]
-    modeling = importlib.import_module(f"transformers.models.{path}")
-    configuration = importlib.import_module(f"transformers.models.{family}.configuration_{family}")
-    config = getattr(configuration, f"{prefix}Config")(
-        head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 5e6}
-    )
-    embedding = getattr(modeling, f"{prefix}RotaryEmbedding")(config)
-    cos, sin = embedding(torch.zeros(1), torch.arange(3000)[None])
-    table = rotary_table(RopeConfig(theta=5e6), 32, 3000, 4096)
-    assert torch.allclose(
-        table, torch.stack([cos[0, :, :16], sin[0, :, :16]], dim=1), rtol=0, atol=2e-4
-    )
-
-
 def test_position_zero_turns_nothing_and_each_pair_has_unit_length() -> None:
     table = rotary_table(RopeConfig(theta=1e4), 64, 100, 2048).double()
     assert torch.equal(table[0, 0], torch.ones(32, dtype=torch.float64))
