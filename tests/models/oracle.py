@@ -1,6 +1,6 @@
 """Answers of Transformers, and comparison of a model's tokens with them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,10 @@ class Oracle:
     prompts: list[list[int]]
     logits: list[torch.Tensor]
     tokens: list[list[int]]
+
+
+# By a name, a model, and optionally the lengths of its prompts.
+MakeOracle = Callable[..., Oracle]
 
 
 @torch.inference_mode()

@@ -29,13 +29,14 @@ from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
-from tests.models.library.library_models import save_library_model
+from tests.models.families import save_tiny
+from tests.models.transformers_backend.library_models import LIBRARY
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phi")
-    save_library_model("phi", folder)
+    save_tiny(LIBRARY["phi"], folder)
     return folder
 
 

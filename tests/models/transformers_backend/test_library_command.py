@@ -8,8 +8,8 @@ import pytest
 from tests.command import Command
 from tests.conftest import MakeModel
 from tests.jsonl import read_jsonl, write_jsonl
-from tests.models.library.library_models import save_library_model
-from tests.models.library.plain_models import save_plain_model
+from tests.models.families import save_tiny
+from tests.models.transformers_backend.library_models import LIBRARY, PLAIN
 
 RUN = ("--device", "cpu", "--dtype", "float32", "--max-tokens", "5", "--ignore-eos")
 LIBRARY_RUN = ("--model-impl", "transformers", *RUN)
@@ -26,7 +26,7 @@ def answers(out: Path) -> list[object]:
 
 
 def test_plan_report_and_manifest_say_who_computes(pagedrun: Command, tmp_path: Path) -> None:
-    save_library_model("cohere", tmp_path)
+    save_tiny(LIBRARY["cohere"], tmp_path)
     rows, out = write_rows(tmp_path), tmp_path / "out.jsonl"
     flags = ("--model", tmp_path, *LIBRARY_RUN, "--max-num-seqs", "4")
     weights = (tmp_path / "model.safetensors").rename(tmp_path / "away")
@@ -74,7 +74,7 @@ def test_rows_of_other_code_are_not_gone_on_with(
 
 
 def test_a_type_without_code_of_pagedrun_names_the_flag(pagedrun: Command, tmp_path: Path) -> None:
-    save_library_model("phi", tmp_path)
+    save_tiny(LIBRARY["phi"], tmp_path)
     rows = write_rows(tmp_path)
     for command in (("plan", rows), ("generate", rows, "-o", tmp_path / "out.jsonl")):
         status, _, err = pagedrun(*command, "--model", tmp_path)
@@ -86,7 +86,7 @@ def test_a_type_without_code_of_pagedrun_names_the_flag(pagedrun: Command, tmp_p
 def test_models_without_paged_memory_say_what_is_not_shared(
     pagedrun: Command, tmp_path: Path
 ) -> None:
-    save_plain_model("falcon_h1", tmp_path)
+    save_tiny(PLAIN["falcon_h1"], tmp_path)
     rows, out = write_rows(tmp_path), tmp_path / "out.jsonl"
     flags = ("--model", tmp_path, *LIBRARY_RUN, "--max-num-seqs", "4", "--temperature", "1")
     weights = (tmp_path / "model.safetensors").rename(tmp_path / "away")

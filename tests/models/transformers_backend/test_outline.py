@@ -12,7 +12,7 @@ from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.models.transformers_backend.config_fields import visible_fields
 from pagedrun.paged.models.transformers_backend.specs import PlainSpec, TransformersSpec
 from pagedrun.paged.values.errors import ModelError
-from tests.models.library.library_models import LIBRARY
+from tests.models.transformers_backend.library_models import LIBRARY
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 320,

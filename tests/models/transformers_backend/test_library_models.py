@@ -1,6 +1,5 @@
 """Models that the code of Transformers computes, over the paged cache, against themselves."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,27 +7,13 @@ import torch
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.execution.run import RunPolicy
-from tests.models.library.library_models import LIBRARY, save_library_model
-from tests.models.oracle import NUM_TOKENS, Oracle, ask, check
+from tests.models.families import save_tiny
+from tests.models.oracle import NUM_TOKENS, MakeOracle, check
+from tests.models.transformers_backend.library_models import LIBRARY
 from tests.scheduling.admit_all import AdmitAll
 
 # Around the borders of blocks of 16, of a window of 50, and of chunks of 64.
 LENGTHS = (1, 17, 49, 51, 70)
-
-MakeOracle = Callable[[str], Oracle]
-
-
-@pytest.fixture(scope="module")
-def make_oracle(tmp_path_factory: pytest.TempPathFactory) -> MakeOracle:
-    made: dict[str, Oracle] = {}
-
-    def make(name: str) -> Oracle:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            made[name] = ask(save_library_model(name, folder), folder, LENGTHS)
-        return made[name]
-
-    return make
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -36,7 +21,7 @@ def test_tokens_and_first_logits_are_those_of_transformers(
     name: str, make_oracle: MakeOracle
 ) -> None:
     # Layer norms with biases let small random models say little: their logits must do.
-    oracle, few = make_oracle(name), 2
+    oracle, few = make_oracle(name, LIBRARY[name], LENGTHS), 2
     report = check(oracle, min_distinct=few, model_impl="transformers", max_num_batched_tokens=64)
     assert report["prefix"]["hit_tokens"] > 0
     assert report["library"]["computed_by"].startswith("transformers 5")
@@ -53,7 +38,7 @@ def test_tokens_are_the_same_when_sequences_give_way(
     name: str, mode: str, make_oracle: MakeOracle
 ) -> None:
     report = check(
-        make_oracle(name),
+        make_oracle(name, LIBRARY[name], LENGTHS),
         RunPolicy(AdmitAll),
         model_impl="transformers",
         num_blocks=-(-(max(LENGTHS) + NUM_TOKENS) // 16) + 2,
@@ -65,7 +50,7 @@ def test_tokens_are_the_same_when_sequences_give_way(
 
 @pytest.mark.parametrize("name", ["olmoe", "stablelm"])
 def test_a_row_has_the_same_bytes_alone_in_bfloat16(name: str, tmp_path: Path) -> None:
-    save_library_model(name, tmp_path, torch.bfloat16)
+    save_tiny(LIBRARY[name], tmp_path, torch.bfloat16)
     params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=3)
     prompts = [[(7 * i + j) % 256 for j in range(length)] for i, length in enumerate(LENGTHS)]
     llm = LLM(tmp_path, model_impl="transformers", dtype="bfloat16", device="cpu")

@@ -1,6 +1,6 @@
 """Models that Transformers computes with caches of its own, against themselves."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,12 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.engines import load_engine
-from tests.models.library.plain_models import PLAIN, save_plain_model
-from tests.models.oracle import Oracle, ask, check
+from tests.models.oracle import MakeOracle, Oracle, check
+from tests.models.transformers_backend.library_models import PLAIN
 from tests.scheduling.admit_all import AdmitAll
 
 # Around the borders of blocks of 16 and of chunks of 64, where no prompt may be cut.
 LENGTHS = (1, 17, 70)
-
-MakeOracle = Callable[[str], Oracle]
-
-
-@pytest.fixture(scope="module")
-def make_oracle(tmp_path_factory: pytest.TempPathFactory) -> MakeOracle:
-    made: dict[str, Oracle] = {}
-
-    def make(name: str) -> Oracle:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            made[name] = ask(save_plain_model(name, folder), folder, LENGTHS)
-        return made[name]
-
-    return make
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -43,7 +28,10 @@ def test_tokens_and_first_logits_are_those_of_transformers(
 ) -> None:
     # Layer norms with biases let small random models say little: their logits must do.
     report = check(
-        make_oracle(name), min_distinct=2, model_impl="transformers", max_num_batched_tokens=64
+        make_oracle(name, PLAIN[name], LENGTHS),
+        min_distinct=2,
+        model_impl="transformers",
+        max_num_batched_tokens=64,
     )
     assert report["library"]["path"] == "plain"
     assert report["library"]["why_plain"]
@@ -105,7 +93,7 @@ def answers(
 def test_a_row_has_the_same_bytes_whatever_runs_beside_it(
     name: str, make_oracle: MakeOracle
 ) -> None:
-    oracle = make_oracle(name)
+    oracle = make_oracle(name, PLAIN[name], LENGTHS)
     together, _ = answers(oracle)
     in_turn, _ = answers(oracle, max_num_seqs=1, max_num_batched_tokens=7)
     assert in_turn == together
@@ -121,7 +109,7 @@ def test_a_row_has_the_same_bytes_whatever_runs_beside_it(
 
 
 def test_caches_are_counted_against_memory(make_oracle: MakeOracle) -> None:
-    oracle = make_oracle("bloom")
+    oracle = make_oracle("bloom", PLAIN["bloom"], LENGTHS)
     row = (44 + 12) * 2 * 2 * 64 * 4  # of the longest
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 3 * row}
     found, report = answers(oracle, rows=(0, 3, 4), **engine)
@@ -139,5 +127,5 @@ def test_what_a_library_s_cache_cannot_do_is_refused(
     for wrong in refused:
         [field] = wrong
         with pytest.raises(UsageError, match=f"{field} is not supported for mamba") as caught:
-            answers(make_oracle("mamba"), **wrong)
+            answers(make_oracle("mamba", PLAIN["mamba"], LENGTHS), **wrong)
         assert caught.value.field == field

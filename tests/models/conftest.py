@@ -1,0 +1,23 @@
+"""Oracles of small models, each made once a test module."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.models.families import Tiny, save_tiny
+from tests.models.oracle import LENGTHS, MakeOracle, Oracle, ask
+
+
+@pytest.fixture(scope="module")
+def make_oracle(tmp_path_factory: pytest.TempPathFactory) -> MakeOracle:
+    made: dict[str, Oracle] = {}
+
+    def make(name: str, tiny: Tiny, lengths: Sequence[int] = LENGTHS) -> Oracle:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            model = save_tiny(tiny, folder)
+            model.set_experts_implementation("eager")
+            made[name] = ask(model, folder, lengths)
+        return made[name]
+
+    return make
