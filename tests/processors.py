@@ -98,7 +98,7 @@ TESTS = (
 SUBSET = (
     *("tests/kernels/linears", "tests/kernels/attention/test_decode_attention.py"),
     *("tests/kernels/cpu", "tests/whole/test_equivalence.py", "tests/whole/test_reproducible.py"),
-    *("tests/models/quantized/test_int8.py", "tests/house/test_docs.py"),
+    *("tests/models/quant/test_int8.py", "tests/house/test_docs.py"),
     *("-k", "not gpu"),
 )
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.quantized import test_four_bits, test_mixtures
-from tests.models.quantized.checkpoints import read, write
+from tests.models.quant.checkpoints import read, write
+from tests.models.quant.forms import EXPERT_FORMS, EXPERTS, LAYER, TABLES, experts
 
 Tensors = dict[str, Tensor]
 DTYPES = (torch.int8, torch.uint8, torch.int32, torch.float16, torch.float32, torch.float8_e4m3fn)
@@ -74,17 +74,17 @@ def check_damages(folder: Path, name: str, load: Callable[[], list[Tensor]], see
 
 
 def check_form(form: str, dense: Path, folder: Path, seeds: range) -> None:
-    write(dense, folder, *test_four_bits.FORMS[form])
-    check_damages(folder, test_four_bits.LAYER, lambda: list(read(folder).values()), seeds)
+    write(dense, folder, *TABLES[form])
+    check_damages(folder, LAYER, lambda: list(read(folder).values()), seeds)
 
 
 def check_experts(form: str, dense: Path, folder: Path, seeds: range) -> None:
-    write(dense, folder, *test_mixtures.FORMS[form])
+    write(dense, folder, *EXPERT_FORMS[form])
 
     def load() -> list[Tensor]:
-        return [each for layer in test_mixtures.experts(folder) for each in layer]
+        return [each for layer in experts(folder) for each in layer]
 
-    check_damages(folder, f"{test_mixtures.EXPERTS}.3.", load, seeds)
+    check_damages(folder, f"{EXPERTS}.3.", load, seeds)
 
 
 @pytest.fixture
@@ -102,12 +102,12 @@ def test_damaged_experts(make_model: MakeModel, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", test_four_bits.FORMS)
+@pytest.mark.parametrize("form", TABLES)
 def test_hundreds_of_damaged_checkpoints(form: str, dense: Path, tmp_path: Path) -> None:
     check_form(form, dense, tmp_path, range(1_000, 1_300))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", test_mixtures.FORMS)
+@pytest.mark.parametrize("form", EXPERT_FORMS)
 def test_hundreds_of_damaged_experts(form: str, make_model: MakeModel, tmp_path: Path) -> None:
     check_experts(form, make_model("qwen3_moe", "quantized"), tmp_path, range(1_000, 1_200))

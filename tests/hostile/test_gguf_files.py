@@ -12,8 +12,8 @@ from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
+from tests.models.checkpoint.writer import write_gguf
 from tests.models.families import save_tiny
-from tests.models.gguf_files.writer import write_gguf
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from torch import Tensor
 from pagedrun.paged.files.gguf import GgufFile
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.gguf_files.writer import write_gguf
-from tests.models.quantized import test_few_bits, test_fp8
-from tests.models.quantized.checkpoints import read, write
+from tests.models.checkpoint.writer import write_gguf
+from tests.models.quant.checkpoints import read, write
+from tests.models.quant.forms import FP8, PACKED
 
 Tensors = dict[str, Tensor]
 
-FORMS = {**test_few_bits.FORMS, **{f"fp8, {k}": form for k, form in test_fp8.FORMS.items()}}
+FORMS = {**PACKED, **FP8}
 DTYPES = (
     *(torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32),
     *(torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.bool),

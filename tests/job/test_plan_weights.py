@@ -22,9 +22,9 @@ from tests.command import Command
 from tests.conftest import MakeModel
 from tests.job.plan_jobs import assert_told, generated_rows, job
 from tests.jsonl import write_jsonl
-from tests.models.gguf_files.writer import write_gguf
-from tests.models.quantized.checkpoints import write
-from tests.models.quantized.few_bits import AwqWriter
+from tests.models.checkpoint.writer import write_gguf
+from tests.models.quant.checkpoints import write
+from tests.models.quant.few_bits import AwqWriter
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
 

@@ -12,23 +12,22 @@ from transformers import AutoModelForCausalLM
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.values.logprobs import TokenLogprob, TopLogprob
 from tests.conftest import MakeModel
-from tests.models.gguf_files.writer import write_gguf
-from tests.models.quantized import test_few_bits, test_fp8
-from tests.models.quantized.checkpoints import write, write_plain
+from tests.models.checkpoint.writer import write_gguf
+from tests.models.quant.checkpoints import write, write_plain
+from tests.models.quant.forms import FP8, PACKED
 
 PROMPT = [7, 8, 9, 100, 3, 250, 31, 31, 64, 5]
 NUM_TOP = 20
 
 FORMS = {
-    **{
-        name: test_few_bits.FORMS[name]
-        for name in (
-            *("awq", "gptq", "gptq, second version", "gptq, asymmetric", "gptq, scattered groups"),
-            *("packed", "packed, asymmetric", "packed, eight bits", "int8, rows", "int8, groups"),
-            *("float8, rows", "float8, blocks"),
-        )
-    },
-    **{f"fp8, {name}": test_fp8.FORMS[name] for name in ("blocks", "rows", "whole")},
+    name: form
+    for name, form in {**PACKED, **FP8}.items()
+    if name
+    in {
+        *("awq", "gptq", "gptq, second version", "gptq, asymmetric", "gptq, scattered groups"),
+        *("packed", "packed, asymmetric", "packed, eight bits", "int8, rows", "int8, groups"),
+        *("float8, rows", "float8, blocks", "fp8, blocks", "fp8, rows", "fp8, whole"),
+    }
 }
 KINDS = ("F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K")
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
 
 from pagedrun import LLM, SamplingParams
@@ -18,18 +17,13 @@ from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
 from tests.kernels.cpu.products import skip_unless_supported
-from tests.models.gguf_files.writer import mixed, wide, write_gguf
-from tests.models.quantized.checkpoints import write, write_plain
-from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import AwqWriter, GptqWriter, int8, pack
+from tests.models.checkpoint.writer import mixed, wide, write_gguf
+from tests.models.quant.checkpoints import write, write_plain
+from tests.models.quant.forms import HELD
 
 CLOSE = 0.1  # of log-probabilities: one or two last bits of logits in bfloat16
 PROMPTS = [[7, 8, 9], list(range(3, 40)), [5] * 18]
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
-AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
-ANY_ORDER = {**GPTQ, "desc_act": True}
-FP8 = {"quant_method": "fp8", "weight_block_size": [24, 32]}
 
 
 @pytest.fixture(params=[KernelSet.AMX, KernelSet.AVX512_BF16])
@@ -69,27 +63,12 @@ def planned(model: Path) -> int:
     return PlannedWeights(config, header, "bfloat16", facts).held_bytes
 
 
-@pytest.mark.parametrize(
-    ("quantization", "writer", "share"),
-    [
-        (AWQ, AwqWriter(32), 0.34),
-        (GPTQ, GptqWriter(4, 32), 0.32),
-        (ANY_ORDER, GptqWriter(4, 32, shuffled=True), 1.0),
-        (*pack(4, 32, symmetric=False), 0.34),
-        (FP8, blocks(24, 32), 0.57),
-        (int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
-    ],
-    ids=["awq", "gptq", "gptq in any order", "pack-quantized", "fp8", "int-quantized"],
-)
+@pytest.mark.parametrize("form", HELD)
 def test_of_a_folder(
-    kernel_set: KernelSet,
-    quantization: dict[str, Any],
-    writer: Any,
-    share: float,
-    make_model: MakeModel,
-    tmp_path: Path,
+    kernel_set: KernelSet, form: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
     """One projection is stored in plain numbers, beside others that are not."""
+    quantization, writer, share = HELD[form]
     dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
     meant = write(dense, tmp_path / "codes", quantization, writer, keeps="v_proj")
     write_plain(dense, tmp_path / "plain", meant)
@@ -107,11 +86,7 @@ def test_of_a_gguf_file(
     kernel_set: KernelSet, tied: bool, make_model: MakeModel, tmp_path: Path
 ) -> None:
     """A mix of types: query, key and value of unlike ones, the embedding in blocks."""
-    folder = wide(make_model, "llama")
-    if not tied:
-        folder = make_model(
-            "llama", "gguf-head", hidden_size=256, intermediate_size=512, tie_word_embeddings=False
-        )
+    folder = wide(make_model, "llama", tie_word_embeddings=tied)
     path = tmp_path / "model.gguf"
     meant = write_gguf(folder, path, mixed)
     plain = shutil.copytree(folder, tmp_path / "plain")

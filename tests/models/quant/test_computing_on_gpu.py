@@ -5,7 +5,6 @@ Without a GPU its kernels are interpreted, on tensors of the host.
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,25 +25,13 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.engines import load_engine
-from tests.models.gguf_files.writer import mixed, wide, write_gguf
-from tests.models.quantized.checkpoints import write, write_plain
-from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import AwqWriter, GptqWriter, int8, pack
-from tests.models.quantized.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
+from tests.models.checkpoint.writer import mixed, wide, write_gguf
+from tests.models.quant.checkpoints import write, write_plain
+from tests.models.quant.forms import HELD
+from tests.models.quant.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
 
 GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
 PLAIN = Device(torch.device("cpu"), Backend(), async_scheduling=False)
-AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
-GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
-FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [24, 32]}
-DENSE: dict[str, tuple[dict[str, Any], Any, float]] = {
-    "awq": (AWQ, AwqWriter(32), 0.34),
-    "gptq": (GPTQ, GptqWriter(4, 32), 0.32),
-    "gptq in any order": ({**GPTQ, "desc_act": True}, GptqWriter(4, 32, shuffled=True), 1.0),
-    "pack-quantized": (*pack(4, 32, symmetric=False), 0.34),
-    "fp8": (FP8, blocks(24, 32), 0.57),
-    "int-quantized": (int8("channel"), blocks(1, 0, torch.int8, "weight_scale"), 0.57),
-}
 
 
 def held(model: Path, dtype: str = "bfloat16", tokenizer: Path | None = None) -> int:
@@ -59,10 +46,10 @@ def held(model: Path, dtype: str = "bfloat16", tokenizer: Path | None = None) ->
     return loaded.model.num_bytes
 
 
-@pytest.mark.parametrize("form", DENSE)
+@pytest.mark.parametrize("form", HELD)
 def test_layers_are_held_in_few_bits(form: str, make_model: MakeModel, tmp_path: Path) -> None:
     """One projection is stored in plain numbers, beside others that are not."""
-    quantization, writer, share = DENSE[form]
+    quantization, writer, share = HELD[form]
     dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
     meant = write(dense, tmp_path / "codes", quantization, writer, keeps="v_proj")
     write_plain(dense, tmp_path / "plain", meant)
@@ -77,7 +64,7 @@ def test_layers_are_held_in_few_bits(form: str, make_model: MakeModel, tmp_path:
 def test_experts_are_held_in_few_bits(
     family: str, form: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
-    quantization, writer, share = DENSE[form]
+    quantization, writer, share = HELD[form]
     dense = make_model(family, "quantized")
     meant = write(dense, tmp_path / "codes", quantization, writer)
     write_plain(dense, tmp_path / "plain", meant)
@@ -96,11 +83,7 @@ def test_experts_in_mxfp4_are(mxfp4_folders: dict[str, Path]) -> None:  # noqa: 
 def test_a_gguf_file_keeps_embedding_and_head_in_few_bits(
     tied: bool, make_model: MakeModel, tmp_path: Path
 ) -> None:
-    folder = wide(make_model, "llama")
-    if not tied:
-        folder = make_model(
-            "llama", "gguf-head", hidden_size=256, intermediate_size=512, tie_word_embeddings=False
-        )
+    folder = wide(make_model, "llama", tie_word_embeddings=tied)
     write_gguf(folder, tmp_path / "model.gguf", mixed)
     assert held(tmp_path / "model.gguf", tokenizer=folder) < 0.45 * held(folder)
 
@@ -119,7 +102,7 @@ def first_logprobs(model: Path, device: Device) -> dict[int, float]:
 def test_answers_are_those_of_the_plain_model(
     family: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
-    quantization, writer, _ = DENSE["awq"]
+    quantization, writer, _ = HELD["awq"]
     dense = make_model(family, "one-layer", num_hidden_layers=1)
     write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", quantization, writer))
     found = first_logprobs(tmp_path / "codes", GPU)

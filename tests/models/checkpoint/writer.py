@@ -218,9 +218,9 @@ def unpermuted(values: torch.Tensor, num_heads: int) -> torch.Tensor:
     return pairs.transpose(1, 2).reshape(values.shape).contiguous()
 
 
-def wide(make_model: MakeModel, family: str) -> Path:
+def wide(make_model: MakeModel, family: str, **fields: Any) -> Path:
     """Return a model whose rows are a block of the kinds with "K", or more."""
-    return make_model(family, "gguf-wide", hidden_size=256, intermediate_size=512)
+    return make_model(family, "gguf-wide", hidden_size=256, intermediate_size=512, **fields)
 
 
 # As Q4_K_M mixes them.

@@ -19,8 +19,8 @@ from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.engines import load_engine
-from tests.models.quantized.checkpoints import plain
-from tests.models.quantized.mxfp4 import folders, packed, random_experts, weights_of
+from tests.models.quant.checkpoints import plain
+from tests.models.quant.mxfp4 import folders, packed, random_experts, weights_of
 
 __all__ = ["folders"]  # a fixture
 

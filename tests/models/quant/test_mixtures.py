@@ -10,60 +10,29 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
-from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.paged.execution.device_facts import probe_device
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
-from pagedrun.paged.models.modules.linear import ExpertsSpec
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.engines import load_engine
-from tests.models.quantized.checkpoints import Writer, plain, write, write_plain
-from tests.models.quantized.eight_bits import blocks
-from tests.models.quantized.few_bits import awq, float8, gptq, int8, pack
+from tests.models.quant.checkpoints import write, write_plain
+from tests.models.quant.eight_bits import blocks
+from tests.models.quant.forms import EXPERT_FORMS, EXPERTS, experts
 
-FP8 = {"quant_method": "fp8", "weight_block_size": [24, 40]}
-# 64 and 32 or 96 rows and columns.
-FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
-    "fp8, blocks": (FP8, blocks(24, 40)),
-    "fp8, rows": (float8("channel"), blocks(1, 0, name="weight_scale")),
-    "int8": (int8("channel"), blocks(1, 0, torch.int8, "weight_scale")),
-    "awq": awq(32),
-    "gptq": gptq(4, 32, symmetric=False, shuffled=True),
-    "packed": pack(4, 32, symmetric=False),
-}
 # A shared expert that all tokens pass is in qwen2_moe, names of its own in mixtral.
 FAMILIES = ("qwen3_moe", "qwen2_moe", "mixtral")
-EXPERTS = "model.layers.0.mlp.experts"
-
-
-def experts(folder: Path) -> list[tuple[Tensor, ...]]:
-    """Return gates, ups and downs of all layers as the program computes with them."""
-    with open_checkpoint(folder) as checkpoint:
-        tensors = ModelTensors(checkpoint, ModelConfig.from_folder(folder).network)
-        source = WeightSource(
-            tensors.read,
-            torch.float32,
-            torch.device("cpu"),
-            CpuBackend(),
-            stored=tensors.stored,
-        )
-        parts = [part for layer in tensors.network.layers for part in layer.parts]
-        loaded = [part.load(source) for part in parts if isinstance(part, ExpertsSpec)]
-        return [tuple(torch.stack(plain(x)) for x in (e.gate, e.up, e.down)) for e in loaded]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPERT_FORMS)
 def test_experts_are_those_that_were_rounded(
     form: str, family: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
     dense = make_model(family, "quantized")
-    write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", *FORMS[form]))
+    write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", *EXPERT_FORMS[form]))
     found, expected = experts(tmp_path / "codes"), experts(tmp_path / "plain")
     assert len(found) == len(expected) == 2
     for ours, theirs in zip(found, expected, strict=True):
@@ -78,7 +47,7 @@ def test_the_program_says_what_the_plain_model_says(
     family: str, form: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
     dense = make_model(family, "quantized")
-    write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", *FORMS[form]))
+    write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", *EXPERT_FORMS[form]))
     params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
     answers = [
         [done.outputs for done in LLM(folder, dtype="float32").generate([[7, 8, 9], [1]], params)]
@@ -88,7 +57,7 @@ def test_the_program_says_what_the_plain_model_says(
 
 
 def test_they_take_the_memory_that_the_plan_counts(make_model: MakeModel, tmp_path: Path) -> None:
-    write(make_model("qwen3_moe", "quantized"), tmp_path, *FORMS["packed"])
+    write(make_model("qwen3_moe", "quantized"), tmp_path, *EXPERT_FORMS["packed"])
     engine = load_engine(EngineConfig(model=tmp_path, dtype="bfloat16", device="cpu"))
     config, header = ModelConfig.from_folder(tmp_path), CheckpointHeader.read(tmp_path)
     planned = PlannedWeights(config, header, "bfloat16", probe_device("cpu", "auto"))
@@ -125,17 +94,20 @@ def test_stacked_experts_are_the_separate_ones(stacked: tuple[Path, Path]) -> No
         assert all(torch.equal(*each) for each in zip(ours, theirs, strict=True))
 
 
-def test_a_stack_without_scales_is_refused(stacked: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("scales", "words"),
+    [
+        (None, f"missing: {EXPERTS}.down_proj_scale"),
+        (torch.ones(7, 4, 1), r"is \[7, 4, 1\] and must be \[8, 4, 1\]"),
+    ],
+    ids=["no scales", "scales of fewer experts"],
+)
+def test_a_stack_with_other_scales_is_refused(
+    scales: Tensor | None, words: str, stacked: tuple[Path, Path]
+) -> None:
     _, folder = stacked
-    change(folder, f"{EXPERTS}.down_proj_scale_inv", None)
-    with pytest.raises(ModelError, match=rf"missing: {EXPERTS}\.down_proj_scale"):
-        LLM(folder, dtype="float32", device="cpu")
-
-
-def test_a_low_stack_of_scales_is_refused(stacked: tuple[Path, Path]) -> None:
-    _, folder = stacked
-    change(folder, f"{EXPERTS}.down_proj_scale_inv", torch.ones(7, 4, 1))
-    with pytest.raises(ModelError, match=r"is \[7, 4, 1\] and must be \[8, 4, 1\]"):
+    change(folder, f"{EXPERTS}.down_proj_scale_inv", scales)
+    with pytest.raises(ModelError, match=words):
         LLM(folder, dtype="float32", device="cpu")
 
 
@@ -184,7 +156,7 @@ LIES: dict[str, tuple[str, str, Any, str]] = {
 @pytest.mark.parametrize("name", LIES)
 def test_what_is_broken_gets_one_sentence(name: str, make_model: MakeModel, tmp_path: Path) -> None:
     form, end, tensor, words = LIES[name]
-    write(make_model("qwen3_moe", "quantized"), tmp_path, *FORMS[form])
+    write(make_model("qwen3_moe", "quantized"), tmp_path, *EXPERT_FORMS[form])
     change(tmp_path, f"{EXPERTS}.{end}", tensor)
     with pytest.raises(ModelError) as caught:
         LLM(tmp_path, dtype="float32", device="cpu")
