@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -280,6 +280,35 @@ def random_drive(seed: int) -> Drive:
         fails_at={pick.randint(0, 24): pick.randint(1, 6)} if pick.random() < 0.3 else {},
         predictor=pick.choice([OutputLengthPredictor, OneBlockEach, Optimist])(),
         refill_share=pick.choice([0.0, 0.3]),
+    )
+
+
+def drive_with_states(seed: int) -> Drive:
+    """A random run with slots from too few to enough for everybody."""
+    pick, plain = random.Random(seed), random_drive(seed)
+    return replace(
+        plain,
+        num_slots=pick.choice([2, 3, 4, plain.max_num_seqs + 1, 3 * plain.max_num_seqs + 8]),
+        num_host_slots=pick.choice([0, 1, 4, 40]),
+        min_state_tokens=pick.choice([1, 1, 8, 30]),
+    )
+
+
+def least_blocks(window: int, budget: int, size: int) -> int:
+    """What one sequence may hold: its window, a step's tokens, and two blocks cut by the edges."""
+    return -(-(window - 1 + budget) // size) + 2
+
+
+def windowed_drive(seed: int) -> Drive:
+    """A random run with one or two groups that have windows, and pools from tight to roomy."""
+    pick, plain = random.Random(seed), random_drive(seed)
+    windows = pick.sample([1, 2, 3, 5, 8, 17, 40], k=pick.choice([1, 1, 2]))
+    return replace(
+        plain,
+        windows={
+            window: least_blocks(window, plain.budget, plain.block_size) + pick.randint(0, 20)
+            for window in windows
+        },
     )
 
 

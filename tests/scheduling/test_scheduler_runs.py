@@ -1,5 +1,7 @@
 """The scheduler through whole random runs: whatever happens, every row gets its own tokens."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -11,10 +13,12 @@ from tests.scheduling.drive import (
     RECOMPUTE,
     SWAP,
     Drive,
+    drive_with_states,
     drives,
     random_drive,
     request_lists,
     roomy,
+    windowed_drive,
 )
 
 
@@ -43,16 +47,24 @@ def test_any_run_ends_with_the_right_tokens_long(drive: Drive) -> None:
     drive.finish()
 
 
+# Plain runs, runs with states of recurrent layers, and with groups that have windows.
+MAKERS = [random_drive, drive_with_states, windowed_drive]
+
+
 @pytest.mark.parametrize("seed", range(40))
-def test_a_crowded_run_ends_with_the_right_tokens(seed: int) -> None:
-    random_drive(seed).finish()
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_crowded_run_ends_with_the_right_tokens(make: Callable[[int], Drive], seed: int) -> None:
+    make(seed).finish()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first_seed", range(1000, 4000, 500))
-def test_a_crowded_run_ends_with_the_right_tokens_long(first_seed: int) -> None:
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_crowded_run_ends_with_the_right_tokens_long(
+    make: Callable[[int], Drive], first_seed: int
+) -> None:
     for seed in range(first_seed, first_seed + 500):
-        random_drive(seed).finish()
+        make(seed).finish()
 
 
 @given(

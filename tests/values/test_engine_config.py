@@ -31,6 +31,7 @@ def test_numbers_have_a_least_value(name: str, least: int) -> None:
         with pytest.raises(UsageError) as caught:
             config(**{name: value})
         assert str(caught.value) == f"{name} is {value}; it must be an integer of at least {least}"
+        assert caught.value.field == name
 
 
 @pytest.mark.parametrize("name", ["max_model_len", "num_blocks", "kv_cache_memory_bytes"])

@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import (
     ModelError,
     PagedrunError,
@@ -58,9 +57,3 @@ def test_a_rows_error_is_written_with_flags() -> None:
 def test_the_option_that_is_turned_off_is_the_switch() -> None:
     assert first_option(f"leave out {turned_off('prefix_once')}") == "prefix_once"
     assert first_option("nothing") is None
-
-
-def test_python_users_read_arguments() -> None:
-    with pytest.raises(UsageError, match=r"^max_num_seqs is 0; it must be an integer") as caught:
-        EngineConfig(model=None, max_num_seqs=0)  # type: ignore[arg-type]
-    assert caught.value.field == "max_num_seqs"

@@ -37,15 +37,6 @@ def begun(old: Path, **changes: Any) -> JobConfig:
     return config_for(old.parent, ROWS, from_output=old, **changes)
 
 
-def edited(old: Path, **changes: Any) -> JobConfig:
-    """Return the same with another manifest."""
-    config = begun(old)
-    path = old.with_name(old.name + ".run.json")
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps(manifest | changes))
-    return config
-
-
 def refused(config: JobConfig, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         run(config)
@@ -76,26 +67,29 @@ def test_without_digests(old: Path) -> None:
     refused(config, r"old.jsonl.digests cannot be read.*leave out from")
 
 
-def test_of_another_version(old: Path) -> None:
-    refused(edited(old, version="0.0.1"), "was computed by pagedrun 0.0.1, and this is")
+OTHER_WEIGHTS = {"path": "m", "config_json_sha256": "0", "files_sha256": "1"}
 
 
-def test_of_another_machine(old: Path) -> None:
-    refused(edited(old, arithmetic={"device": "abacus"}), r"another device \(abacus, now script\)")
-
-
-def test_of_other_weights(old: Path) -> None:
-    model = {"path": "m", "config_json_sha256": "0", "files_sha256": "1"}
-    refused(edited(old, model=model), r"another model, other weights.*\(m, now ")
-
-
-def test_in_another_format(old: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"version": "0.0.1"}, "was computed by pagedrun 0.0.1, and this is"),
+        ({"arithmetic": {"device": "abacus"}}, r"another device \(abacus, now script\)"),
+        ({"model": OTHER_WEIGHTS}, r"another model, other weights.*\(m, now "),
+        ({"kv_cache_dtype": "int8"}, r"another kv_cache_dtype \(int8, now auto\)"),
+    ],
+)
+def test_of_another_computation(old: Path, changes: dict[str, Any], match: str) -> None:
     config = begun(old)
     path = old.with_name(old.name + ".run.json")
     manifest = json.loads(path.read_text())
-    manifest["parameters"]["kv_cache_dtype"]["value"] = "int8"
+    for name, value in changes.items():
+        if name in manifest:
+            manifest[name] = value
+        else:
+            manifest["parameters"][name]["value"] = value
     path.write_text(json.dumps(manifest))
-    refused(config, r"another kv_cache_dtype \(int8, now auto\)")
+    refused(config, match)
 
 
 def test_the_output_itself(place: Path, old: Path) -> None:

@@ -9,32 +9,9 @@ from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.scheduling.states import StateSlots
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
-from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, Optimist, random_drive, request, roomy
+from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, Optimist, request, roomy
 
 SIZE = 4
-
-
-def drive_with_states(seed: int) -> Drive:
-    """A random run with slots from too few to enough for everybody."""
-    pick, plain = random.Random(seed), random_drive(seed)
-    return replace(
-        plain,
-        num_slots=pick.choice([2, 3, 4, plain.max_num_seqs + 1, 3 * plain.max_num_seqs + 8]),
-        num_host_slots=pick.choice([0, 1, 4, 40]),
-        min_state_tokens=pick.choice([1, 1, 8, 30]),
-    )
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_crowded_run_ends_with_the_right_tokens(seed: int) -> None:
-    drive_with_states(seed).finish()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first_seed", range(1000, 4000, 500))
-def test_a_crowded_run_ends_with_the_right_tokens_long(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 500):
-        drive_with_states(seed).finish()
 
 
 def branching(num_rows: int, num_common: int, num_own: int, n: int = 1) -> list[Request]:

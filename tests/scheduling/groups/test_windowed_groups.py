@@ -9,39 +9,17 @@ import pytest
 from pagedrun.paged.scheduling.monitoring import engine_state
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
-from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, random_drive, request, roomy
+from tests.scheduling.drive import (
+    RECOMPUTE,
+    SWAP,
+    Drive,
+    least_blocks,
+    random_drive,
+    request,
+    roomy,
+)
 
 SIZE = 4
-
-
-def least_blocks(window: int, budget: int, size: int) -> int:
-    """What one sequence may hold: its window, a step's tokens, and two blocks cut by the edges."""
-    return -(-(window - 1 + budget) // size) + 2
-
-
-def windowed_drive(seed: int) -> Drive:
-    """A random run with one or two groups that have windows, and pools from tight to roomy."""
-    pick, plain = random.Random(seed), random_drive(seed)
-    windows = pick.sample([1, 2, 3, 5, 8, 17, 40], k=pick.choice([1, 1, 2]))
-    return replace(
-        plain,
-        windows={
-            window: least_blocks(window, plain.budget, plain.block_size) + pick.randint(0, 20)
-            for window in windows
-        },
-    )
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_a_crowded_run_ends_with_the_right_tokens(seed: int) -> None:
-    windowed_drive(seed).finish()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first_seed", range(1000, 4000, 500))
-def test_a_crowded_run_ends_with_the_right_tokens_long(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 500):
-        windowed_drive(seed).finish()
 
 
 @pytest.mark.parametrize("seed", range(8))
