@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
+from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
-from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.attention_layer import SelfAttention
 from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
@@ -58,14 +57,12 @@ class Layer(Protocol):
         ...
 
 
-class Decoder:
-    """A network with the weights of `source`; implements `Model`.
+class Decoder(Model):
+    """A network with the weights of `source`.
 
     `num_positions` is the number of positions with precomputed rotations. Each layer is loaded by
     the entry of `LAYERS` for the type of its description.
     """
-
-    library = None
 
     def __init__(
         self,
@@ -73,7 +70,7 @@ class Decoder:
         source: WeightSource,
         num_positions: int,
     ) -> None:
-        self.network = network
+        self.network: DecoderSpec = network
         self.dtype = source.dtype
         self._embedding = Embedding(network.embedding, source)
         if network.head is None:
@@ -92,40 +89,14 @@ class Decoder:
             for layer, place in zip(network.layers, network.places, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weights in memory, with a packed tied head besides the embedding."""
-        shares_embedding = self.network.head is None and not self._head.is_packed
-        head = 0 if shares_embedding else self._head.num_bytes
-        layers = sum(layer.num_bytes for layer in self._layers)
-        inputs = 0 if self._layer_inputs is None else self._layer_inputs.num_bytes
-        return self._embedding.num_bytes + inputs + layers + self._norm.num_bytes + head
-
-    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
-        heads = self.network.kv_groups[group].heads
-        return AttentionShape(
-            heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
+        shares_table = network.head is None and not self._head.is_packed
+        head = None if shares_table else self._head
+        self.num_bytes = num_bytes(
+            self._embedding, self._layer_inputs, *self._layers, self._norm, head
         )
 
-    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the peak bytes of the activations of a step."""
-        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
-
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the cache layout of each KV group in `dtype`, a name of torch."""
-        return self.network.kv_cache_specs(dtype)
-
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return the state of a sequence in each recurrent layer."""
-        return self.network.state_specs(str(self.dtype).removeprefix("torch."))
-
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values into the cache; return the input of `head`.
-
-        Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
-        """
+        """See `Model`."""
         residual = self._embedding(batch.input_ids).float()
         if self._scale != 1.0:
             residual *= self._scale
@@ -140,7 +111,7 @@ class Decoder:
         return self._norm(x, residual) if len(residual) else residual.to(self.dtype)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """See `Model`."""
         if not len(hidden):
             return hidden.new_empty(0, self.network.embedding.vocab_size)
         logits = self._head(hidden)
@@ -180,10 +151,10 @@ class DecoderLayer:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        parts = (self._around_mixer, self._mixer, self._around_ffn, self._ffn)
-        others = (self._parallel_moe, self._input_gate)
-        scale = 0 if self._scale is None else self._scale.nbytes
-        return scale + sum(part.num_bytes for part in (*parts, *others) if part is not None)
+        return num_bytes(
+            *(self._around_mixer, self._mixer, self._around_ffn, self._ffn),
+            *(self._parallel_moe, self._input_gate, self._scale),
+        )
 
     def __call__(
         self,
@@ -234,7 +205,7 @@ class _Residual:
 
     @property
     def num_bytes(self) -> int:
-        return sum(norm.num_bytes for norm in (self._norm, self._out_norm) if norm is not None)
+        return num_bytes(self._norm, self._out_norm)
 
     def read(self, x: Tensor | None, residual: Tensor) -> Tensor:
         """Add x to the residual stream in place; return the part's input."""

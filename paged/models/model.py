@@ -1,7 +1,7 @@
 """Model interface and the batch of a forward pass."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -58,60 +58,49 @@ class ForwardBatch:
         return self.num_prefill_tokens < len(self.input_ids)
 
 
-class Model(Protocol):
-    """Interface of models: token ids to logits over an external KV cache."""
+class Model(ABC):
+    """Token ids to logits over an external KV cache.
 
-    @property
-    def network(self) -> Network:
-        """Description of the network."""
-        ...
+    `dtype` is that of activations. `num_bytes` are the bytes of the weights in memory,
+    `mapped_bytes` those of them in mapped files, counted as free memory by the system. `library` is
+    the report section of a model computed by Transformers, else None.
+    """
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of activations."""
-        ...
+    network: Network
+    dtype: torch.dtype
+    num_bytes: int
+    mapped_bytes: int = 0
+    library: TransformersFigures | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weights in memory."""
-        ...
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes of `num_bytes` in mapped files, counted as free memory by the system."""
-        ...
-
-    @property
-    def library(self) -> TransformersFigures | None:
-        """Report section of a model computed by Transformers, else None."""
-        ...
-
-    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
-        ...
-
-    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the peak bytes of the activations of a step."""
-        ...
-
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the cache layout of each KV group in `dtype`, a name of torch."""
-        ...
-
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return the state of a sequence in each recurrent layer."""
-        ...
-
+    @abstractmethod
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Write the batch's keys and values into the cache; return the input of `head`.
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
-        ...
 
+    @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
-        ...
+
+    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
+        """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
+        heads = self.network.kv_groups[group].heads
+        return AttentionShape(
+            heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
+        )
+
+    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
+        """Return the peak bytes of the activations of a step."""
+        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
+        return self.network.kv_cache_specs(dtype)
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """Return the state of a sequence in each recurrent layer."""
+        return self.network.state_specs(str(self.dtype).removeprefix("torch."))
 
 
 NO_SLOT = -1  # key and value of the token are in the cache already

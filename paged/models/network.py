@@ -23,6 +23,21 @@ class AttentionHeads:
     window: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers with the same heads, by index."""
+
+    heads: AttentionHeads
+    layers: tuple[int, ...]
+
+    def spec(self, dtype: str) -> KVCacheSpec:
+        """Return the cache layout of the group in `dtype`, a name of torch."""
+        heads = self.heads
+        return KVCacheSpec(
+            len(self.layers), heads.num_kv_heads, heads.head_dim, dtype, heads.window
+        )
+
+
 class Network(Protocol):
     """Description of a model, a value whose `repr` determines its results for given weights."""
 
@@ -49,6 +64,11 @@ class Network(Protocol):
     @property
     def attention_heads(self) -> tuple[AttentionHeads, ...]:
         """Heads of each layer with attention in pagedrun's kernels."""
+        ...
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """KV groups: layers that share block tables."""
         ...
 
     @property
@@ -97,21 +117,6 @@ class Network(Protocol):
         specs: one of each KV group.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class KVGroup:
-    """Layers with the same heads, by index."""
-
-    heads: AttentionHeads
-    layers: tuple[int, ...]
-
-    def spec(self, dtype: str) -> KVCacheSpec:
-        """Return the cache layout of the group in `dtype`, a name of torch."""
-        heads = self.heads
-        return KVCacheSpec(
-            len(self.layers), heads.num_kv_heads, heads.head_dim, dtype, heads.window
-        )
 
 
 def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:

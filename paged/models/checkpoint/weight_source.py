@@ -7,6 +7,7 @@ them; parts of one product that are held in different ways become `SideBySide` p
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -267,6 +268,21 @@ def _require_finite(name: str, weight: Tensor) -> None:
 
 def _not_finite(name: str) -> ModelError:
     return ModelError(f"{name}: some of its weights are not finite; download the model again")
+
+
+class Weights(Protocol):
+    """Part of a layer with weights."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights in memory."""
+        ...
+
+
+def num_bytes(*parts: Tensor | Weights | None) -> int:
+    """Return the bytes of tensors and parts in memory."""
+    found = (part for part in parts if part is not None)
+    return sum(part.nbytes if isinstance(part, Tensor) else part.num_bytes for part in found)
 
 
 class SideBySide:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, Softmax
 from pagedrun.paged.cache.cache_spec import KVLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
 from pagedrun.paged.models.model import ForwardBatch, GroupBatch
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
@@ -48,9 +48,7 @@ class SelfAttention:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        norms = sum(norm.num_bytes for norm in self._norms)
-        sinks = 0 if self._softmax.sinks is None else self._softmax.sinks.nbytes
-        return self._qkv.num_bytes + self.out.num_bytes + norms + sinks
+        return num_bytes(self._qkv, self.out, *self._norms, self._softmax.sinks)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Store keys and values, then attend.

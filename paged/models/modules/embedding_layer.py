@@ -7,7 +7,7 @@ from torch.nn import functional
 from pagedrun.kernels.ops import Linear
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.files.gguf import PACKED_TYPES
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.mlp_layer import activation
 from pagedrun.paged.models.modules.norm_layer import Norm
@@ -73,7 +73,7 @@ class LayerInputs:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        return self._embedding.nbytes + self._projection.num_bytes + self._norm.num_bytes
+        return num_bytes(self._embedding, self._projection, self._norm)
 
     def __call__(self, input_ids: Tensor, embedded: Tensor) -> Tensor:
         """Return the inputs of the layers, [num_layers, num_tokens, size] in the model's dtype.
@@ -102,7 +102,7 @@ class InputGate:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        return self._gate.num_bytes + self._out.num_bytes + self._out_norm.num_bytes
+        return num_bytes(self._gate, self._out, self._out_norm)
 
     def __call__(self, residual: Tensor, inputs: Tensor) -> Tensor:
         """Return the addend of the residual stream, in the model's dtype.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.op_values import ExpertRows, Routing
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
 from pagedrun.paged.models.modules.mlp_layer import Mlp, activation
 from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
@@ -36,9 +36,10 @@ class Moe:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        parts = (self._router, self._gate_up, self._down, self._shared, self._shared_gate)
-        scales = 0 if self._scales is None else self._scales.nbytes
-        return scales + sum(part.num_bytes for part in parts if part is not None)
+        return num_bytes(
+            *(self._router, self._gate_up, self._down),
+            *(self._shared, self._shared_gate, self._scales),
+        )
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """Map x [num_tokens, hidden_size] to the same shape and dtype.
@@ -76,8 +77,7 @@ class Router:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        correction = 0 if self._correction is None else self._correction.nbytes
-        return self._linear.num_bytes + correction
+        return num_bytes(self._linear, self._correction)
 
     def __call__(self, x: Tensor) -> Routing:
         """Return the experts of each token; x: [num_tokens, hidden_size]."""
@@ -105,8 +105,7 @@ class ParallelMoe:
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
         norms = (self._norm, self._out_norm, self._dense_norm)
-        parts = self._moe.num_bytes + self._router_scale.nbytes
-        return parts + sum(norm.num_bytes for norm in norms)
+        return num_bytes(self._moe, self._router_scale, *norms)
 
     def __call__(self, dense: Tensor, residual: Tensor) -> Tensor:
         """Return the sum of both parts, in the model's dtype.

@@ -6,7 +6,7 @@ from torch import Tensor
 from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.cache_spec import StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.models.modules.norm_layer import Norm
 from pagedrun.paged.models.modules.recurrence import ConvSpec, DeltaNetSpec, ShortConvSpec
@@ -24,7 +24,7 @@ class ShortConv:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        return self._inputs.num_bytes + self._conv.num_bytes + self.out.num_bytes
+        return num_bytes(self._inputs, self._conv, self.out)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Update the states; return the input of `out`, [num_tokens, hidden_size]."""
@@ -52,8 +52,7 @@ class DeltaNet:
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
         parts = (self._inputs, self._conv, self._norm, self.out)
-        decay = self._a_log.nbytes + self._dt_bias.nbytes
-        return sum(part.num_bytes for part in parts) + decay
+        return num_bytes(*parts, self._a_log, self._dt_bias)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Update the states; return the input of `out`, [num_tokens, num_heads * value_dim]."""
@@ -85,7 +84,7 @@ class CausalConv:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+        return num_bytes(self._weight, self._bias)
 
     def __call__(self, x: Tensor, state: Tensor, inputs: StateInputs) -> Tensor:
         """Update the states; return the shape of x, [num_tokens, num_channels]."""

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import CacheDevice, KVCache
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
-from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.transformers_backend.checks import (
     LogitsMismatch,
     ProbeRun,
@@ -41,15 +39,13 @@ from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.report_parts import TransformersFigures
 
 
-class TransformersModel:
-    """A Transformers model over paged KV memory; implements `Model`.
+class TransformersModel(Model):
+    """A Transformers model over paged KV memory.
 
     `causal_lm` has its weights on the device. Matrix products and experts are pagedrun's, and so is
     attention over the paged cache. The tokens of a step are one sequence, each at its own position;
     all other code of the model treats tokens independently.
     """
-
-    mapped_bytes = 0
 
     def __init__(
         self, network: TransformersSpec, causal_lm: Any, device: CacheDevice, *, row_invariant: bool
@@ -59,7 +55,7 @@ class TransformersModel:
         Raises `LogitsMismatch` if they differ by more than rounding.
         """
         kernels = device.kernels
-        self.network = network
+        self.network: TransformersSpec = network
         self.dtype: torch.dtype = causal_lm.dtype
         expected = expected_logits(causal_lm, network.vocab_size)
         self._step = Step()
@@ -86,30 +82,8 @@ class TransformersModel:
             "rows_depend_on_batch": rows_depend_on_batch(trial),
         }
 
-    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return the attention shape of a group of layers, over a cache of `cache_dtype`."""
-        heads = self.network.kv_groups[group].heads
-        return AttentionShape(
-            heads.num_heads, heads.num_kv_heads, heads.head_dim, self.dtype, cache_dtype
-        )
-
-    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes of a step's tensors at the widest point of the network."""
-        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
-
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the cache specs of the groups of layers, with keys and values in `dtype`."""
-        return self.network.kv_cache_specs(dtype)
-
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return nothing: models with recurrent layers are refused."""
-        return ()
-
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
-        """Write keys and values of the batch into the cache, and return hidden states for `head`.
-
-        Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
-        """
+        """See `Model`."""
         self._step.now = batch, cache
         try:
             with self._ops:
@@ -119,7 +93,7 @@ class TransformersModel:
         return states[batch.logits_rows]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """See `Model`."""
         if not len(hidden):
             return hidden.new_empty(0, self.network.vocab_size)
         with self._ops, self._trunk.feeding_head(hidden):

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pagedrun.kernels.attention import AttentionShape
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache, OpaqueStates
-from pagedrun.paged.models.model import ForwardBatch
+from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.transformers_backend.checks import (
     LENGTHS,
     LogitsComparison,
@@ -25,21 +23,19 @@ from pagedrun.paged.values.report_parts import TransformersFigures
 _NO_SLOT = -1  # no slot is read, or written
 
 
-class PlainModel:
-    """A Transformers model with its own caches, one per sequence; implements `Model`.
+class PlainModel(Model):
+    """A Transformers model with its own caches, one per sequence.
 
     `causal_lm` has its weights on the device. A prompt is computed in one piece and an answer token
     by token, also after preemption, and sequences one by one: results do not depend on the batch.
     """
-
-    mapped_bytes = 0
 
     def __init__(self, network: PlainSpec, causal_lm: Any) -> None:
         """Compare logits with and without the cache.
 
         Raises `LogitsMismatch` if they differ by more than rounding.
         """
-        self.network = network
+        self.network: PlainSpec = network
         self.dtype: torch.dtype = causal_lm.dtype
         self.num_bytes = sum(each.nbytes for each in causal_lm.parameters())
         self._forward = CachedForward(causal_lm, network.cache_name)
@@ -51,23 +47,6 @@ class PlainModel:
             "largest_difference": largest,
             "rows_depend_on_batch": depends,
         }
-
-    def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
-        """Return a placeholder: pagedrun's kernels compute no attention."""
-        [spec] = self.kv_cache_specs(str(cache_dtype).removeprefix("torch."))
-        return AttentionShape(1, spec.num_kv_heads, spec.head_dim, self.dtype, cache_dtype)
-
-    def activation_bytes(self, num_tokens: int, num_logits: int) -> int:
-        """Return the bytes of a step's tensors at the widest point of the network."""
-        return self.network.activation_bytes(self.dtype.itemsize, num_tokens, num_logits)
-
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return one group without layers."""
-        return self.network.kv_cache_specs(dtype)
-
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        """Return the size of a sequence's cache."""
-        return self.network.state_specs(str(self.dtype).removeprefix("torch."))
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Compute the sequences of the batch one by one, and return their logits.

@@ -5,6 +5,7 @@
 Transformers. Both implement `Network`.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class TransformersAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformersNetwork:
+class TransformersNetwork(ABC):
     """Fields and sizes that both descriptions share.
 
     `computed_by` is Transformers with its version, `fields` the visible part of config.json as
@@ -42,6 +43,15 @@ class TransformersNetwork:
     max_position_embeddings: int
     num_weights: int
     width: int
+
+    @property
+    @abstractmethod
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """Groups of layers with block tables of their own."""
+
+    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
+        """Return the cache layout of each KV group in `dtype`, a name of torch."""
+        return tuple(group.spec(dtype) for group in self.kv_groups)
 
     @property
     def is_capturable(self) -> bool:
@@ -101,10 +111,6 @@ class TransformersSpec(TransformersNetwork):
         per_token = (self.width + 4 * self.hidden_size) * dtype_bytes
         return num_tokens * per_token + num_logits * self.vocab_size * dtype_bytes
 
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return the groups of layers, with keys and values in `dtype`, a name of torch."""
-        return tuple(group.spec(dtype) for group in self.kv_groups)
-
     def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
         """Return nothing: models with recurrent layers are refused."""
         return ()
@@ -141,6 +147,11 @@ class PlainSpec(TransformersNetwork):
         """Always empty: pagedrun's kernels compute no attention."""
         return ()
 
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """One group without layers: a run is planned by its empty blocks."""
+        return (KVGroup(AttentionHeads(1, 1, 16, None), ()),)
+
     def arithmetic(self) -> dict[str, str]:
         """Return the versions of the libraries, which decide the last bits of results."""
         return {"computed_by": f"{self.computed_by}, plain, with torch {version('torch')}"}
@@ -153,10 +164,6 @@ class PlainSpec(TransformersNetwork):
         longest = min(num_tokens, self.max_position_embeddings)
         per_token = (self.width + 4 * self.hidden_size) * dtype_bytes + 8 * self.num_heads * longest
         return longest * per_token + num_logits * self.vocab_size * dtype_bytes
-
-    def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
-        """Return one group without layers: empty blocks, by which a run is planned."""
-        return (KVCacheSpec(0, 1, 16, dtype),)
 
     def state_specs(self, dtype: str) -> tuple[StateSpec, ...]:
         """Return the maximum size of a sequence's cache; its fixed part may be in float32."""
