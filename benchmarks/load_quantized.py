@@ -31,7 +31,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import processor_name
 from pagedrun.paged.files.gguf import BLOCK_TYPES
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.model_config import ModelConfig

@@ -17,7 +17,7 @@ from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
-from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
+from pagedrun.paged.models.checkpoint.checkpoint import RandomWeights
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig

@@ -22,9 +22,12 @@ from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.execution.logits.token_processors import ThinkingBudget
 from pagedrun.paged.execution.pool_memory import PoolMemory
-from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint
+from pagedrun.paged.models.checkpoint.checkpoint import (
+    BaseCheckpoint,
+    ModelTensors,
+    open_checkpoint,
+)
 from pagedrun.paged.models.checkpoint.header import stored_bytes_of
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.decoder import Decoder

@@ -13,11 +13,13 @@ from typing import Protocol, Self
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import HEAD, PLAIN_TENSORS, NamedTensors
 from pagedrun.paged.models.checkpoint.tensors import (
+    HEAD,
     NO_QUANTIZED,
     NO_TENSORS,
+    PLAIN_TENSORS,
     HeldCodes,
+    NamedTensors,
     Parameter,
     Part,
     StoredTensors,

@@ -17,7 +17,7 @@ from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.execution.run import Run
 from pagedrun.paged.metrics.run_statistics import describe_hardware
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.models.checkpoint.model_tensors import open_checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import open_checkpoint
 from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.models.runnable_config import model_identity
 from pagedrun.paged.planning.memory import MemoryBudget

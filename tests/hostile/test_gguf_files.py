@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.files.gguf import GgufFile
-from pagedrun.paged.models.checkpoint.gguf_checkpoint import GgufCheckpoint
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors
+from pagedrun.paged.models.checkpoint.checkpoint import GgufCheckpoint, ModelTensors
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel

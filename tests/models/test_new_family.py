@@ -20,7 +20,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
+from pagedrun.paged.models.checkpoint.checkpoint import RandomWeights
 from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.decoder import LAYERS

@@ -8,7 +8,7 @@ import torch
 from pagedrun.paged.bench.model_shapes import SHAPE_NAMES, Shape
 from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.llm import LLM
-from pagedrun.paged.models.checkpoint.model_tensors import RandomWeights
+from pagedrun.paged.models.checkpoint.checkpoint import RandomWeights
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams

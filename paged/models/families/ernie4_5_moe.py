@@ -2,7 +2,7 @@
 
 from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
+from pagedrun.paged.models.checkpoint.tensors import NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.ernie4_5 import ernie_decoder
 from pagedrun.paged.models.families.family import Family

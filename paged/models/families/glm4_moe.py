@@ -3,7 +3,7 @@
 from functools import partial
 
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import NamedTensors
+from pagedrun.paged.models.checkpoint.tensors import NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import (

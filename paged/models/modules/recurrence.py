@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from pagedrun.paged.cache.cache_spec import StateArray, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import MTP_TENSORS
 from pagedrun.paged.models.checkpoint.tensors import (
+    MTP_TENSORS,
     NO_TENSORS,
     GroupedParts,
     Parameter,

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensor_names import HEAD
-from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
+from pagedrun.paged.models.checkpoint.tensors import (
+    HEAD,
+    Parameter,
+    Role,
+    StoredTensors,
+    number_bytes,
+)
 from pagedrun.paged.models.modules.linear import LinearMethod, Projection
 from pagedrun.paged.models.quant.fp4 import Fp4Weights
 from pagedrun.paged.models.quant.fp8 import ScaledWeights, block_size

@@ -7,8 +7,8 @@ scales of a compressed-tensors checkpoint (W8A8). Activations are quantized toke
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagedrun.paged.models.checkpoint.tensor_names import HEAD
 from pagedrun.paged.models.checkpoint.tensors import (
+    HEAD,
     NO_TENSORS,
     HeldCodes,
     Parameter,

@@ -19,7 +19,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_weight import PackedWeight
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import LinearSpec

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.paged.models.checkpoint.model_tensors import ModelTensors, open_checkpoint
+from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import LinearSpec
