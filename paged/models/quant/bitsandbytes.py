@@ -7,7 +7,7 @@ from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -50,19 +50,20 @@ class Bnb4Bit(WeightFormat):
             return None
         num_weights = part.out_features * in_features
         num_blocks = _num_blocks(num_weights, weight, stored)
-        tensors: list[tuple[str, tuple[int, ...], str]] = [
-            (weight, (-(-num_weights // 2), 1), "U8"),
-            (f"{weight}.quant_map", (16,), "F32"),
-            (_state_name(weight, stored), _state_shape(weight, stored), "U8"),
+        state = _state_name(weight, stored)
+        found = [
+            parameter(part, "weight", (-(-num_weights // 2), 1), "U8"),
+            parameter(part, "weight.quant_map", (16,), "F32"),
+            Parameter(state, _state_shape(state, stored), Role.QUANTIZED, dtypes=("U8",)),
         ]
-        if stored.get(f"{weight}.nested_absmax") is None:
-            tensors.append((f"{weight}.absmax", (num_blocks,), "F32"))
-        else:
+        is_nested = stored.get(f"{weight}.nested_absmax") is not None
+        dtype = "U8" if is_nested else "F32"
+        found.append(parameter(part, "weight.absmax", (num_blocks,), dtype))
+        if is_nested:
             nested = -(-num_blocks // _NESTED_SIZE)
-            tensors.append((f"{weight}.absmax", (num_blocks,), "U8"))
-            tensors.append((f"{weight}.nested_absmax", (nested,), "F32"))
-            tensors.append((f"{weight}.nested_quant_map", (256,), "F32"))
-        return tuple(Parameter(n, s, Role.QUANTIZED, dtypes=(d,)) for n, s, d in tensors)
+            found.append(parameter(part, "weight.nested_absmax", (nested,), "F32"))
+            found.append(parameter(part, "weight.nested_quant_map", (256,), "F32"))
+        return tuple(found)
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":
         """Return the values of the codes times the factors of their blocks.
@@ -108,14 +109,13 @@ class BnbInt8(WeightFormat):
         codes = stored.get(f"{part.name}.weight")
         if codes is None or codes.dtype != "I8":
             return None
-        shape, role = (part.out_features, in_features), Role.QUANTIZED
+        shape = (part.out_features, in_features)
         found = [
-            Parameter(f"{part.name}.weight", shape, role, dtypes=("I8",)),
-            Parameter(f"{part.name}.SCB", shape[:1], role),
+            parameter(part, "weight", shape, "I8"),
+            parameter(part, "SCB", shape[:1]),
         ]
-        layout = stored.get(f"{part.name}.weight_format")
-        if layout is not None:
-            found.append(Parameter(f"{part.name}.weight_format", (), role, dtypes=("U8",)))
+        if stored.get(f"{part.name}.weight_format") is not None:
+            found.append(parameter(part, "weight_format", (), "U8"))
         return tuple(found)
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
@@ -150,8 +150,8 @@ def _state_name(weight: str, stored: StoredTensors) -> str:
     return next((name for name in names if stored.get(name) is not None), names[0])
 
 
-def _state_shape(weight: str, stored: StoredTensors) -> tuple[int, ...]:
-    found = stored.get(_state_name(weight, stored))
+def _state_shape(name: str, stored: StoredTensors) -> tuple[int, ...]:
+    found = stored.get(name)
     fits = found is not None and len(found.shape) == 1 and found.shape[0] <= _MAX_STATE_BYTES
     return found.shape if found is not None and fits else (_MAX_STATE_BYTES,)
 

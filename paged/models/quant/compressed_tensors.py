@@ -12,7 +12,6 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import (
     HEAD,
     Parameter,
-    Role,
     StoredTensors,
     number_bytes,
 )
@@ -21,7 +20,7 @@ from pagedrun.paged.models.quant.fp4 import Fp4Weights
 from pagedrun.paged.models.quant.fp8 import ScaledWeights, block_size
 from pagedrun.paged.models.quant.gptq_awq import ascending_order, group_size, num_bits, num_groups
 from pagedrun.paged.models.quant.int8 import Int8Activations
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -157,19 +156,16 @@ class PackQuantized(WeightFormat):
         if packed is None:
             return None
         groups = num_groups(in_features, self.group_size)
-        tensors: list[tuple[str, tuple[int, ...], str]] = [
-            ("weight_packed", shape, "I32"),
-            ("weight_shape", (2,), "I64"),
+        found = [
+            parameter(part, "weight_packed", shape, "I32"),
+            parameter(part, "weight_shape", (2,), "I64"),
         ]
         if not self.is_symmetric:
-            tensors.append(("weight_zero_point", (-(-out // num_codes), groups), "I32"))
+            zeros = (-(-out // num_codes), groups)
+            found.append(parameter(part, "weight_zero_point", zeros, "I32"))
         if stored.get(f"{part.name}.weight_g_idx") is not None:
-            tensors.append(("weight_g_idx", (in_features,), "I32"))
-        role = Role.QUANTIZED
-        return (
-            *(Parameter(f"{part.name}.{end}", s, role, dtypes=(d,)) for end, s, d in tensors),
-            Parameter(f"{part.name}.weight_scale", (out, groups), role),
-        )
+            found.append(parameter(part, "weight_g_idx", (in_features,), "I32"))
+        return *found, parameter(part, "weight_scale", (out, groups))
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
         """Return codes of `num_bits`, with zero points unless symmetric."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import E2M1, CodeForm
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensors import FLOATS, Parameter, Role, StoredTensors
+from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
 from pagedrun.paged.models.quant.fp8 import ScaledWeights
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -45,19 +45,16 @@ class Fp4Weights(WeightFormat):
         codes = stored.get(f"{part.name}.{self.codes}")
         if codes is None or codes.dtype != "U8":
             return None
-        out, role = part.out_features, Role.QUANTIZED
-        groups = -(-in_features // self.group_size)
-        shape = (out, groups * self.group_size // 2)
+        out, groups = part.out_features, -(-in_features // self.group_size)
         scale = "U8" if self.global_scale is None else "F8_E4M3"
         found = [
-            Parameter(f"{part.name}.{self.codes}", shape, role, dtypes=("U8",)),
-            Parameter(f"{part.name}.weight_scale", (out, groups), role, dtypes=(scale,)),
+            parameter(part, self.codes, (out, groups * self.group_size // 2), "U8"),
+            parameter(part, "weight_scale", (out, groups), scale),
         ]
         if self.global_scale is not None:
-            name = f"{part.name}.{self.global_scale}"
-            whole = stored.get(name)
+            whole = stored.get(f"{part.name}.{self.global_scale}")
             one = () if whole is not None and whole.shape == () else (1,)
-            found.append(Parameter(name, one, role, dtypes=FLOATS))
+            found.append(parameter(part, self.global_scale, one))
         return tuple(found)
 
     def weight(self, part: Projection, in_features: int, source: "WeightSource") -> "Tensor":

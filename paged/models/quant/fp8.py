@@ -12,12 +12,11 @@ from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.checkpoint.tensors import (
     FLOATS,
     Parameter,
-    Role,
     StoredTensors,
     number_bytes,
 )
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,21 +44,19 @@ class ScaledWeights(WeightFormat):
         self, part: Projection, in_features: int, stored: StoredTensors
     ) -> tuple[Parameter, ...] | None:
         """Return codes and scales."""
-        name = f"{part.name}.weight"
-        codes = stored.get(name)
+        codes = stored.get(f"{part.name}.weight")
         if codes is None or codes.dtype != self.dtype:
             return None
         shape = (part.out_features, in_features)
         return (
-            Parameter(name, shape, Role.QUANTIZED, dtypes=(self.dtype,)),
+            parameter(part, "weight", shape, self.dtype),
             self._scales(part, in_features, stored),
         )
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
         """Return 8-bit codes."""
         size = None if self.block is None else self.block[1]
-        names = [f"{part.name}.{each}" for each in _SCALES]
-        name = next((each for each in names if stored.get(each) is not None), names[-1])
+        name = f"{part.name}.{_scales_name(part, stored)}"
         return CodeForm(8, size, number_bytes(stored, name), is_float=self.dtype == "F8_E4M3")
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
@@ -93,16 +90,19 @@ class ScaledWeights(WeightFormat):
         return source.ordered(codes, part.order), source.ordered(scales, part.order)
 
     def _scales(self, part: Projection, in_features: int, stored: StoredTensors) -> Parameter:
-        names = [f"{part.name}.{each}" for each in _SCALES]
-        name = next((each for each in names if stored.get(each) is not None), names[-1])
-        out = part.out_features
+        name, out = _scales_name(part, stored), part.out_features
         shapes: list[tuple[int, ...]] = [(out, 1), (out,), (1, 1), (1,), ()]
         if self.block is not None:
             rows, columns = self.block
             shapes = [(-(-out // rows), -(-in_features // columns))]
-        found = stored.get(name)
+        found = stored.get(f"{part.name}.{name}")
         shape = found.shape if found is not None and found.shape in shapes else shapes[0]
-        return Parameter(name, shape, Role.QUANTIZED, dtypes=_SCALE_DTYPES)
+        return parameter(part, name, shape, *_SCALE_DTYPES)
+
+
+def _scales_name(part: Projection, stored: StoredTensors) -> str:
+    found = (each for each in _SCALES if stored.get(f"{part.name}.{each}") is not None)
+    return next(found, _SCALES[-1])
 
 
 _E4M3 = (None, "e4m3", "float8_e4m3fn")

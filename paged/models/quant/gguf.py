@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from pagedrun.kernels.quantized_form import BLOCK_FORMS, CodeForm
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors
+from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensors
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 
 if TYPE_CHECKING:
     from pagedrun.kernels.quantized_weight import PackedWeight
@@ -31,7 +31,7 @@ class GgufBlocks(WeightFormat):
         tensor = stored.get(f"{part.name}.weight")
         if tensor is None or tensor.dtype not in PACKED_TYPES:
             return None
-        return (self._matrix(part, in_features, tensor.dtype),)
+        return (parameter(part, "weight", (part.out_features, in_features), tensor.dtype),)
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
         """Return the form of the split blocks."""
@@ -45,7 +45,3 @@ class GgufBlocks(WeightFormat):
         stored = source.stored.get(name)
         assert stored is not None  # as `parameters` said
         return source.kernels.split_blocks(source.read(name).to(source.device), stored.dtype)
-
-    def _matrix(self, part: Projection, in_features: int, *dtypes: str) -> Parameter:
-        shape = (part.out_features, in_features)
-        return Parameter(f"{part.name}.weight", shape, Role.QUANTIZED, dtypes=dtypes)

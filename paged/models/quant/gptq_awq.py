@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.models.checkpoint.tensors import Parameter, Role, StoredTensors, number_bytes
+from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensors, number_bytes
 from pagedrun.paged.models.modules.linear import Projection
-from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat
+from pagedrun.paged.models.quant.linear_methods import QuantizedWeights, WeightFormat, parameter
 from pagedrun.paged.values.errors import ModelError
 
 if TYPE_CHECKING:
@@ -67,16 +67,14 @@ class Gptq(WeightFormat):
             return None
         groups, out = num_groups(in_features, self.group_size), part.out_features
         num_codes = 32 // self.num_bits
-        words = (-(-in_features // num_codes), out), (groups, -(-out // num_codes))
-        role, dtypes = Role.QUANTIZED, ("I32",)
-        parameters = [
-            Parameter(f"{part.name}.qweight", words[0], role, dtypes=dtypes),
-            Parameter(f"{part.name}.qzeros", words[1], role, dtypes=dtypes),
-            Parameter(f"{part.name}.scales", (groups, out), role),
+        found = [
+            parameter(part, "qweight", (-(-in_features // num_codes), out), "I32"),
+            parameter(part, "qzeros", (groups, -(-out // num_codes)), "I32"),
+            parameter(part, "scales", (groups, out)),
         ]
         if stored.get(f"{part.name}.g_idx") is not None:
-            parameters.append(Parameter(f"{part.name}.g_idx", (in_features,), role, dtypes=dtypes))
-        return tuple(parameters)
+            found.append(parameter(part, "g_idx", (in_features,), "I32"))
+        return tuple(found)
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:
         """Return codes of `num_bits`, without zero points if symmetric."""
@@ -165,12 +163,10 @@ class Awq(WeightFormat):
             return None
         groups, out = num_groups(in_features, self.group_size), part.out_features
         num_words = -(-out // len(_AWQ_ORDER))
-        words = (in_features, num_words), (groups, num_words)
-        role, dtypes = Role.QUANTIZED, ("I32",)
         return (
-            Parameter(f"{part.name}.qweight", words[0], role, dtypes=dtypes),
-            Parameter(f"{part.name}.qzeros", words[1], role, dtypes=dtypes),
-            Parameter(f"{part.name}.scales", (groups, out), role),
+            parameter(part, "qweight", (in_features, num_words), "I32"),
+            parameter(part, "qzeros", (groups, num_words), "I32"),
+            parameter(part, "scales", (groups, out)),
         )
 
     def form(self, part: Projection, stored: StoredTensors) -> CodeForm:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
 from pagedrun.paged.models.checkpoint.tensors import (
+    FLOATS,
     NO_TENSORS,
     HeldCodes,
     Parameter,
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from pagedrun.kernels.ops import Linear
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
+
+
+def parameter(part: Projection, end: str, shape: tuple[int, ...], *dtypes: str) -> Parameter:
+    """Return the tensor `end` of a quantized projection; default of `dtypes`: floats."""
+    return Parameter(f"{part.name}.{end}", shape, Role.QUANTIZED, dtypes=dtypes or FLOATS)
 
 
 class WeightFormat(ABC):
