@@ -1,9 +1,8 @@
 """Configs of models: config.json or a GGUF header becomes the description of a network.
 
-Only the fields named in families and modules are looked at. `auto_map`,
-`_attn_implementation_internal` and anything else that could name code is never read, so a model
-folder cannot make pagedrun run anything. `describe_model` also covers the models that
-Transformers computes.
+Only the fields named in families and modules are read. `auto_map`, `_attn_implementation_internal`
+and other fields that could name code are not, so a model folder cannot make pagedrun run anything.
+`describe_model` also covers the models that Transformers computes.
 """
 
 from collections.abc import Callable
@@ -53,8 +52,7 @@ class ModelConfig(RunnableConfig):
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "ModelConfig":
-        """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json; or what
-        a GGUF file says of itself.
+        """Read `folder`/config.json and generation_config.json, or the metadata of a GGUF file.
 
         Raises `ModelError` if the folder or config.json is missing or unreadable, and for what
         `from_json` refuses.
@@ -67,7 +65,7 @@ class ModelConfig(RunnableConfig):
 
     @classmethod
     def _from_gguf(cls, path: Path) -> "ModelConfig":
-        # Here, since they bring numpy, and the command line's help comes without it.
+        # Imported here: they import numpy, which the command line's help does not need.
         from pagedrun.paged.files.gguf import GgufFile
         from pagedrun.paged.models.checkpoint.gguf_config import gguf_config, with_gguf_row_order
 
@@ -79,9 +77,8 @@ class ModelConfig(RunnableConfig):
     def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "ModelConfig":
         """Read the contents of a config.json, and of a generation_config.json if there is one.
 
-        Where it is silent the defaults are those of transformers 5. Raises `ModelError` if the
-        model is of a kind that is not supported, or a field is missing, of the wrong type, or out
-        of range.
+        Defaults are those of transformers 5. Raises `ModelError` for an unsupported kind of model,
+        and for fields that are missing, of the wrong type, or out of range.
         """
         nested = MultimodalConfig.of(config)
         text = config if nested is None else nested.text
@@ -106,9 +103,9 @@ class ModelConfig(RunnableConfig):
         )
 
     def held_as(self, quantization: str, folder: Path) -> "ModelConfig":
-        """Return the model as `EngineConfig.quantization` wants its weights to be held.
+        """Return the model with its weights quantized as `EngineConfig.quantization` says.
 
-        Raises `ModelError` naming `folder` where they cannot be.
+        Raises `ModelError` naming `folder` if they cannot be.
         """
         if quantization != "int8":
             return self
@@ -167,7 +164,7 @@ def _model_type(config: JsonObject) -> str:
 
 
 def _way_out(model_type: str | None) -> str:
-    """Return what to try, if Transformers has code for models of that type."""
+    """Return advice for a type that Transformers has code for, else nothing."""
     if not has_code_for(model_type):
         return ""
     return f"; Transformers supports it: try {option('model_impl')} transformers"
@@ -181,7 +178,7 @@ def _bos_token_id(config: JsonObject, family: Family, vocab_size: int) -> int | 
     return config.integer("bos_token_id", 0, vocab_size - 1)
 
 
-# What holds for the decoder too where the outer config says it, and wins where both do.
+# Fields of the outer config that apply to the decoder, with precedence over its own.
 _OUTER = (
     *("tie_word_embeddings", "dtype", "torch_dtype"),
     *("quantization_config", "compression_config"),
@@ -212,10 +209,9 @@ class MultimodalConfig:
         return cls(config, JsonObject(text.origin, {**text.fields, **given}))
 
     def described(self, network: DecoderSpec) -> DecoderSpec:
-        """Return the network under the names that such checkpoints use.
+        """Return the network under the names of such checkpoints.
 
-        A head beside a config that has none would not be what the config says, so it is not let
-        pass there.
+        Unlike in others, a head tensor beside a tied head is an error.
         """
         ignored = tuple(name for name in network.ignored if not name.startswith("lm_head"))
         return replace(network, tensors=MULTIMODAL_TENSORS, ignored=ignored)
@@ -225,10 +221,10 @@ MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head
 
 
 def num_rotary_positions(config: ModelConfig, asked: int | None, folder: Path) -> int:
-    """Return how many positions get their rotations: the model's, if they are not absurd.
+    """Return the number of positions with precomputed rotations.
 
-    asked: the most that a row may have; None, or more than the model's: what the model was made
-    for. Raises `ModelError`, which names the `folder`, where that is more than can be kept.
+    That is the model's context if its table is at most `MAX_ROTARY_BYTES`, else `asked`, the limit
+    of a row; None: the context. Raises `ModelError` naming `folder` if that is too large as well.
     """
     most = config.max_position_embeddings
     max_model_len = min(asked or most, most)

@@ -53,9 +53,9 @@ class RunnableConfig:
         return self.network.windows
 
     def held_as(self, quantization: str, folder: Path) -> "RunnableConfig":
-        """Return the model as `EngineConfig.quantization` wants its weights to be held.
+        """Return the model with its weights quantized as `EngineConfig.quantization` says.
 
-        Raises `ModelError` naming `folder` where they cannot be.
+        Raises `ModelError` naming `folder` if they cannot be.
         """
         if quantization == "int8":
             raise ModelError(

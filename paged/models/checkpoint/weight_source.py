@@ -30,10 +30,9 @@ ReadTensor = Callable[[str], Tensor]
 class WeightSource:
     """A checkpoint's tensors by name, cast to `dtype` on `device`, for layers run by `kernels`.
 
-    `read` gives a tensor as it is stored. `row_invariant` asks for products whose rows have the
-    same bytes whatever their number, where a device has others. `is_mapped` says that what is read
-    lies in mapped files; `mapped_bytes` is how much of what was handed out stays there. `stored`
-    says what there is, where weights may be quantised.
+    `read` returns a tensor as it is stored. `row_invariant`: rows of products have the same bytes
+    whatever their number. `is_mapped`: tensors are read from mapped files; `mapped_bytes` are the
+    bytes of those in use there. `stored`: header of a checkpoint that may be quantized.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class WeightSource:
     ) -> GroupedLinear:
         """Return the linear layers of many experts, parts as `pack_grouped_linear` takes them.
 
-        They are held in few bits if all came so, in one form.
+        They stay quantized if all are, in one form.
         """
         codes = [[each for each in part if isinstance(each, PackedWeight)] for part in parts]
         found = [each for part in codes for each in part]

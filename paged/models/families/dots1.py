@@ -1,4 +1,4 @@
-"""dots.llm1: Qwen3's attention, with windows in upper layers, and sigmoid mixtures."""
+"""dots.llm1: Qwen3's attention, with windows in upper layers, and sigmoid MoE layers."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder

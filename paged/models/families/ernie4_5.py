@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama with heads of their own size, whose neighbouring elements turn."""
+"""ERNIE 4.5: Llama with heads of their own size and interleaved rotation."""
 
 from functools import partial
 

@@ -22,7 +22,7 @@ GEMMA_NORMS = LayerNorms(
     ffn="pre_feedforward_layernorm",
     ffn_out="post_feedforward_layernorm",
 )
-# What transformers assumes where config.json is silent.
+# Defaults of transformers.
 _DEFAULTS: dict[str, JSONValue] = {
     "vocab_size": 256_000,
     "hidden_size": 2304,
@@ -69,7 +69,7 @@ def gemma_decoder(
 
 
 def optional_cap(config: JsonObject, name: str) -> float | None:
-    """Return a cap of scores or logits, None where null switches it off."""
+    """Return a cap of scores or logits, None if null."""
     return config.number(name, 1e-3, 1e6) if config.has(name) else None
 
 

@@ -17,7 +17,7 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.json_value import JSONValue
 
-# What transformers assumes where config.json is silent, as those on the hub are.
+# Defaults of transformers, which files on the hub leave out.
 _DEFAULTS: dict[str, JSONValue] = {
     "vocab_size": 262_208,
     "hidden_size": 2304,

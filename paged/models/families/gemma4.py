@@ -1,5 +1,7 @@
-"""Gemma 4: larger heads without a window; layers that read earlier keys, inputs of each layer, and
-mixtures of experts beside the dense part in some of its models."""
+"""Gemma 4: larger heads without a window, layers that read earlier keys, per-layer inputs.
+
+Some of its models have an MoE layer beside the dense part.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +32,7 @@ from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
 _ACTIVATION: Activation = "gelu_tanh"
-# What transformers assumes where config.json is silent.
+# Defaults of transformers.
 _DEFAULTS: dict[str, JSONValue] = {
     "vocab_size": 262_144,
     "hidden_size": 2304,
@@ -55,7 +57,7 @@ _DEFAULTS: dict[str, JSONValue] = {
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     config = config.with_defaults(_DEFAULTS)
-    # The last layer reads everything, whatever `layer_types` says of it.
+    # The last layer has full attention, whatever its entry in `layer_types`.
     windows = (*periodic_windows(config, sliding_window(config), 6)[:-1], None)
     sources, norm = _sources(config, windows), NormForm.from_json(config)
     bias, heads = config.boolean("attention_bias", False), Heads.from_json(config)
@@ -182,9 +184,9 @@ _PER_LAYER_FIELDS = {"head_dim", "num_key_value_heads"}
 def _full_heads(config: JsonObject, windows: Sequence[int | None]) -> Heads:
     """Return the heads of layers without a window.
 
-    What transformers 5 saves has them layer by layer in `per_layer_config`, the files on the hub in
-    `global_head_dim` and, if keys are values, in `num_global_key_value_heads`. Raises `ModelError`
-    for layers of one kind that differ.
+    transformers 5 saves them in `per_layer_config`; files on the hub have `global_head_dim` and, if
+    keys are values, `num_global_key_value_heads`. Raises `ModelError` for layers of one kind that
+    differ.
     """
     given: dict[str, JSONValue]
     if config.has("per_layer_config"):
@@ -227,16 +229,17 @@ def _sources(config: JsonObject, windows: Sequence[int | None]) -> list[int | No
 
 
 def _unread(sources: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the ends of the names of tensors that layers have in the files on the hub, but which
-    nothing reads, since they read the keys and values of others."""
+    """Return the ends of the names of unused tensors in files on the hub.
+
+    They belong to layers that read the keys and values of others.
+    """
     parts = ("k_proj", "v_proj", "k_norm", "v_norm")
     readers = [layer for layer, source in enumerate(sources) if source is not None]
     return tuple(f"layers.{layer}.self_attn.{part}.weight" for layer in readers for part in parts)
 
 
 def _ffns(config: JsonObject, sources: Sequence[int | None]) -> FfnOfLayer:
-    """Return dense parts, twice as wide in layers that read the keys of others, if config.json says
-    so."""
+    """Return dense parts; `use_double_wide_mlp` doubles those of layers that read others' keys."""
     check_activation(config, _ACTIVATION)
     inner = config.integer("intermediate_size", 1, 2**22)
     factor = 2 if config.boolean("use_double_wide_mlp", False) else 1
@@ -247,9 +250,9 @@ def _ffns(config: JsonObject, sources: Sequence[int | None]) -> FfnOfLayer:
 
 
 def _causal(config: JsonObject) -> JsonObject:
-    """Return config.json without fields that were read already; refuse bidirectional attention.
+    """Return config.json without the fields that `decoder` refuses.
 
-    "vision" means causal attention among tokens of text.
+    Bidirectional attention "vision" is causal among tokens of text. Raises `ModelError` for others.
     """
     if config.get("use_bidirectional_attention") not in (None, "vision"):
         raise config.error("use_bidirectional_attention", '"vision" or null: only causal attention')
@@ -258,7 +261,7 @@ def _causal(config: JsonObject) -> JsonObject:
 
 
 def _describe_unified(config: JsonObject, max_positions: int) -> DecoderSpec:
-    """A model of this type has neither experts nor inputs of its layers."""
+    """Return a model without experts and per-layer inputs."""
     without: dict[str, JSONValue] = {"hidden_size_per_layer_input": 0, "enable_moe_block": False}
     config = config.with_defaults({"sliding_window": 1024})
     return _describe(JsonObject(config.origin, {**config.fields, **without}), max_positions)

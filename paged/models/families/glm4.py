@@ -1,4 +1,4 @@
-"""GLM-4: norms before and behind; neighbouring elements of the first half of heads turn."""
+"""GLM-4: norms before and behind; interleaved rotation of the first half of heads."""
 
 from functools import partial
 

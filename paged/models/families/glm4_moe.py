@@ -1,4 +1,4 @@
-"""GLM-4.5 and later: sigmoid mixtures behind dense layers; the first half of each head turns."""
+"""GLM-4.5 and later: sigmoid MoE layers behind dense ones; the first half of a head is rotated."""
 
 from functools import partial
 

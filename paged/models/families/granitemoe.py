@@ -19,7 +19,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
 
 def _describe_hybrid(config: JsonObject, max_positions: int) -> DecoderSpec:
-    """Read Granite 4, whose layers may have no rotation, no experts, or neither."""
+    """Return a Granite 4, with or without rotation and with or without experts."""
     num_layers = config.integer("num_hidden_layers", 1, 4096)
     given = config.get("layer_types")
     if given != ["attention"] * num_layers and given != ["full_attention"] * num_layers:

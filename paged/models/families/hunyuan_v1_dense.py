@@ -1,4 +1,4 @@
-"""Hunyuan: Llama with norms of each head's query and key behind their rotation."""
+"""Hunyuan: Llama with norms of queries and keys after their rotation."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
 
 def _rope(config: JsonObject, max_positions: int, head_dim: int) -> RopeConfig:
-    """Read rotations; those that call themselves dynamic stretch theta, by a fixed `alpha`."""
+    """Return the rotation; the kind "dynamic" with `alpha` multiplies theta by a constant."""
     scaling = config.nested("rope_scaling") or config.nested("rope_parameters")
     kind = None if scaling is None else scaling.get("rope_type") or scaling.get("type")
     if scaling is None or kind != "dynamic" or not scaling.has("alpha"):

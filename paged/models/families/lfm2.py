@@ -1,4 +1,4 @@
-"""LFM2: short convolutions, and attention in some layers; norms of heads; names of its own."""
+"""LFM2: short convolutions, and attention in some layers; norms of heads; its own tensor names."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, LayerNorms, decoder
@@ -14,12 +14,12 @@ from pagedrun.paged.models.quant.registry import linear_method
 
 LFM2_NAMES = ("w1", "w3", "w2")
 _NORMS = LayerNorms(attention="operator_norm", ffn="ffn_norm")
-# Fields of the first checkpoints, which win over those of today.
+# Fields of the first checkpoints, which have precedence over the current ones.
 _OLD_NAMES = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
 
 
 def with_new_names(config: JsonObject) -> JsonObject:
-    """Return config.json with the names of today for fields of the first checkpoints."""
+    """Return config.json with current names for the fields of the first checkpoints."""
     old = {new: config.fields[name] for name, new in _OLD_NAMES.items() if config.has(name)}
     return JsonObject(config.origin, {**config.fields, **old})
 
@@ -57,7 +57,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 
 
 def _layer_types(config: JsonObject) -> list[str]:
-    """Return the kinds of layers as the first checkpoints list those that attend; all, if none."""
+    """Return the kinds of layers by `full_attn_idxs`, a field of the first checkpoints."""
     num_layers = config.integer("num_hidden_layers", 1, 4096)
     given = config.get("full_attn_idxs")
     if given is None:

@@ -1,4 +1,4 @@
-"""Ministral 3: Mistral with queries that grow with their position."""
+"""Ministral 3: Mistral with queries scaled by position."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, RopeConfig
 from pagedrun.paged.values.json_value import JSONValue
 
-# What transformers assumes of a config.json that says nothing of rotations.
+# Default rotation of transformers.
 _ROPE: dict[str, JSONValue] = {
     "rope_type": "yarn",
     "rope_theta": 1_000_000.0,

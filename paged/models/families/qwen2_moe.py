@@ -1,4 +1,4 @@
-"""Qwen2 with mixtures of experts, one of which all tokens pass; windows in every other layer."""
+"""Qwen2 with MoE layers and a shared expert; windows in every other layer."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder

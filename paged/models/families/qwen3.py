@@ -1,4 +1,4 @@
-"""Qwen3: heads of their own size, normalised before rotation; windows as in Qwen2."""
+"""Qwen3: heads of their own size, normalized before rotation; windows as in Qwen2."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder

@@ -1,4 +1,4 @@
-"""Qwen3.5 and Qwen3.6 with mixtures of experts, one of which all tokens pass."""
+"""Qwen3.5 and Qwen3.6 with MoE layers and a shared expert."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec

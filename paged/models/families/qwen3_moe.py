@@ -1,4 +1,4 @@
-"""Qwen3 with mixtures of experts: Qwen3's attention; a window in every layer, or in none."""
+"""Qwen3 with MoE layers; a window in every layer, or in none."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec, llama_decoder

@@ -1,4 +1,4 @@
-"""Qwen3-Next: as Qwen3.5 with mixtures; some layers may be dense; inputs of DeltaNets in groups."""
+"""Qwen3-Next: Qwen3.5 with MoE layers; some may be dense; inputs of DeltaNets in groups."""
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec

@@ -120,8 +120,7 @@ class Heads:
         hidden_size = config.integer("hidden_size", 1, 2**20)
         num_heads = config.integer("num_attention_heads", 1, 2**14)
         # null means one key head per query head; a missing field means the family's default.
-        silent = "num_key_value_heads" not in config and num_kv_heads is not None
-        default = num_kv_heads if silent else num_heads
+        default = num_heads if "num_key_value_heads" in config else num_kv_heads or num_heads
         num_kv_heads = config.integer("num_key_value_heads", 1, 2**14, default)
         if num_heads % num_kv_heads:
             raise config.error(

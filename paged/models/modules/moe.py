@@ -122,10 +122,10 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParallelMoeSpec:
-    """`dense_norm(what the dense part gives) + out_norm(softmax_moe(norm(residual)))`.
+    """MoE layer beside a dense part: `dense_norm(dense output) + out_norm(moe(norm(residual)))`.
 
-    The router reads the residual stream too, normalised with `router_scale` times `router_factor`
-    in the place of a weight, and `expert_scales` multiply the weights of the experts it chooses.
+    The router reads the residual stream, normalized with `router_scale * router_factor` as its
+    weight; `expert_scales` multiply the weights of the chosen experts.
     """
 
     moe: MoeSpec

@@ -60,10 +60,9 @@ _FIELD = "quantization_config"
 
 
 def with_quantization(folder: Path, config: JsonObject) -> JsonObject:
-    """Return config.json with the quantisation that hf_quant_config.json describes, as modelopt
-    writes it, where config.json itself describes none.
+    """Return config.json with the quantization of modelopt's hf_quant_config.json, if it has none.
 
-    Raises `ModelError` if that file is there and damaged.
+    Raises `ModelError` if that file is damaged.
     """
     path = folder / "hf_quant_config.json"
     if config.has(_FIELD) or not path.is_file():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pagedrun.recipes.demo.training.evaluate import SIZES, exact_match
+from pagedrun.recipes.demo.training.evaluate import SIZES, exact_match, greedy_exact
 from pagedrun.recipes.demo.training.folder import write_folder
 from pagedrun.recipes.demo.training.prompts import write_prompts
 from pagedrun.recipes.demo.training.tokenizer import build_tokenizer
@@ -48,8 +48,6 @@ def _train(folder: Path, config: TrainingConfig) -> None:
 
 
 def _evaluate(folder: Path) -> None:
-    from pagedrun.recipes.demo.training.greedy import greedy_exact  # training needs no transformers
-
     for dtype in (torch.float32, torch.bfloat16):
         for kind, (num_exact, num_rows) in greedy_exact(folder, dtype).items():
             print(f"{dtype}, {kind}: {num_exact} of {num_rows} exact")

@@ -15,19 +15,17 @@ from torch import Tensor
 
 from pagedrun.recipes.demo.training.directory import (
     ANSWERS,
+    FIRST_NAMES,
     HEADERS,
+    LAST_NAMES,
     QUESTIONS,
+    TEAMS,
+    Entry,
+    EntryTable,
     IntArray,
     sample_entries,
 )
-from pagedrun.recipes.demo.training.template import (
-    FIRST_VALUE_SLOT,
-    NUM_SLOTS,
-    SlotVocabulary,
-    Template,
-    fill,
-)
-from pagedrun.recipes.demo.training.tokenizer import TURN_END, TURN_START
+from pagedrun.recipes.demo.training.tokenizer import TURN_END, TURN_START, token_id
 
 SHOW_SHARE = 0.3  # of the questions; "Show" has the longest answer, hence the densest targets
 OTHER_TOKEN_WEIGHT = 0.3  # of answer tokens that are not a room, phone or team
@@ -35,8 +33,8 @@ OTHER_TOKEN_WEIGHT = 0.3  # of answer tokens that are not a room, phone or team
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What to draw. `num_position_slots` >= num_entries spreads the entries over that many
-    places at random by leaving gaps in their position ids; equal to it, there are no gaps.
+    """Sizes of a batch. `num_position_slots` >= num_entries: the entries are spread at random over
+    that many positions, with gaps in their position ids unless both are equal.
     """
 
     num_directories: int
@@ -208,3 +206,93 @@ def _spread(
     rounds = -(-num_questions // num_entries)
     keys = rng.random((num_directories, rounds, num_entries))
     return keys.argsort(axis=-1).reshape(num_directories, -1)[:, :num_questions]
+
+
+# Slots: what a blank asks for. A first name is another token at the start of a line than after
+# a space. The slots from FIRST_VALUE_SLOT on are the facts that answers copy.
+FIRST_SLOT = 0
+SPACED_FIRST_SLOT = 1
+LAST_SLOT = 2
+FIRST_VALUE_SLOT = 3  # 3 room digits, 4 phone digits, the team
+NUM_SLOTS = 11
+
+_MARKER = Entry(name=f"{FIRST_NAMES[0]} {LAST_NAMES[0]}", room="123", phone="4567", team=TEAMS[0])
+_MARKER_PIECES = (
+    FIRST_NAMES[0],
+    f" {FIRST_NAMES[0]}",
+    f" {LAST_NAMES[0]}",
+    *(" 1", "2", "3"),
+    *(" 4", "5", "6", "7"),
+    f" {TEAMS[0]}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Token ids int64 [num_tokens]: a token id, or `~slot` (negative) where a blank is."""
+
+    codes: IntArray
+
+    @classmethod
+    def compile(cls, tokenizer: Tokenizer, text: str) -> "Template":
+        """Build from text with {name}, {room}, {phone} and {team}."""
+        slots = {token_id(tokenizer, piece): slot for slot, piece in enumerate(_MARKER_PIECES)}
+        ids = tokenizer.encode(_MARKER.fill(text)).ids
+        return cls(np.array([~slots[i] if i in slots else i for i in ids], dtype=np.int64))
+
+    @property
+    def slots(self) -> IntArray:
+        """The slot at each token, -1 where the token is fixed; int64 [num_tokens]."""
+        return np.where(self.codes < 0, ~self.codes, -1)
+
+
+def fill(codes: IntArray, slot_tokens: IntArray) -> IntArray:
+    """Return token ids [..., num_tokens] from codes of that shape and slot tokens [..., slots]."""
+    filled = np.take_along_axis(slot_tokens, np.where(codes < 0, ~codes, 0), axis=-1)
+    return np.where(codes < 0, filled, codes)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotVocabulary:
+    """The token ids of everything that may fill a blank; int64 vectors by index or digit."""
+
+    first: IntArray
+    spaced_first: IntArray
+    last: IntArray
+    digit: IntArray
+    spaced_digit: IntArray
+    team: IntArray
+
+    @classmethod
+    def build(cls, tokenizer: Tokenizer) -> "SlotVocabulary":
+        """Look every word up in the tokenizer."""
+
+        def lookup(words: list[str]) -> IntArray:
+            return np.array([token_id(tokenizer, word) for word in words], dtype=np.int64)
+
+        digits = [str(digit) for digit in range(10)]
+        return cls(
+            first=lookup(list(FIRST_NAMES)),
+            spaced_first=lookup([f" {name}" for name in FIRST_NAMES]),
+            last=lookup([f" {name}" for name in LAST_NAMES]),
+            digit=lookup(digits),
+            # A number never starts with 0; the first entry only keeps digit and index equal.
+            spaced_digit=lookup(["0", *(f" {digit}" for digit in digits[1:])]),
+            team=lookup([f" {team}" for team in TEAMS]),
+        )
+
+    def slot_tokens(self, table: EntryTable) -> IntArray:
+        """Return [num_directories, num_entries, NUM_SLOTS]: the token for each blank."""
+        return np.concatenate(
+            [
+                self.first[table.first_ids][..., None],
+                self.spaced_first[table.first_ids][..., None],
+                self.last[table.last_ids][..., None],
+                self.spaced_digit[table.rooms[..., :1]],
+                self.digit[table.rooms[..., 1:]],
+                self.spaced_digit[table.phones[..., :1]],
+                self.digit[table.phones[..., 1:]],
+                self.team[table.team_ids][..., None],
+            ],
+            axis=-1,
+        )

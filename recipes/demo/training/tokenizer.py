@@ -11,12 +11,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from pagedrun.recipes.demo.training.directory import (
     ANSWERS,
+    FIRST_NAMES,
     HEADERS,
+    LAST_NAMES,
     QUESTIONS,
+    TEAMS,
     directory_text,
     sample_entries,
 )
-from pagedrun.recipes.demo.training.names import FIRST_NAMES, LAST_NAMES, TEAMS
 
 VOCAB_SIZE = 1024
 END_OF_TEXT = "<|endoftext|>"
