@@ -85,8 +85,8 @@ class Decoder(Model):
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         self._layers = [
-            LAYERS[type(layer)](layer, place, source, tables)
-            for layer, place in zip(network.layers, network.places, strict=True)
+            LAYERS[type(layer)](layer, index, source, tables)
+            for layer, index in zip(network.layers, network.cache_indices, strict=True)
         ]
         self.mapped_bytes = source.mapped_bytes
         shares_table = network.head is None and not self._head.is_packed
@@ -131,11 +131,11 @@ class DecoderLayer:
     def __init__(
         self,
         spec: DecoderLayerSpec,
-        place: KVLayerIndex | StateLayerIndex,
+        index: KVLayerIndex | StateLayerIndex,
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
-        self._mixer = _load_mixer(spec.mixer, place, source, tables)
+        self._mixer = _load_mixer(spec.mixer, index, source, tables)
         ffn = spec.ffn
         self._ffn = Mlp(ffn, source) if isinstance(ffn, MlpSpec) else Moe(ffn, source)
         multiplier = spec.residual_multiplier
@@ -224,16 +224,16 @@ class _Residual:
 
 def _load_mixer(
     spec: AttentionSpec | RecurrentSpec,
-    place: KVLayerIndex | StateLayerIndex,
+    index: KVLayerIndex | StateLayerIndex,
     source: WeightSource,
     tables: RotaryTables,
 ) -> SelfAttention | ShortConv | DeltaNet:
-    if isinstance(spec, AttentionSpec) and isinstance(place, KVLayerIndex):
-        return SelfAttention(spec, place, source, tables)
-    if isinstance(spec, ShortConvSpec) and isinstance(place, StateLayerIndex):
-        return ShortConv(spec, place, source)
-    if isinstance(spec, DeltaNetSpec) and isinstance(place, StateLayerIndex):
-        return DeltaNet(spec, place, source)
+    if isinstance(spec, AttentionSpec) and isinstance(index, KVLayerIndex):
+        return SelfAttention(spec, index, source, tables)
+    if isinstance(spec, ShortConvSpec) and isinstance(index, StateLayerIndex):
+        return ShortConv(spec, index, source)
+    if isinstance(spec, DeltaNetSpec) and isinstance(index, StateLayerIndex):
+        return DeltaNet(spec, index, source)
     raise TypeError(f"no layer computes {type(spec).__name__}")
 
 

@@ -31,7 +31,7 @@ from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
+from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_indices
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 
@@ -140,7 +140,7 @@ class DecoderSpec:
 
     @property
     def is_capturable(self) -> bool:
-        """True if decode steps can be recorded; states of recurrent layers change their place."""
+        """True if decode steps can be recorded; states of recurrent layers change their slots."""
         return len(self.attentions) == len(self.layers)
 
     def stored_as(self, stored: StoredTensors) -> Self:
@@ -188,11 +188,11 @@ class DecoderSpec:
         return kv_groups({layer: each.heads for layer, each in own})
 
     @property
-    def places(self) -> tuple[KVLayerIndex | StateLayerIndex, ...]:
+    def cache_indices(self) -> tuple[KVLayerIndex | StateLayerIndex, ...]:
         """Index of the keys and values, or of the states, of each layer in the cache."""
         attending = self._attending
         recurrent = (layer for layer in range(len(self.layers)) if layer not in attending)
-        states = {layer: StateLayerIndex(place) for place, layer in enumerate(recurrent)}
+        states = {layer: StateLayerIndex(index) for index, layer in enumerate(recurrent)}
         return tuple(
             attending[layer] if layer in attending else states[layer]
             for layer in range(len(self.layers))
@@ -231,7 +231,7 @@ class DecoderSpec:
     @property
     def _attending(self) -> dict[int, KVLayerIndex]:
         """Index of the keys and values that each layer with attention reads."""
-        own = kv_places(self.kv_groups)
+        own = kv_indices(self.kv_groups)
         return {
             layer: own[layer if each.source is None else each.source]
             for layer, each in self.attentions.items()

@@ -54,7 +54,7 @@ class GenerationConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "GenerationConfig":
-        """Read `folder`/generation_config.json; nothing is set if there is none.
+        """Read `folder`/generation_config.json; without it nothing is set.
 
         A file that says `do_sample` is false is greedy, whatever else it says; one that says true
         and names no temperature means 1. Raises `ModelError` for a value out of range.

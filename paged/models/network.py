@@ -135,18 +135,20 @@ def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
     return (*(full or [names]), *windowed)
 
 
-def kv_places(groups: Sequence[KVGroup]) -> dict[int, KVLayerIndex]:
+def kv_indices(groups: Sequence[KVGroup]) -> dict[int, KVLayerIndex]:
     """Return the index of the keys and values of each layer in the cache."""
     return {
-        layer: KVLayerIndex(index, place)
-        for index, group in enumerate(groups)
-        for place, layer in enumerate(group.layers)
+        layer: KVLayerIndex(number, index)
+        for number, group in enumerate(groups)
+        for index, layer in enumerate(group.layers)
     }
 
 
-def bytes_read(places: Iterable[KVLayerIndex], specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
-    """Return the bytes of a token that layers at `places` read, by their window."""
+def bytes_read(
+    indices: Iterable[KVLayerIndex], specs: Sequence[KVCacheSpec]
+) -> Counter[int | None]:
+    """Return the bytes of a token that layers at `indices` read, by their window."""
     found: Counter[int | None] = Counter()
-    for place in places:
-        found[specs[place.group].window] += specs[place.group].bytes_per_layer
+    for index in indices:
+        found[specs[index.group].window] += specs[index.group].bytes_per_layer
     return found

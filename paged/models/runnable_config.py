@@ -75,9 +75,9 @@ class RunnableConfig:
         return None
 
     def settings(self, config: EngineConfig) -> EngineConfig:
-        """Return a run's settings as far as they hold for the model.
+        """Return the settings of a run that apply to the model.
 
-        Raises `UsageError` for one that was asked for and cannot.
+        Raises `UsageError` for an explicit setting that the model does not support.
         """
         return config
 
@@ -142,7 +142,7 @@ def stored_dtype(config: JsonObject) -> DtypeName:
 
 
 def model_identity(config: RunnableConfig) -> dict[str, str]:
-    """Return what decides the bytes that a model computes, besides weights and machine.
+    """Return the sources of the bytes that a model computes, besides weights and machine.
 
     `config`: a digest of the network's description. `code`: one of every kernel and layer.
     """

@@ -144,8 +144,8 @@ def split_messages(messages: Sequence[Message], contents: Sequence[str]) -> tupl
 
 def _last(tokens: Sequence[int], wanted: int) -> int:
     """Return the last position of a token, the length if it does not occur."""
-    places = range(len(tokens) - 1, -1, -1)
-    return next((place for place in places if tokens[place] == wanted), len(tokens))
+    positions = range(len(tokens) - 1, -1, -1)
+    return next((position for position in positions if tokens[position] == wanted), len(tokens))
 
 
 class ChannelReasoning:

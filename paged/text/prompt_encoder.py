@@ -126,16 +126,16 @@ class PromptEncoder:
         ]
         for special in (True, False):
             texts = {
-                place: prompt.text
-                for place, prompt in enumerate(prompts)
+                index: prompt.text
+                for index, prompt in enumerate(prompts)
                 if isinstance(prompt, Prompt)
                 and prompt.text is not None
                 and prompt.add_special_tokens is special
             }
             if texts:
                 encoded = self._encode_texts(list(texts.values()), special)
-                for place, ids in zip(texts, encoded, strict=True):
-                    results[place] = ids
+                for index, ids in zip(texts, encoded, strict=True):
+                    results[index] = ids
         return results
 
     def _encode_texts(self, texts: list[str], special: bool) -> list[tuple[int, ...] | RowError]:

@@ -265,7 +265,7 @@ class MaskWorker:
 
             self._executor = LLExecutor(cpu_quota())
         masks = np.empty((len(matchers), len(matchers[0].mask)), dtype=np.int32)
-        states = [(each.state, place) for place, each in enumerate(matchers)]
+        states = [(each.state, row) for row, each in enumerate(matchers)]
         self._executor.unsafe_compute_mask_ptr(
             states, masks.ctypes.data, masks.strides[0], len(masks)
         )

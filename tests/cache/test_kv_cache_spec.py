@@ -53,7 +53,7 @@ def test_layers_with_the_same_window_are_a_group(
 ) -> None:
     network = tiny(*windows)
     assert layers_of(network) == groups
-    for layer, place in enumerate(network.places):
+    for layer, place in enumerate(network.cache_indices):
         assert isinstance(place, KVLayerIndex)
         assert groups[place.group][place.layer] == layer
     specs = network.kv_cache_specs("bfloat16")
@@ -89,7 +89,7 @@ def test_layers_that_read_the_keys_of_others_have_none() -> None:
     readers = [reading(third, 0), reading(fourth, 1)]
     network = replace(network, layers=(*own, *readers))
     assert layers_of(network) == ((0,), (1,))
-    assert network.places == ((0, 0), (1, 0)) * 2
+    assert network.cache_indices == ((0, 0), (1, 0)) * 2
     full, sliding = specs = network.kv_cache_specs("float32")
     assert (full.num_layers, sliding.num_layers) == (1, 1)
     # They are read once more all the same.

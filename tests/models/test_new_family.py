@@ -86,13 +86,13 @@ class ParallelLayer:
     def __init__(
         self,
         spec: ParallelLayerSpec,
-        place: KVLayerIndex | StateLayerIndex,
+        index: KVLayerIndex | StateLayerIndex,
         source: WeightSource,
         tables: RotaryTables,
     ) -> None:
-        assert isinstance(place, KVLayerIndex)
+        assert isinstance(index, KVLayerIndex)
         self._norm = Norm(spec.norm, source)
-        self._attention = SelfAttention(spec.attention, place, source, tables)
+        self._attention = SelfAttention(spec.attention, index, source, tables)
         self._mlp = Mlp(spec.mlp, source)
 
     @property

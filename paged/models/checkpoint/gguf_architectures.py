@@ -89,7 +89,7 @@ class _GemmaFields:
             size = width // own.integer("attention.head_count", 1, 2**14)
         fields: dict[str, JSONValue] = {
             "query_pre_attn_scalar": size,
-            # Null where the metadata has none, in place of what transformers assumes.
+            # Null if the metadata has none, instead of the default of transformers.
             "attn_logit_softcapping": own.get("attn_logit_softcapping"),
             "final_logit_softcapping": own.get("final_logit_softcapping"),
         }

@@ -40,7 +40,7 @@ class CheckpointHeader:
 
     @classmethod
     def read(cls, path: Path) -> "CheckpointHeader | None":
-        """Read the headers; None where weights are missing, as they may be, or damaged."""
+        """Read the headers; None if weights are missing or damaged."""
         try:
             return cls(_of_gguf(path) if is_gguf(path) else _of_folder(path))
         except ModelError:

@@ -78,13 +78,13 @@ class WeightSource:
         return self.ordered(tensor.to(dtype), parameter.order)
 
     def ordered(self, tensor: Tensor, order: RowOrder | None) -> Tensor:
-        """Return a tensor whose first axis is in the order that kernels want."""
+        """Return a tensor with its first axis in the order of the kernels."""
         if order is None:
             return tensor
         return tensor[torch.tensor(order.rows(len(tensor)), device=self.device)]
 
     def ordered_rows(self, weight: PackedWeight, order: RowOrder | None) -> PackedWeight:
-        """Return a weight whose rows are in the order that kernels want."""
+        """Return a weight with its rows in the order of the kernels."""
         if order is None:
             return weight
         return weight.rows(torch.tensor(order.rows(weight.out_features), device=self.device))
@@ -103,15 +103,14 @@ class WeightSource:
         )
 
     def kept(self, parameter: Parameter) -> Tensor:
-        """Return a tensor as `tensor` does, for one that is used as it is and not packed.
+        """Return a tensor as `tensor` does, for use without packing.
 
-        If it needs no cast and no other device, it stays in its file, and takes memory as it is
-        used.
+        Without a cast or a copy to a device it remains in the mapped file.
         """
         return self._kept(self.read(parameter.name), self.dtype)
 
     def mapped_as_stored(self, stored: Tensor) -> Tensor:
-        """Return a tensor that was read as `kept` does, in its stored dtype."""
+        """Return a tensor on the device in its stored dtype, mapped if possible as in `kept`."""
         return self._kept(stored, stored.dtype)
 
     def _kept(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
@@ -131,8 +130,7 @@ class WeightSource:
     def unpacked(self, name: str, weight: PackedWeight, dtype: torch.dtype | None = None) -> Tensor:
         """Return the matrix of a tensor or projection called `name` in `dtype`, None: the model's.
 
-        Raises `ModelError` for a group that there are no scales for, and for weights that are no
-        finite numbers.
+        Raises `ModelError` for a group without scales, and for weights that are not finite.
         """
         if weight.group_of is not None:
             lowest, highest = weight.group_of.aminmax()
@@ -149,7 +147,7 @@ class WeightSource:
 
         pairs: [num_rows, num_bytes] uint8, of each byte the low half is the first code. table:
         [16]. scales: [num_rows, num_groups], each for as many neighbours. Returns [num_rows, 2 *
-        num_bytes]. Raises `ModelError` for weights that are no finite numbers.
+        num_bytes]. Raises `ModelError` for weights that are not finite.
         """
         table, scales = (each.to(self.device, torch.float32) for each in (table, scales))
         weight = self.kernels.unpack_pairs(pairs.to(self.device), table, scales, self.dtype)
@@ -159,7 +157,7 @@ class WeightSource:
     def scales(self, name: str, stored: Tensor) -> Tensor:
         """Return the scales of a matrix called `name` in float32, on the device.
 
-        Raises `ModelError` for scales that are no finite numbers.
+        Raises `ModelError` for scales that are not finite.
         """
         scales = stored.to(self.device, torch.float32)
         _require_finite(name, scales)
@@ -168,14 +166,14 @@ class WeightSource:
     def quantized(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return int8 codes of a matrix called `name`, and a scale for each of its rows.
 
-        Raises `ModelError` for weights that are no finite numbers.
+        Raises `ModelError` for weights that are not finite.
         """
         codes, scales = self.kernels.quantize_rows(weight)
         _require_finite(name, scales)
         return codes, scales
 
     def packed(self, name: str, weight: PackedWeight) -> PackedWeight | Tensor:
-        """Return a matrix as `pack_parts` takes it: in plain numbers where it is held in these.
+        """Return a matrix for `pack_parts`, dequantized if no kernel computes with its form.
 
         Raises `ModelError` as `unpacked` does.
         """
@@ -204,9 +202,9 @@ class WeightSource:
         return self.kernels.code_kernels
 
     def pack_parts(self, parts: Sequence[PackedWeight | Tensor], bias: Tensor | None) -> Linear:
-        """Return `y = x @ weight.T + bias` of parts whose outputs lie side by side.
+        """Return `y = x @ weight.T + bias` with the outputs of the parts concatenated.
 
-        Those held in like ways are one matrix. bias: of all parts, or None.
+        Neighbors in the same format are one matrix. bias: of all parts, or None.
         """
         linears, start = [], 0
         for weight in _joined(parts):
@@ -285,9 +283,9 @@ def num_bytes(*parts: Tensor | Weights | None) -> int:
 
 
 class SideBySide:
-    """Their outputs lie one after the other; implements `Linear`.
+    """Linear layers of one input with concatenated outputs; implements `Linear`.
 
-    For weights that cannot be one matrix, since they are held in unlike ways.
+    For weights in different formats, which cannot be one matrix.
     """
 
     def __init__(self, parts: Sequence[Linear]) -> None:

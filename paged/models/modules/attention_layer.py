@@ -20,14 +20,14 @@ from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 class SelfAttention:
     """Self-attention with weights; `out` is applied by the caller.
 
-    `place` is the index of its keys and values in the cache, or of those of its source layer.
+    `index` is the index of its keys and values in the cache, or of those of its source layer.
     """
 
     def __init__(
-        self, spec: AttentionSpec, place: KVLayerIndex, source: WeightSource, tables: RotaryTables
+        self, spec: AttentionSpec, index: KVLayerIndex, source: WeightSource, tables: RotaryTables
     ) -> None:
         self._spec = spec
-        self._place = place
+        self._index = index
         self._kernels = source.kernels
         sinks = None if spec.sinks is None else source.tensor(spec.sinks)
         self._softmax = Softmax(spec.scale, spec.softcap, sinks)
@@ -57,7 +57,7 @@ class SelfAttention:
         `out`.
         """
         spec = self._spec
-        layer, group = cache.layer(self._place), batch.groups[self._place.group]
+        layer, group = cache.layer(self._index), batch.groups[self._index.group]
         qkv, gate = self._qkv(x), None
         if spec.has_gate:
             gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)

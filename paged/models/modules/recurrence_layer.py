@@ -13,10 +13,10 @@ from pagedrun.paged.models.modules.recurrence import ConvSpec, DeltaNetSpec, Sho
 
 
 class ShortConv:
-    """Short convolution with weights; `place` is the index of its states in the cache."""
+    """Short convolution with weights; `index` is the index of its states in the cache."""
 
-    def __init__(self, spec: ShortConvSpec, place: StateLayerIndex, source: WeightSource) -> None:
-        self._place = place
+    def __init__(self, spec: ShortConvSpec, index: StateLayerIndex, source: WeightSource) -> None:
+        self._index = index
         self._inputs = spec.inputs.load(source)
         self._conv = CausalConv(spec.conv, source, activate=False)
         self.out = spec.out.load(source)
@@ -29,17 +29,17 @@ class ShortConv:
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Update the states; return the input of `out`, [num_tokens, hidden_size]."""
         assert batch.states is not None, "a batch without states"
-        (state,) = cache.state(self._place)
+        (state,) = cache.state(self._index)
         before, behind, x = self._inputs(x).chunk(3, dim=1)
         return behind * self._conv(before * x, state, batch.states)
 
 
 class DeltaNet:
-    """Gated DeltaNet with weights; `place` is the index of its states in the cache."""
+    """Gated DeltaNet with weights; `index` is the index of its states in the cache."""
 
-    def __init__(self, spec: DeltaNetSpec, place: StateLayerIndex, source: WeightSource) -> None:
+    def __init__(self, spec: DeltaNetSpec, index: StateLayerIndex, source: WeightSource) -> None:
         self._spec = spec
-        self._place = place
+        self._index = index
         self._kernels = source.kernels
         self._inputs = spec.inputs.load(source)
         self._conv = CausalConv(spec.conv, source, activate=True)
@@ -58,7 +58,7 @@ class DeltaNet:
         """Update the states; return the input of `out`, [num_tokens, num_heads * value_dim]."""
         assert batch.states is not None, "a batch without states"
         spec, kernels = self._spec, self._kernels
-        conv, matrices = cache.state(self._place)
+        conv, matrices = cache.state(self._index)
         sizes = [spec.conv.num_channels, spec.num_values, 2 * spec.num_heads]
         qkv, opening, gates = torch.split(self._inputs(x), sizes, dim=1)
         results = kernels.gated_delta_rule(

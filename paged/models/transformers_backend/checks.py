@@ -72,7 +72,7 @@ class ProbeRun:
         return list(torch.split(hidden, [chunk.end - chunk.start for chunk in chunks]))
 
     def _batch(self, chunks: Sequence[ProbeChunk]) -> ForwardBatch:
-        place = self._device.torch_device
+        target = self._device.torch_device
         positions = torch.cat([torch.arange(chunk.start, chunk.end) for chunk in chunks])
         rows = torch.cat([torch.full((each.end - each.start,), each.row) for each in chunks])
         ids = torch.cat([self._ids[each.row][each.start : each.end] for each in chunks])
@@ -91,10 +91,10 @@ class ProbeRun:
         slots = self._tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE
         slots += positions % BLOCK_SIZE
         inputs = AttentionInputs(self._tables, num_prefill, prefill, decode)
-        inputs = inputs.placed(lambda tensor: tensor.to(place))
+        inputs = inputs.placed(lambda tensor: tensor.to(target))
         groups = tuple(
             GroupBatch(
-                slots.to(place),
+                slots.to(target),
                 self._device.kernels.prepare(
                     inputs, self.model.attention_shape(group, memory.blocks.dtype)
                 ),
@@ -102,11 +102,11 @@ class ProbeRun:
             for group, memory in enumerate(self._cache.groups)
         )
         return ForwardBatch(
-            input_ids=ids.to(place),
-            positions=positions.to(place),
+            input_ids=ids.to(target),
+            positions=positions.to(target),
             num_prefill_tokens=num_prefill,
             groups=groups,
-            logits_rows=torch.arange(len(rows), device=place),
+            logits_rows=torch.arange(len(rows), device=target),
         )
 
 

@@ -90,16 +90,16 @@ class Step:
 
 
 class PagedAttention:
-    """Attention of one layer, with keys and values at `place` of the cache; an `Attend`.
+    """Attention of one layer, with keys and values at `index` of the cache; an `Attend`.
 
     Queries and keys are already rotated: the kernel that stores them rotates by zero.
     """
 
     def __init__(
-        self, spec: TransformersAttention, place: KVLayerIndex, device: CacheDevice, step: Step
+        self, spec: TransformersAttention, index: KVLayerIndex, device: CacheDevice, step: Step
     ) -> None:
         self._spec = spec
-        self._place = place
+        self._index = index
         self._kernels = device.kernels
         self._step = step
         self._softmax = Softmax(spec.scale, spec.softcap)
@@ -123,8 +123,8 @@ class PagedAttention:
         """
         assert self._step.now is not None, "a layer attends outside of a step"
         batch, cache = self._step.now
-        asked, layer = self._spec.heads, cache.layer(self._place)
-        group = batch.groups[self._place.group]
+        asked, layer = self._spec.heads, cache.layer(self._index)
+        group = batch.groups[self._index.group]
         value_dim = value.shape[-1]
         filled = functional.pad(value, (0, asked.head_dim - value_dim))
         heads = torch.cat([query[0], key[0], filled[0]]).transpose(0, 1)

@@ -60,8 +60,8 @@ class TransformersModel(Model):
         expected = expected_logits(causal_lm, network.vocab_size)
         self._step = Step()
         self._ops = RowOps(causal_lm, kernels, row_invariant=row_invariant)
-        for layer, place in zip(network.layers, network.places, strict=True):
-            attention = PagedAttention(layer, place, device, self._step)
+        for layer, index in zip(network.layers, network.cache_indices, strict=True):
+            attention = PagedAttention(layer, index, device, self._step)
             attach(causal_lm.get_submodule(layer.name), attention)
         causal_lm.set_attn_implementation(PAGED)
         experts = [module for module in causal_lm.modules() if is_experts(module)]

@@ -59,22 +59,22 @@ class PlainModel(Model):
         logits: dict[int, Tensor] = {}
         slots = zip(inputs.read_slots.tolist(), inputs.write_slots.tolist(), strict=True)
         for tokens, (read, write) in zip(inputs.chunks(), slots, strict=True):
-            places = tokens.tolist()
-            num_prompt = sum(place < batch.num_prefill_tokens for place in places)
+            indices = tokens.tolist()
+            num_prompt = sum(index < batch.num_prefill_tokens for index in indices)
             if num_prompt and read != _NO_SLOT:
-                raise _too_large(int(batch.positions[places[-1]]) + 1)
+                raise _too_large(int(batch.positions[indices[-1]]) + 1)
             own = None if read == _NO_SLOT else states.take(read, write)
-            ends = [num_prompt, *range(num_prompt + 1, len(places) + 1)]
+            ends = [num_prompt, *range(num_prompt + 1, len(indices) + 1)]
             begin = 0
             for end in ends if num_prompt else ends[1:]:
-                part = places[begin:end]
-                first = next((i for i, place in enumerate(part) if place in wanted), len(part))
+                part = indices[begin:end]
+                first = next((i for i, index in enumerate(part) if index in wanted), len(part))
                 found, own = self._run(batch, tokens[begin:end], own, len(part) - first)
                 logits |= zip(part[first:], found, strict=True)
                 begin = end
             if write != _NO_SLOT:
                 states.put(write, own)
-        rows = [logits[place] for place in batch.logits_rows.tolist()]
+        rows = [logits[index] for index in batch.logits_rows.tolist()]
         return torch.stack(rows) if rows else self._nothing(batch.input_ids)
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateArray, StateSpec
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
-from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_places
+from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_indices
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 
 
@@ -97,10 +97,10 @@ class TransformersSpec(TransformersNetwork):
         return kv_groups({index: layer.heads for index, layer in enumerate(self.layers)})
 
     @property
-    def places(self) -> tuple[KVLayerIndex, ...]:
-        """Position of each layer in the KV cache."""
-        places = kv_places(self.kv_groups)
-        return tuple(places[index] for index in range(len(self.layers)))
+    def cache_indices(self) -> tuple[KVLayerIndex, ...]:
+        """Index of the keys and values of each layer in the cache."""
+        indices = kv_indices(self.kv_groups)
+        return tuple(indices[layer] for layer in range(len(self.layers)))
 
     def arithmetic(self) -> dict[str, str]:
         """Return the versions of the libraries, which decide the last bits of results."""
@@ -117,7 +117,7 @@ class TransformersSpec(TransformersNetwork):
 
     def bytes_read(self, specs: Sequence[KVCacheSpec]) -> Counter[int | None]:
         """Return the bytes of a token that layers read, by their window."""
-        return bytes_read(self.places, specs)
+        return bytes_read(self.cache_indices, specs)
 
 
 @dataclass(frozen=True, slots=True)
