@@ -1,8 +1,8 @@
 """Prompts of file rows and of Python calls: a text, a chat or token ids, with the fields beside it.
 
-A text is one user message where the model has a chat template. It is raw, completed unchanged,
-where `raw` asks for that, without a template, and where continuations are scored after it. With a
-system prompt it is the user message after that in each case.
+A text is one user message if the model has a chat template. It is raw, completed unchanged, with
+the setting `raw`, without a template, or if continuations are scored after it. With a system prompt
+it is always a user message.
 """
 
 from collections.abc import Mapping, Sequence
