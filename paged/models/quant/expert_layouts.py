@@ -179,14 +179,10 @@ class Stacked(_StackedLayout):
         )
 
     def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, StackedLinear]:
-        name, hidden, inner = experts.name, experts.hidden_size, experts.intermediate_size
+        hidden, inner = experts.hidden_size, experts.intermediate_size
         return (
-            StackedLinear(
-                experts.linear(f"{name}.{self.gate_up}", 2 * inner, hidden), experts.num_experts
-            ),
-            StackedLinear(
-                experts.linear(f"{name}.{self.down}", hidden, inner), experts.num_experts
-            ),
+            _stack(experts, self.gate_up, 2 * inner, hidden),
+            _stack(experts, self.down, hidden, inner),
         )
 
 
@@ -203,16 +199,18 @@ class StackedProjections(_StackedLayout):
 
     def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, StackedLinear, StackedLinear]:
         hidden, inner = experts.hidden_size, experts.intermediate_size
-
-        def stack(projection: str, *sizes: int) -> StackedLinear:
-            linear = experts.linear(f"{experts.name}.{projection}", *sizes)
-            return StackedLinear(linear, experts.num_experts)
-
         return (
-            stack("gate_proj", inner, hidden),
-            stack("up_proj", inner, hidden),
-            stack("down_proj", hidden, inner),
+            _stack(experts, "gate_proj", inner, hidden),
+            _stack(experts, "up_proj", inner, hidden),
+            _stack(experts, "down_proj", hidden, inner),
         )
+
+
+def _stack(
+    experts: ExpertsSpec, projection: str, out_features: int, in_features: int
+) -> StackedLinear:
+    linear = experts.linear(f"{experts.name}.{projection}", out_features, in_features)
+    return StackedLinear(linear, experts.num_experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +246,6 @@ class Interleaved(ExpertLayout):
 
 
 GROUP = 32  # weights that share a scale
-_GROUP_BYTES = GROUP // 2
-_BYTE_DTYPES = ("U8",)
 _MXFP4_FORM = CodeForm(4, GROUP, 1, is_float=True)
 
 
@@ -280,8 +276,10 @@ class Mxfp4(ExpertLayout):
             require_whole_groups(f"{experts.name}: MXFP4 has", GROUP, size)
         kernels = source.code_kernels.of_experts
         is_held = all(kernels.hold(_MXFP4_FORM, each, source.dtype_name) for each in sizes)
-        read = _packed if is_held else _unpacked
-        gate_up, down = (list(read(*each, source)) for each in self._matrices(experts))
+        gate_up, down = (
+            list(_mxfp4_matrices(*each, source, is_held=is_held))
+            for each in self._matrices(experts)
+        )
         return split_interleaved(experts, source, gate_up, down)
 
     def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
@@ -298,36 +296,24 @@ class Mxfp4(ExpertLayout):
 
         def stored(name: str, rows: int, columns: int) -> tuple[Parameter, Parameter]:
             groups = (experts.num_experts, rows, -(-columns // GROUP))
-            return (
-                Parameter(
-                    f"{experts.name}.{name}_blocks",
-                    (*groups, _GROUP_BYTES),
-                    Role.QUANTIZED,
-                    dtypes=_BYTE_DTYPES,
-                ),
-                Parameter(
-                    f"{experts.name}.{name}_scales", groups, Role.QUANTIZED, dtypes=_BYTE_DTYPES
-                ),
-            )
+            prefix, role = f"{experts.name}.{name}", Role.QUANTIZED
+            blocks = Parameter(f"{prefix}_blocks", (*groups, GROUP // 2), role, dtypes=("U8",))
+            return blocks, Parameter(f"{prefix}_scales", groups, role, dtypes=("U8",))
 
         return stored("gate_up_proj", 2 * inner, hidden), stored("down_proj", hidden, inner)
 
 
-def _packed(
-    blocks: Parameter, scales: Parameter, source: "WeightSource"
+def _mxfp4_matrices(
+    blocks: Parameter, scales: Parameter, source: "WeightSource", *, is_held: bool
 ) -> "Iterator[PackedWeight | Tensor]":
-    """Yield the 4-bit matrix of each expert."""
+    """Yield the matrix of each expert: 4-bit if `is_held`, else dequantized, exact in bfloat16."""
     for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
-        weight = packed_floats(pairs.flatten(1), exponents, GROUP, source)
-        yield source.packed(blocks.name, weight)
-
-
-def _unpacked(blocks: Parameter, scales: Parameter, source: "WeightSource") -> "Iterator[Tensor]":
-    """Yield the dequantized matrix of each expert; exact in bfloat16."""
-    for pairs, exponents in zip(source.read(blocks.name), source.read(scales.name), strict=True):
-        yield source.dequantize_table(
-            blocks.name, pairs.flatten(1), e2m1(), powers_of_two(exponents)
-        )
+        codes = pairs.flatten(1)
+        if is_held:
+            yield source.packed(blocks.name, packed_floats(codes, exponents, GROUP, source))
+        else:
+            factors = powers_of_two(exponents)
+            yield source.dequantize_table(blocks.name, codes, e2m1(), factors)
 
 
 def interleaved_biases(experts: ExpertsSpec) -> tuple[Parameter, Parameter]:
