@@ -1,4 +1,4 @@
-"""GenerationConfig: the sampling settings that a model's authors advise."""
+"""GenerationConfig: sampling settings recommended by the authors of a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from pathlib import Path
 from pagedrun.paged.files.json_object import JsonObject
 
 FILE_NAME = "generation_config.json"
-# The range of each that is a number.
+# Ranges of numbers.
 _NUMBERS = {
     "temperature": (0.0, 100.0),
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 100.0),
 }
-_OF_GREEDY = ("repetition_penalty",)  # what a greedy choice looks at too
+_OF_GREEDY = ("repetition_penalty",)  # applies to greedy decoding too
 _MAX_TOP_K = 2**31 - 1
-# Settings that change answers, and the value at which they do not. No others are looked at.
+# Settings that change answers, and their neutral values. Others are ignored.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "encoder_repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),
@@ -45,8 +45,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """`values` are those of `SamplingParams`' fields that the file sets; `not_taken` the names of
-    settings in it that would change answers and are not supported, or do not apply.
+    """Fields of `SamplingParams` in generation_config.json.
+
+    `not_taken`: names of settings that would change answers but are unsupported or do not apply.
     """
 
     values: Mapping[str, float | int] = field(default_factory=dict)
@@ -56,8 +57,8 @@ class GenerationConfig:
     def from_folder(cls, folder: Path) -> "GenerationConfig":
         """Read `folder`/generation_config.json; without it nothing is set.
 
-        A file that says `do_sample` is false is greedy, whatever else it says; one that says true
-        and names no temperature means 1. Raises `ModelError` for a value out of range.
+        `do_sample` false means greedy decoding, whatever the other fields; true, a temperature of 1
+        if none is given. Raises `ModelError` for a value out of range.
         """
         path = folder / FILE_NAME
         if not path.exists():
