@@ -67,7 +67,7 @@ def test_s01_s02_nothing_is_called_that_runs_what_it_reads() -> None:
         # It picks classes by names that the folder gives. Those that remain compare with
         # Transformers after training the demo, and fill a class of its own with tensors.
         assert last != "from_pretrained" or path.as_posix().endswith(
-            ("greedy.py", "transformers_backend/model.py")
+            ("training/evaluate.py", "transformers_backend/model.py")
         )
         given = {word.arg: word.value for word in node.keywords}
         for word in ("allow_pickle", "trust_remote_code"):
