@@ -9,17 +9,14 @@ from pagedrun.kernels.attention_inputs import DecodeInputs, KVLayer, KVScales, S
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
+from tests.support.attention_cases import as_int32, in_float64
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
 
 
-def as_int32(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def expect(q: Tensor, context: Any, *rest: Any) -> Tensor:
-    layer = KVLayer(context.key_cache.double(), context.value_cache.double())
+    layer = in_float64(layer_of(context))
     return reference.decode_attention(q.double(), layer, context.block_tables, *rest)
 
 
@@ -121,10 +118,7 @@ def test_quantised_caches(
     out = CpuBackend.decode_attention(q, layer, *rest)
     assert_close(out, reference.decode_attention(q.double(), layer, *rest))
     # The meaning of codes and scales, without the code under test.
-    wide = [code.float() * scale[..., None] for code, scale in zip(codes, scales, strict=True)]
-    exact = KVLayer(*(each.double() for each in wide))
-    plain = reference.decode_attention(q.double(), exact, *rest)
-    assert_close(out, plain)
+    assert_close(out, reference.decode_attention(q.double(), in_float64(layer), *rest))
 
 
 def test_every_float8_is_read_as_it_is() -> None:

@@ -1,40 +1,38 @@
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
+from pagedrun.kernels.attention_inputs import KVLayer, Softmax
 from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
+from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
 
 
-def as_int32(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def run(
     q: Tensor,
     context: Any,
-    chunks: list[tuple[int, int, int]],
+    chunks: list[Chunk],
     window: int | None = None,
     backend: Any = group_attention,
 ) -> Tensor:
     """Run chunks (table row, first position, number of tokens) whose queries are `q` in order."""
-    tables, firsts, sizes = zip(*chunks, strict=True)
     layer = KVLayer(context.key_cache, context.value_cache)
     if backend is reference:
-        q, layer = q.double(), KVLayer(layer.keys.double(), layer.values.double())
-    described = ([0, *accumulate(sizes)], list(tables), list(firsts))
-    inputs = PrefillInputs(*map(as_int32, described))
+        q, layer = q.double(), in_float64(layer)
     out: Tensor = backend.prefill_attention(
-        q, layer, context.block_tables, inputs, Softmax(q.shape[2] ** -0.5), window
+        q,
+        layer,
+        context.block_tables,
+        prefill_inputs(chunks),
+        Softmax(q.shape[2] ** -0.5),
+        window,
     )
     return out
 
@@ -135,14 +133,8 @@ def test_a_later_token_that_is_nan_does_not_reach_an_earlier_one(
     block = int(context.block_tables[0, position // size])
     getattr(context, spoilt)[block, :, position % size, 3] = poison
     q = torch.randn(150, 4, 16).to(dtype)
-    one = torch.zeros(1, dtype=torch.int32)
-    out = backend.prefill_attention(
-        q,
-        KVLayer(context.key_cache, context.value_cache),
-        context.block_tables,
-        PrefillInputs(torch.tensor([0, 150], dtype=torch.int32), one, one),
-        Softmax(0.25),
-        None,
-    )
+    layer = KVLayer(context.key_cache, context.value_cache)
+    chunks = prefill_inputs([(0, 0, 150)])
+    out = backend.prefill_attention(q, layer, context.block_tables, chunks, Softmax(0.25), None)
     assert out[:position].isfinite().all()
     assert not out[position:].isfinite().all(dim=-1).any()

@@ -13,7 +13,6 @@ from pagedrun.kernels.attention_inputs import (
     AttentionInputs,
     DecodeInputs,
     KVLayer,
-    PrefillInputs,
     Softmax,
 )
 from pagedrun.kernels.ops import Backend
@@ -21,6 +20,7 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Twin
+from tests.support.attention_cases import as_int32, in_float64, on_device, prefill_inputs
 
 P = PARTITION_TOKENS
 DTYPES = [torch.float32, torch.bfloat16]
@@ -31,16 +31,12 @@ CHUNK = 20  # of each row's last tokens, or fewer
 SINKS = torch.tensor([0.7, -1.5, 2.0, 0.0, -0.3, 5.0])
 
 
-def as_int32(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def prepared(ops: Backend, device: torch.device, tables: Tensor, dtype: torch.dtype) -> Attention:
     """Return attention from the last tokens of each row as a prompt's, and from its last alone."""
     rows = as_int32(range(len(LENGTHS)))
     sizes = [min(CHUNK, length) for length in LENGTHS]
     firsts = [length - size for length, size in zip(LENGTHS, sizes, strict=True)]
-    prefill = PrefillInputs(as_int32(np.cumsum([0, *sizes])), rows, as_int32(firsts))
+    prefill = prefill_inputs([*zip(range(len(LENGTHS)), firsts, sizes, strict=True)])
     decode = DecodeInputs(rows, as_int32(LENGTHS))
     inputs = AttentionInputs(tables, sum(sizes), prefill, decode)
     shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, dtype, dtype)
@@ -51,7 +47,7 @@ def both_paths(
     twin: Twin, context: Any, q: Tensor, window: int | None, sinks: Tensor | None
 ) -> list[Tensor]:
     """Return attention from prompt tokens and from generated ones."""
-    layer = KVLayer(context.key_cache.to(twin.device), context.value_cache.to(twin.device))
+    layer = on_device(KVLayer(context.key_cache, context.value_cache), twin.device)
     softmax = Softmax(SCALE, sinks=None if sinks is None else sinks.to(twin.device))
     attention = prepared(twin.ops, twin.device, context.block_tables, layer.keys.dtype)
     q = q.to(twin.device)
@@ -152,7 +148,7 @@ def test_a_shared_prefix_adds_no_sink_of_its_own(
     )
     torch.manual_seed(0)
     q = torch.randn(3, HEADS, HEAD_DIM).to(dtype)
-    layer = KVLayer(context.key_cache.to(twin.device), context.value_cache.to(twin.device))
+    layer = on_device(KVLayer(context.key_cache, context.value_cache), twin.device)
     step = AttentionInputs(tables, decode=DecodeInputs(rows, lengths, groups))
     shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, dtype, dtype)
     attention = twin.ops.prepare(step.placed(lambda tensor: tensor.to(twin.device)), shape)
@@ -160,13 +156,7 @@ def test_a_shared_prefix_adds_no_sink_of_its_own(
     prefix = attention.prefix(q.to(twin.device), layer, softmax)
     assert prefix is not None
     found = attention.decode(q.to(twin.device), layer, softmax, None, prefix)
-    wide = KVLayer(context.key_cache.double(), context.value_cache.double())
-    expected = reference.decode_attention(
-        q.double(),
-        wide,
-        tables,
-        DecodeInputs(rows, lengths),
-        Softmax(SCALE, sinks=SINKS.double()),
-        None,
-    )
+    wide, softmax = in_float64(on_device(layer, q.device)), Softmax(SCALE, sinks=SINKS.double())
+    inputs = DecodeInputs(rows, lengths)
+    expected = reference.decode_attention(q.double(), wide, tables, inputs, softmax, None)
     assert_close(found.cpu(), expected)

@@ -6,17 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import PrefillInputs, PrefixState, Softmax
+from pagedrun.kernels.attention_inputs import PrefixState, Softmax
 from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
+from tests.support.attention_cases import Chunk, prefill_inputs
 
 KINDS = [Kind.SCORES, Kind.VALUES]
 
 Way = tuple[KernelSet, torch.dtype]
-# (row of the block tables, position of its first token, number of tokens)
-Chunk = tuple[int, int, int]
 
 
 class Form(NamedTuple):
@@ -43,8 +42,6 @@ def prefill(
     sequences: list[list[int]] | None = None,
 ) -> Tensor:
     """Attend from chunks of sequences, which hold tokens 0, 1, 2, … unless they are given."""
-    tables, firsts, sizes = zip(*chunks, strict=True)
-    starts = np.cumsum([0, *sizes])
     places = [
         torch.tensor(sequences[table][first : first + size])
         if sequences
@@ -55,11 +52,7 @@ def prefill(
         tokens.q[torch.cat(places)],
         cache.layer,
         cache.block_tables,
-        PrefillInputs(
-            torch.tensor(starts, dtype=torch.int32),
-            torch.tensor(tables, dtype=torch.int32),
-            torch.tensor(firsts, dtype=torch.int32),
-        ),
+        prefill_inputs(chunks),
         form.softmax(tokens),
         form.window,
         kernel_set=way[0],

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, PrefixState, Softmax
+from pagedrun.kernels.attention_inputs import PrefixState, Softmax
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
@@ -22,7 +22,6 @@ from tests.every_pair import every_pair
 from tests.kernels.cpu.attention_forms import (
     FORMS,
     KINDS,
-    Chunk,
     Form,
     Way,
     assert_same_state,
@@ -31,6 +30,7 @@ from tests.kernels.cpu.attention_forms import (
 )
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
+from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
 
 P = PARTITION_TOKENS
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
@@ -222,12 +222,11 @@ def test_prefill_is_near_the_reference(
         Kind.RANDOM, last, num_kv_heads=2, group=group, head_dim=head_dim, dtype=way[1]
     )
     cache = Cache.of(tokens, [list(range(last))], 16)
-    starts = torch.tensor([0, last - first], dtype=torch.int32)
     expected = reference.prefill_attention(
         tokens.q[first:].double(),
-        KVLayer(cache.key_cache.double(), cache.value_cache.double()),
+        in_float64(cache.layer),
         cache.block_tables,
-        PrefillInputs(starts, torch.zeros(1, dtype=torch.int32), torch.tensor([first])),
+        prefill_inputs([(0, first, last - first)]),
         form.softmax(tokens),
         form.window,
     )
@@ -260,7 +259,7 @@ def test_prefix_is_near_the_reference(
     assert groups is not None
     expected = reference.prefix_attention(
         tokens.q[:4].double(),
-        KVLayer(cache.key_cache.double(), cache.value_cache.double()),
+        in_float64(cache.layer),
         cache.block_tables,
         groups,
         Softmax(tokens.scale, softcap),

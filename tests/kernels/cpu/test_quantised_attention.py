@@ -15,7 +15,6 @@ from pagedrun.kernels.attention_inputs import (
     DecodeInputs,
     KVLayer,
     KVScales,
-    PrefillInputs,
     Softmax,
 )
 from pagedrun.kernels.cpu.backend import CpuBackend
@@ -25,6 +24,7 @@ from pagedrun.kernels.reference import attention as reference
 from tests.kernels.cpu.attention_forms import FORMS, KINDS, Form, assert_same_state, prefill, prefix
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.kernels.cpu.products import skip_unless_supported, threads
+from tests.support.attention_cases import as_int32, in_float64, prefill_inputs
 
 P = PARTITION_TOKENS
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
@@ -63,16 +63,6 @@ every_way = pytest.mark.parametrize(
 )
 
 
-def in_float64(layer: KVLayer) -> KVLayer:
-    """Return what codes and scales mean, as plain numbers."""
-    scales = layer.scales
-    assert scales is not None
-    return KVLayer(
-        layer.keys.double() * scales.keys.double()[..., None],
-        layer.values.double() * scales.values.double()[..., None],
-    )
-
-
 @every_way
 @pytest.mark.parametrize(
     ("head_dim", "group", "form", "block_size"),
@@ -96,11 +86,11 @@ def test_near_the_reference_over_what_the_codes_mean(
     tokens = way.tokens(Kind.RANDOM, last, group, head_dim)
     cache = Cache.of(tokens, [list(range(last))], block_size).quantised(way.codes)
     wide, q = in_float64(cache.layer), tokens.q[first:].double()
-    inputs = PrefillInputs(as_int32(0, last - first), as_int32(0), as_int32(first))
+    inputs = prefill_inputs([(0, first, last - first)])
     rest: tuple[Any, ...] = (form.softmax(tokens), form.window)
     expected = reference.prefill_attention(q, wide, cache.block_tables, inputs, *rest)
     assert_close(prefill(way[:2], tokens, cache, [(0, first, last - first)], form), expected)
-    rows = DecodeInputs(as_int32(0, 0), as_int32(last, first))
+    rows = DecodeInputs(as_int32([0, 0]), as_int32([last, first]))
     out = CpuBackend.decode_attention(tokens.q[:2], cache.layer, cache.block_tables, rows, *rest)
     alone = reference.decode_attention(tokens.q[:2].double(), wide, cache.block_tables, rows, *rest)
     assert_close(out, alone)
@@ -175,12 +165,12 @@ def test_a_decoded_row_has_its_bytes_in_any_batch_and_blocks_of_any_size(
 ) -> None:
     tokens = Tokens.make(Kind.SCORES, 500, num_kv_heads=2, group=2, head_dim=80, dtype=BFLOAT16)
     sequences = [list(range(length)) for length in (5, 127, 128, 300, 411)]
-    lens = as_int32(*map(len, sequences))
+    lens = as_int32([*map(len, sequences)])
     q, softmax = tokens.q[:5], Softmax(tokens.scale)
     results = []
     for block_size in (16, 5, 64):
         cache = Cache.of(tokens, sequences, block_size).quantised(codes)
-        rows = DecodeInputs(as_int32(*range(5)), lens)
+        rows = DecodeInputs(as_int32(range(5)), lens)
         tables = cache.block_tables
         results.append(CpuBackend.decode_attention(q, cache.layer, tables, rows, softmax, None))
         alone = [
@@ -188,7 +178,7 @@ def test_a_decoded_row_has_its_bytes_in_any_batch_and_blocks_of_any_size(
                 q[row : row + 1],
                 cache.layer,
                 tables[row : row + 1],
-                DecodeInputs(as_int32(0), lens[row : row + 1]),
+                DecodeInputs(as_int32([0]), lens[row : row + 1]),
                 softmax,
                 None,
             )
@@ -199,10 +189,6 @@ def test_a_decoded_row_has_its_bytes_in_any_batch_and_blocks_of_any_size(
     assert all(torch.equal(each, results[0]) for each in results)
 
 
-def as_int32(*numbers: int) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32)
-
-
 def test_the_largest_sums_of_integers_fit() -> None:
     """512 products of the largest numbers, of one sign and of the other."""
     keys = torch.full((1, 1, 2, 512), 127, dtype=INT8)
@@ -210,8 +196,8 @@ def test_the_largest_sums_of_integers_fit() -> None:
     values = torch.zeros_like(keys)
     values[0, 0, 0] = 127
     scales = KVScales(*(torch.full((1, 1, 2), 1 / 127) for _ in range(2)))
-    layer, rows = KVLayer(keys, values, scales), DecodeInputs(as_int32(0), as_int32(2))
+    layer, rows = KVLayer(keys, values, scales), DecodeInputs(as_int32([0]), as_int32([2]))
     q = torch.ones(1, 2, 512, dtype=BFLOAT16)
-    out = CpuBackend.decode_attention(q, layer, as_int32(0)[None], rows, Softmax(1 / 512), None)
+    out = CpuBackend.decode_attention(q, layer, as_int32([[0]]), rows, Softmax(1 / 512), None)
     expected = torch.tensor([1.0, -1.0]).softmax(0)[0]
     assert (out.float() - expected).abs().max() < 4e-3

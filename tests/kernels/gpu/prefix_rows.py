@@ -11,6 +11,7 @@ from pagedrun.kernels.gpu.attention.prefix_work import UNIT_PARTITIONS, UNIT_TOK
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Context, build_context
+from tests.support.attention_cases import as_int32
 
 P, U = PARTITION_TOKENS, UNIT_PARTITIONS
 
@@ -45,10 +46,6 @@ def nested(
     )
     q = torch.randn(len(lengths), 2 * group, head_dim, generator=torch.Generator().manual_seed(1))
     return q.to(dtype), context, as_int32(lengths), as_int32(shared)
-
-
-def as_int32(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int32)
 
 
 def groups_of(

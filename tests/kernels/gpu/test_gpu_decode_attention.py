@@ -23,11 +23,11 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
 from pagedrun.kernels.reference import attention as reference
 from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
+from tests.support.attention_cases import as_int32, assert_near, in_float64, on_device
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FORMS = (decode_single_pass, decode_split)
 P = DECODE_PARTITION
-TOLERANCE = {FP32: 5e-6, FP16: 2e-3, BF16: 1.2e-2}
 # Every head size, block size and group size; with those that are `long`, each head size with each
 # block size.
 SHAPES = [
@@ -41,10 +41,6 @@ OTHER_SHAPES = [
     (96, 128, 7, FP16), (96, 256, 3, BF16), (128, 32, 4, BF16), (128, 256, 1, BF16),
     (256, 16, 2, BF16), (256, 32, 1, FP32), (256, 128, 3, FP16), (256, 256, 8, BF16),
 ]  # fmt: skip
-
-
-def as_int32(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def ragged(
@@ -82,9 +78,7 @@ def run(
     sinks: Tensor | None = None,
 ) -> Tensor:
     rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
-    if scales is not None:
-        scales = KVScales(scales.keys.to(device), scales.values.to(device))
-    layer = KVLayer(context.key_cache.to(device), context.value_cache.to(device), scales)
+    layer = on_device(KVLayer(context.key_cache, context.value_cache, scales), device)
     tables, rows = context.block_tables.to(device), rows.placed(lambda each: each.to(device))
     softmax = Softmax(scale, softcap, None if sinks is None else sinks.to(device))
     out = form(q.to(device), layer, tables, rows, softmax, window)
@@ -94,19 +88,12 @@ def run(
 
 def expect(q: Tensor, context: Context, lengths: Tensor, scale: float, **options: Any) -> Tensor:
     layer = KVLayer(context.key_cache, context.value_cache, options.pop("scales", None))
-    if layer.scales is None:
-        layer = KVLayer(layer.keys.double(), layer.values.double())
+    layer = in_float64(layer)
     rows = DecodeInputs(torch.arange(len(q), dtype=torch.int32), lengths)
     softmax = Softmax(scale, options.pop("softcap", None), options.pop("sinks", None))
     return reference.decode_attention(
         q.double(), layer, context.block_tables, rows, softmax, **{"window": None} | options
     )
-
-
-def assert_near(actual: Tensor, expected: Tensor) -> None:
-    assert actual.shape == expected.shape
-    error = (actual.double() - expected).abs().max().item()
-    assert error <= TOLERANCE[actual.dtype] * max(1.0, expected.abs().max().item())
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.kv_cache import quantize
 from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
+from tests.support.attention_cases import Chunk, in_float64, on_device, prefill_inputs
 
 DTYPES = [torch.float32, torch.bfloat16]
 CODES = [torch.int8, torch.float8_e4m3fn]
-Chunk = tuple[int, int, int]  # table row, first position, number of tokens
 
 
 def layer_of(context: Any, codes: torch.dtype | None) -> KVLayer:
@@ -38,11 +38,8 @@ def run(
     **options: Any,
 ) -> Tensor:
     """Run chunks whose queries are `q` in order; the result is on the CPU."""
-    keys, values, scales = layer_of(context, codes)
-    if scales is not None:
-        scales = KVScales(scales.keys.to(device), scales.values.to(device))
-    layer = KVLayer(keys.to(device), values.to(device), scales)
-    inputs = describe(chunks).placed(lambda each: each.to(device))
+    layer = on_device(layer_of(context, codes), device)
+    inputs = prefill_inputs(chunks).placed(lambda each: each.to(device))
     return call(
         GpuBackend, q.to(device), layer, context.block_tables.to(device), inputs, options
     ).cpu()
@@ -52,12 +49,8 @@ def expect(
     q: Tensor, context: Any, chunks: list[Chunk], codes: torch.dtype | None = None, **options: Any
 ) -> Tensor:
     """Return what the reference makes of the same in float64."""
-    keys, values, scales = layer_of(context, codes)
-    if scales is None:
-        layer = KVLayer(keys.double(), values.double())
-    else:
-        layer = KVLayer(keys, values, KVScales(scales.keys.double(), scales.values.double()))
-    return call(reference, q.double(), layer, context.block_tables, describe(chunks), options)
+    layer, inputs = in_float64(layer_of(context, codes)), prefill_inputs(chunks)
+    return call(reference, q.double(), layer, context.block_tables, inputs, options)
 
 
 def call(
@@ -72,12 +65,6 @@ def call(
     window = options.get("window")
     out: Tensor = backend.prefill_attention(q, layer, tables, chunks, softmax, window)
     return out
-
-
-def describe(chunks: list[Chunk]) -> PrefillInputs:
-    tables, firsts, sizes = zip(*chunks, strict=True)
-    numbers = ((0, *accumulate(sizes)), tables, firsts)
-    return PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in numbers))
 
 
 def queries(chunks: list[Chunk], num_heads: int, head_dim: int, dtype: torch.dtype) -> Tensor:
@@ -317,7 +304,7 @@ def test_blocks_beyond_32_bits_of_elements(gpu_device: torch.device) -> None:
         codes[-1][-1], scales[-1][-1] = tokens.to(gpu_device), scale.to(gpu_device)
     q = queries([(0, 0, 64)], 1, 128, torch.float32).to(gpu_device)
     table = torch.tensor([[num_blocks - 1]], dtype=torch.int32, device=gpu_device)
-    chunk = describe([(0, 0, 64)]).placed(lambda each: each.to(gpu_device))
+    chunk = prefill_inputs([(0, 0, 64)]).placed(lambda each: each.to(gpu_device))
     far = call(GpuBackend, q, KVLayer(codes[0], codes[1], KVScales(*scales)), table, chunk, {})
     keys, values, *of_both = (each[-1:].clone() for each in (*codes, *scales))
     near = call(GpuBackend, q, KVLayer(keys, values, KVScales(*of_both)), table * 0, chunk, {})

@@ -25,9 +25,8 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
 from pagedrun.kernels.reference import attention as reference
 from tests.kernels.conftest import Context, build_context
-from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
-
-TOLERANCE = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+from tests.kernels.gpu.prefix_rows import P, U, branching, groups_of, nested
+from tests.support.attention_cases import as_int32, assert_near
 
 
 def work_of(groups: PrefixGroups, q: Tensor, keys: Tensor) -> PrefixWork:
@@ -70,11 +69,6 @@ def test_one_height_where_heights_would_not_agree(
     tile = prefix_tile(height, head_dim, 64, torch.bfloat16, cache_dtype, on)
     if head_dim <= 128:
         assert tile.num_warps * 16 == height, "each warp has rows of its own"
-
-
-def assert_near(actual: Tensor, expected: Tensor) -> None:
-    error = (actual.double() - expected).abs().max().item()
-    assert error <= TOLERANCE[actual.dtype] * max(1.0, expected.abs().max().item())
 
 
 # Each with both forms where that is `long`; both give the same bytes, as a test below has it.

@@ -16,7 +16,8 @@ from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.prefix_attention import items_at_once, tile_rows
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
 from tests.kernels.conftest import build_context
-from tests.kernels.gpu.prefix_rows import P, U, as_int32, branching, groups_of, nested
+from tests.kernels.gpu.prefix_rows import P, U, branching, groups_of, nested
+from tests.support.attention_cases import as_int32
 
 
 def test_work_refuses_more_than_it_has_room_for() -> None:
