@@ -60,8 +60,8 @@ class Attention(Protocol):
     def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Attend from generated tokens over the partitions that they read together.
 
-        Returns what `decode` goes on from, None where no rows read together. There is no window:
-        each row's would begin elsewhere.
+        Returns the state that `decode` continues, None without shared partitions. There is no
+        window, since it would begin elsewhere for each row.
         """
         ...
 
@@ -77,16 +77,16 @@ class Attention(Protocol):
         ...
 
     def regroup(self, groups: PrefixGroups) -> None:
-        """Replace who reads which shared partitions together, tensors on the host.
+        """Replace the groups of rows that share partitions; `groups` are on the host.
 
-        What was prepared with `room` holds it in the same memory, where a captured launch finds it.
+        Attention prepared with `room` keeps its memory, which captured launches read.
         """
         ...
 
 
-Work_contra = TypeVar("Work_contra", contravariant=True)  # groups as a backend works on them
+Work_contra = TypeVar("Work_contra", contravariant=True)  # groups in the form of a backend
 Work = TypeVar("Work")
-Result = TypeVar("Result", bound=PrefixResult)  # what it makes of them
+Result = TypeVar("Result", bound=PrefixResult)  # its result for them
 
 
 class AttentionOps(Protocol[Work_contra, Result]):
@@ -179,7 +179,7 @@ class PreparedAttention(ABC, Generic[Work, Result]):
 
     @abstractmethod
     def regroup(self, groups: PrefixGroups) -> None:
-        """Replace who reads which shared partitions together."""
+        """Replace the groups of rows that share partitions."""
 
 
 class HostAttention(PreparedAttention[PrefixGroups, PrefixState]):
@@ -196,5 +196,5 @@ class HostAttention(PreparedAttention[PrefixGroups, PrefixState]):
         return cls(ops, PrefixState, inputs, groups)
 
     def regroup(self, groups: PrefixGroups) -> None:
-        """Replace who reads which shared partitions together."""
+        """Replace the groups of rows that share partitions."""
         self.work = groups

@@ -210,14 +210,13 @@ class KVLayer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Softmax:
-    """A score is `q · k * scale`; `softcap` bends it into -softcap .. softcap, None leaves it so.
+    """Scale, soft cap and sinks of attention scores.
 
-    `scale` is above 0. The bend is Gemma 2's (arXiv:2408.00118, section 2):
-    `softcap * tanh(score / softcap)`.
-
-    `sinks`, [num_heads] float32 on the queries' device, are one more score for each head: of a key
-    that all see and that has no value, so weights add up to less than 1. They join where a row
-    has read all that it sees, never in what it shares with others.
+    scale: above 0; a score is `q · k * scale`. softcap: limits scores to -softcap .. softcap, as
+    `softcap * tanh(score / softcap)` (Gemma 2, arXiv:2408.00118, section 2). sinks: [num_heads]
+    float32 on the queries' device, one more score for each head, of a key that all queries see and
+    that has no value, so that weights add up to less than 1. A row's sinks are added after its last
+    partition, never to a shared prefix.
     """
 
     scale: float
@@ -227,7 +226,7 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """RMS norms that each head's query and key pass, before they are rotated or after.
+    """RMS norms of each head's query and key, before or after rotation.
 
     query, key: [head_dim], the weights. eps is added to the mean of squares. `after_rotation`: the
     weights multiply what has been rotated; the root mean square is the same before and after.

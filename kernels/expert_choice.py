@@ -1,6 +1,6 @@
 """Rules for choosing the experts of a token, and their weights, from router logits.
 
-Without torch: descriptions of models hold them.
+Without torch, for descriptions of models.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Score(StrEnum):
-    """Weights that add up to 1 over all experts, over the chosen ones, or each by itself."""
+    """Normalization of weights: over all experts, over the chosen ones, or none."""
 
     SOFTMAX = "softmax"
     SOFTMAX_OF_CHOSEN = "softmax_of_chosen"
@@ -21,7 +21,7 @@ class ExpertChoice:
 
     Their weights are the scores, divided by their sum (and `sum_eps`) if `normalize`, times
     `scaling`. Where experts come in `num_groups` of one size, side by side, only those of the
-    `num_chosen_groups` whose two largest scores add up to most can be chosen.
+    `num_chosen_groups` with the largest sums of two scores can be chosen.
     """
 
     num_chosen: int
@@ -33,10 +33,10 @@ class ExpertChoice:
     num_chosen_groups: int = 1
 
     def by_scores(self, is_corrected: bool) -> bool:
-        """Return whether scores decide, not logits: all scores rise with these, but sums do not.
+        """Return True if scores are compared instead of logits.
 
-        `is_corrected`: something is added to the scores before they are compared. A softmax of the
-        chosen has no scores before the choice; there the logits are what is compared.
+        Scores increase with logits, but sums of scores do not. is_corrected: a correction is added
+        before the comparison. SOFTMAX_OF_CHOSEN has no scores before the choice.
         """
         is_compared = is_corrected or self.num_groups > 1
         return is_compared and self.score is not Score.SOFTMAX_OF_CHOSEN

@@ -32,7 +32,7 @@ class KernelSet(StrEnum):
     """Instructions for products of bfloat16. All sets multiply float32 alike.
 
     AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention and
-    weights of few bits, oneDNN for other linear layers. PORTABLE: float32 for attention, oneDNN for
+    quantized weights, oneDNN for other linear layers. PORTABLE: float32 for attention, oneDNN for
     linear layers.
     """
 
@@ -42,7 +42,7 @@ class KernelSet(StrEnum):
 
     @property
     def version(self) -> int:
-        """A number that is raised whenever a change to the kernels changes their bits."""
+        """Version number, incremented with each change to the bits of kernels."""
         return 2 if self is KernelSet.AVX512_BF16 else 1
 
     @property
@@ -76,7 +76,7 @@ class KernelSet(StrEnum):
 
     @classmethod
     def best(cls) -> "KernelSet":
-        """Return the set to use where none is asked for: `PAGEDRUN_KERNEL_SET`, else the fastest.
+        """Return the default set: `PAGEDRUN_KERNEL_SET`, else the fastest.
 
         Raises `ValueError` as `named` does.
         """
@@ -85,7 +85,7 @@ class KernelSet(StrEnum):
 
     @classmethod
     def usable(cls, asked: "KernelSet | None") -> "KernelSet":
-        """Return the set that was asked for, or the best. Raises `ValueError` as `named` does."""
+        """Return `asked`, or the best set for None. Raises `ValueError` as `named` does."""
         return cls.best() if asked is None else cls.named(asked)
 
     @classmethod
@@ -100,14 +100,14 @@ class KernelSet(StrEnum):
         return chosen
 
     def describe(self, dtype: str) -> dict[str, object]:
-        """Return what the bits of a model in `dtype` depend on, as plain JSON values."""
+        """Return the properties that the bits of a model in `dtype` depend on, as JSON values."""
         kernels: dict[str, object] = {
             "kernel_set": self.value,
             "version": self.version,
             "processor_features": sorted(_DECIDING & features()),
             "read_once": [self.read_once.min_rows, self.read_once.min_work],
         }
-        if self is not KernelSet.AMX or dtype != "bfloat16":  # oneDNN has its own ways
+        if self is not KernelSet.AMX or dtype != "bfloat16":  # oneDNN's choice of kernels
             kernels["processor"] = processor_name()
             kernels["onednn_max_cpu_isa"] = os.environ.get("ONEDNN_MAX_CPU_ISA")
             kernels["torch"] = version("torch")
@@ -116,7 +116,7 @@ class KernelSet(StrEnum):
 
 @functools.cache
 def _tiles_are_allowed() -> bool:
-    """Ask Linux for the tiles' registers, which it saves only for processes that asked."""
+    """Request tile registers from Linux, which saves them only on request."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     system_call = ctypes.CDLL(None, use_errno=True).syscall
@@ -129,7 +129,7 @@ def features() -> frozenset[str]:
 
     `NUMBA_CPU_FEATURES` narrows them, as it narrows what Numba compiles.
     """
-    import numba  # here: the command line asks for names of kernel sets, and must be quick
+    import numba  # imported here: the command line needs the names of kernel sets without it
     from llvmlite import binding  # type: ignore[import-untyped]
 
     host = {name for name, there in binding.get_host_cpu_features().items() if there}
@@ -152,7 +152,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def processor_name() -> str:
-    """Return what the processor calls itself."""
+    """Return the name of the processor."""
     return _cpuinfo("model name", "CPU part") or platform.processor()
 
 

@@ -1,9 +1,9 @@
 """Kernels compiled as a whole: LLVM sees a kernel and all of its parts once, together.
 
-Numba optimises and translates each function by itself, and again within each one that calls it:
-more than half of the time goes into code that is never called. Here a part, a parallel loop and
-what they take from NumPy stay as they were lowered until the kernel around them is done. So there
-is one machine code of a kernel, and the process that compiles it runs what is kept on disk.
+Numba optimizes and translates each function separately, and again within each caller: more than
+half of the time goes into code that is never called. Here parts, parallel loops and NumPy functions
+stay lowered IR until the kernel around them is complete. A kernel has one machine code, the same in
+the process that compiles it as in those that read it from disk.
 """
 
 import gc
@@ -25,7 +25,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
         target = self.state.targetctx.codegen()
         before, is_collecting = target._library_class, gc.isenabled()
         target._library_class = _Library  # while Numba's lock is held
-        gc.disable()  # a compiler makes objects that stay: looking through them took a fifth of it
+        gc.disable()  # collection took a fifth of compile time: the objects stay alive
         try:
             return super()._compile_core()
         finally:
@@ -37,8 +37,8 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
 class ReorderedCompiler(Compiler):  # type: ignore[misc]
     """Numba's pipeline for a part whose sums LLVM may reorder.
 
-    The order depends on the code around a sum, so LLVM optimises the part alone before it is
-    linked: its bits are the same in each kernel, whatever else a change makes of that.
+    The order depends on the code around a sum, so LLVM optimizes the part alone before it is
+    linked: its bits are the same in each kernel.
     """
 
     def _compile_core(self) -> Any:
@@ -60,15 +60,15 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
 
     @property
     def codegen(self) -> Any:
-        """Numba's code generator, but that environments wait until there is code to have them."""
+        """Numba's code generator; until there is code, this object, which stores environments."""
         return self if not self._finalized else super().codegen
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Keep an environment, the Python objects that a function refers to."""
+        """Store an environment: the Python objects that a function refers to."""
         self._environments.append((name, environment))
 
     def add_ir_module(self, ir_module: Any) -> None:
-        """Take lowered code, but for entries that nothing uses."""
+        """Add lowered code, except unused entries."""
         is_loop = self.name.startswith(_PARALLEL_LOOP)
         if ir_module.name != _FROM_C and not (is_loop and ir_module.name == _FROM_PYTHON):
             super().add_ir_module(ir_module)
@@ -82,7 +82,7 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
         return int(super().get_pointer_to_function(name))
 
     def finalize(self) -> None:
-        """Link all that is called from here, then optimise and translate it together."""
+        """Link all that is called from here, then optimize and translate it together."""
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
         libraries = self._optimize_together()
@@ -94,7 +94,7 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
                     self._codegen.set_env(name, environment)
 
     def _optimize_together(self) -> list[Any]:
-        """Link and optimise; return the libraries that were linked."""
+        """Link and optimize; return the libraries that were linked."""
         libraries = self._called()
         for library in libraries:
             if hasattr(self, "_reload_init"):  # Numba 0.61 has none
@@ -107,7 +107,7 @@ class _Library(codegen.JITCodeLibrary):  # type: ignore[misc]
         return libraries
 
     def _own_code(self) -> Any:
-        """Return the code to link: as it was lowered, or of `ReorderedCompiler`, optimised."""
+        """Return the code to link: as it was lowered, or of `ReorderedCompiler`, optimized."""
         if self.is_alone and not self._was_optimized:
             self._optimize_together()
             self._was_optimized = True
@@ -159,7 +159,7 @@ def _is_open(library: Any) -> bool:
 
 
 def _for_linking(module: Any) -> Any:
-    """Return a copy whose functions may be in many modules, and are left out where none calls."""
+    """Return a copy whose functions may be in several modules and are dropped if not called."""
     copy = module.clone()
     for function in copy.functions:
         if not function.is_declaration and function.linkage == binding.Linkage.external:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The experts that each token passes, best first.
+    """Experts of each token, best first.
 
     experts: [num_tokens, num_chosen] int64, all different in a row. weights: the same shape,
-    float32 (float64 where logits were), what each expert's result is multiplied by.
+    float32 (float64 where logits were), the factor of each expert's result.
     """
 
     experts: Tensor
@@ -23,9 +23,9 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class ExpertRows:
-    """The rows of a step in the order of the experts that compute them.
+    """Rows of a step in the order of their experts.
 
-    A token has a row for each expert that it passes. Expert e computes rows `starts[e] ..
+    A token has a row for each of its experts. Expert e computes rows `starts[e] ..
     starts[e + 1] - 1`; row i is of token `tokens[i]`; `rows[t, r]` is where token t's expert of
     rank r computes it. An expert's rows are in the order of their tokens.
 
@@ -38,7 +38,7 @@ class ExpertRows:
 
     @classmethod
     def of(cls, experts: Tensor, num_experts: int) -> "ExpertRows":
-        """Sort the rows of a routing's `experts`, all on the device: nothing waits for it."""
+        """Sort the rows of a routing's `experts` on the device, without synchronization."""
         num_chosen = experts.shape[1]
         by_expert, order = torch.sort(experts.flatten(), stable=True)
         borders = torch.arange(num_experts + 1, device=experts.device)
@@ -53,14 +53,14 @@ class ExpertRows:
 
 @dataclass(frozen=True, slots=True)
 class StateInputs:
-    """Chunks of consecutive tokens, each of one sequence, and where its state is read and written.
+    """Chunks of consecutive tokens, each of one sequence, and the slots of their states.
 
     tokens: [num_tokens] int32, the batch's tokens chunk by chunk in each sequence's order: the
-    batch itself holds all prompt tokens before all generated ones, and a chunk may have both.
+    batch itself has all prompt tokens before all generated ones, and a chunk may have both.
     chunk_starts: [num_chunks + 1] int32, offsets into `tokens`. read_slots: [num_chunks] int32, the
-    state that a chunk goes on from, -1 for zeros. write_slots: [num_chunks] int32, where the state
-    behind its last token goes, -1 for nowhere; it may be the slot that was read, but none that
-    another chunk reads or writes.
+    slot of a chunk's initial state, -1 for zeros. write_slots: [num_chunks] int32, the slot of the
+    state after its last token, -1 for none; may equal the chunk's read slot, but no slot of another
+    chunk.
     """
 
     tokens: Tensor
@@ -84,7 +84,7 @@ class StateInputs:
 
 
 class TokenLogprobs(NamedTuple):
-    """Of some tokens, each behind a row of logits: all natural logarithms, rank 1 the likeliest.
+    """Natural logarithms and ranks of tokens, each for a row of logits; rank 1 is the likeliest.
 
     logprobs: [num_tokens] float32. ranks: [num_tokens] int64, how many tokens are at least as
     likely. top_ids: [num_tokens, num_top] int64, the likeliest tokens, the lowest id first on

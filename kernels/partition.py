@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 PARTITION_TOKENS = 128
 
-MOST_ROWS = 128  # more rows than these are never asked for
+MOST_ROWS = 128  # largest threshold
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnce:
-    """A prefix is read once if `min_rows` rows share it, and rows times tokens are `min_work`.
+    """Smallest number of rows, and of rows times tokens, for reading a shared prefix once.
 
     Below, each row's own reading takes less time. A constant of the kernels, never measured at
     run time: rows read either way differ in their last bits, so it decides bytes.
@@ -25,7 +25,7 @@ class ReadOnce:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """The numbers of rows that are tried, ascending."""
+        """Numbers of rows to try, ascending."""
         counts = []
         rows = self.min_rows
         while rows <= MOST_ROWS:
@@ -34,7 +34,7 @@ class ReadOnce:
         return tuple(counts)
 
 
-# For engines that are compared with those that do.
+# The control of benchmarks.
 NEVER = ReadOnce(MOST_ROWS + 1, 0)
-# Not measured on a GPU yet; on CPUs before the products of our own it was level here.
+# Not measured on a GPU yet; the break-even point of CPUs with oneDNN products.
 ON_GPU = ReadOnce(16, 16 * 1024)

@@ -1,23 +1,23 @@
 """Forms of quantized weights: bits, groups and scales, and the kernels that compute with them.
 
-Without torch: plans, checkpoint readers and backends all ask `CodeKernels`, and so agree.
+Without torch: plans, checkpoint readers and backends all use `CodeKernels`.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
 _HALF = 2  # bytes
-# What a float of four bits (E2M1) means: sign, two bits of exponent, one of fraction.
+# Values of four-bit floats (E2M1): sign, two bits of exponent, one of fraction.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """Codes of `num_bits`, floats of 4 or 8 where `is_float`, and what groups of `group_size` have.
+    """Codes of `num_bits`, floats of 4 or 8 bits if `is_float`, and the numbers of a group.
 
-    group_size: neighbouring columns; None: a whole row is one group. scale_bytes: of a group's
+    group_size: neighboring columns; None: a whole row is one group. scale_bytes: of a group's
     scale, and of its minimum where there are minima. groups_per_factor: how many of both a float16
-    multiplies; 0: none. is_scattered: columns of a group are not neighbours.
+    multiplies; 0: none. is_scattered: columns of a group are not neighbors.
     """
 
     num_bits: int
@@ -31,7 +31,7 @@ class CodeForm:
 
     @property
     def held_bits(self) -> int:
-        """Bits that kernels keep a code in."""
+        """Bits of a code in the layout of kernels."""
         if self.num_bits <= 4:
             return 4
         return self.num_bits if self.num_bits <= 6 else 8
@@ -46,7 +46,7 @@ class CodeForm:
         return -(-out_features * in_features * self.held_bits // 8) + out_features * of_groups
 
 
-# What the blocks of GGUF are split into, by their kind.
+# Forms of GGUF blocks.
 BLOCK_FORMS = {
     "Q4_0": CodeForm(4, 32, 2),
     "Q4_1": CodeForm(4, 32, 2, has_minima=True),
@@ -57,7 +57,7 @@ BLOCK_FORMS = {
     "Q6_K": CodeForm(6, 16, 1, 16),
 }
 
-_STEP = 32  # inputs of which kernels of a CPU read the codes together
+_STEP = 32  # inputs in one step of the CPU kernels
 _SIXTEEN = 16  # inputs of which kernels of a GPU load the scales together
 
 

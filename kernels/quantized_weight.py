@@ -19,7 +19,7 @@ MODERATE_HALF = 2.0**6  # of float16: times codes of eight bits it stays below t
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupScales:
     """A number for each group, [num_scale_rows, num_groups]: `values`, float or of eight bits,
-    times `factors` [num_scale_rows, num_groups / n] float16, of which each is for n neighbours.
+    times `factors` [num_scale_rows, num_groups / n] float16, each for n neighbors.
     Powers of two are float8_e8m0fnu.
     """
 
@@ -30,8 +30,8 @@ class GroupScales:
         """Return [num_scale_rows, num_groups]; products of the two are exact."""
         if self.factors is None:
             return self.values.float()
-        neighbours = self.values.shape[1] // self.factors.shape[1]
-        return self.factors.float().repeat_interleave(neighbours, dim=1) * self.values.float()
+        neighbors = self.values.shape[1] // self.factors.shape[1]
+        return self.factors.float().repeat_interleave(neighbors, dim=1) * self.values.float()
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "GroupScales":
         """Return it with both tensors changed."""
@@ -46,13 +46,13 @@ class GroupScales:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A weight is `(code - zero) * scale - minimum`, in float32, rounded once to a model's dtype.
+    """Weight `(code - zero) * scale - minimum`, in float32, rounded once to a model's dtype.
 
     codes: [out_features, in_features] float8_e4m3fn; or int8 of which each takes `num_bits`, 2 to
     8: signed, or from 0 on where there are minima; or uint8 of which each is the four bits of a
     float, see `E2M1`. Row n has row n // rows_per_scale of the scales,
-    `group_size` neighbouring columns have a group. `group_of` [in_features] int64 gives each column
-    its group where these are not neighbours. zeros: [num_scale_rows, num_groups] int8, or None.
+    `group_size` neighboring columns have a group. `group_of` [in_features] int64 is the group of
+    each column where these are scattered. zeros: [num_scale_rows, num_groups] int8, or None.
     """
 
     codes: Tensor
@@ -107,7 +107,7 @@ class PackedWeight:
         return has_codes and all(bool((each.to_float32().abs() <= limit).all()) for each in scales)
 
     def with_numbers(self) -> "PackedWeight":
-        """Return it with codes that are what they mean: of floats of four bits, in float8."""
+        """Return the weight with floats of four bits as float8."""
         if self.codes.dtype is not torch.uint8:
             return self
         table = torch.tensor(E2M1, device=self.codes.device).to(torch.float8_e4m3fn)
@@ -130,7 +130,7 @@ class PackedWeight:
         return torch.arange(self.in_features, device=self.codes.device) // self.group_size
 
     def in_blocks(self) -> "PackedWeight":
-        """Return it without `group_of` where that says of neighbours what `group_size` says."""
+        """Return the weight without `group_of` where that equals groups of `group_size`."""
         if self.group_of is None or not torch.equal(
             self.group_of,
             torch.arange(self.in_features, device=self.codes.device) // self.group_size,
@@ -170,8 +170,8 @@ def all_alike(weights: Sequence[PackedWeight]) -> bool:
     return all(_are_alike(weights[0], each) for each in weights[1:])
 
 
-def joined_neighbours(weights: Sequence[PackedWeight]) -> Iterator[PackedWeight]:
-    """Yield matrices of the same inputs, neighbours that are alike as one."""
+def joined_neighbors(weights: Sequence[PackedWeight]) -> Iterator[PackedWeight]:
+    """Yield matrices of the same inputs, neighbors of the same form joined."""
     start = 0
     while start < len(weights):
         end = start + 1

@@ -174,7 +174,7 @@ def _sort_runs(tokens: Any, offsets: Any, order: Any, common: Any, width: Any) -
 def _merge_runs(
     tokens: Any, offsets: Any, order: Any, common: Any, out: Any, out_common: Any, width: Any
 ) -> None:
-    """Merge neighbouring sorted runs of `width` rows two by two.
+    """Merge neighboring sorted runs of `width` rows two by two.
 
     `left_common` and `right_common` are what the next row of either run has in common with the
     row written last. Where they differ, the run with more goes on, without a look at its tokens.

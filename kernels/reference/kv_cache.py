@@ -18,7 +18,7 @@ def rotary_store(
     layer: KVLayer,
     norms: HeadNorms | None,
 ) -> Tensor:
-    """Normalise and rotate queries and keys, write keys and values to their slots.
+    """Normalize and rotate queries and keys, write keys and values to their slots.
 
     qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], model dtype: all query heads,
     then all key heads, then all value heads. cos_sin: [max_positions, 2, rotary_dim / 2] float32,
@@ -30,7 +30,7 @@ def rotary_store(
     The rotation pairs element i with i + rotary_dim / 2 (the "rotate half" convention of Hugging
     Face); elements from rotary_dim on pass through. Everything is rounded once, at the end.
 
-    A cache in int8 or float8_e4m3fn has scales: keys and values are quantised by `quantize`, which
+    A cache in int8 or float8_e4m3fn has scales: keys and values are quantized by `quantize`, which
     says how well, and their scales written to the same slots.
     Returns the queries, [num_tokens, num_heads, head_dim], model dtype.
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".

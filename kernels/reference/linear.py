@@ -33,7 +33,7 @@ MAX_IN_FEATURES = 2**16
 
 
 class Int8Linear:
-    """`y = x @ (codes * scales).T + bias`, each row x being quantised as `quantize_rows` does.
+    """`y = x @ (codes * scales).T + bias`, each row x being quantized as `quantize_rows` does.
 
     codes: [out_features, in_features] int8, with at most `MAX_IN_FEATURES` columns. scales:
     [out_features] float32. bias: [out_features] in the dtype of x, or None.

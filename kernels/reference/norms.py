@@ -18,7 +18,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Add `x` to `residual` in place and return the normalised sum times `weight`.
+    """Add `x` to `residual` in place and return the normalized sum times `weight`.
 
     x: [num_tokens, hidden_size], model dtype. residual: [num_tokens, hidden_size], float32 and
     contiguous, updated in place: the residual stream is never rounded to the model dtype.
@@ -29,7 +29,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return each head of x, normalised, times `weight` and `silu(gate)`, rounded once.
+    """Return each head of x, normalized, times `weight` and `silu(gate)`, rounded once.
 
     x, gate: [num_tokens, num_heads * head_dim]. weight: [head_dim]. Returns the shape and dtype of
     x.

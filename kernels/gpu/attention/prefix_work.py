@@ -18,7 +18,7 @@ UNIT_TOKENS = 1024
 
 UNIT_PARTITIONS = UNIT_TOKENS // PARTITION_TOKENS
 ITEM_FIELDS = 6
-SPANS = (8, 4, 2, 1)  # units that an item may go over
+SPANS = (8, 4, 2, 1)  # possible numbers of units of an item
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,18 @@ class PrefixWork:
     """Work items in memory of a fixed size, for captured launches.
 
     A prefix is read in units of `UNIT_TOKENS`, counted from token 0; a row's last unit ends with
-    its prefix. Where groups branch inside a unit, the unit is read once for each branch rather than
-    cut, since who is on which branch changes from step to step: so what a row's unit gives is
-    always made of the same keys in the same order. An item is some units (or a last one's part) for
-    up to `tile_rows` rows that see the same of them. It leaves one state, merged of those of its
-    units: how many they are follows from how many programs there are, and decides no bytes.
+    its prefix. Where groups branch inside a unit, the unit is read once for each branch instead of
+    being cut, since branches change from step to step: a row's unit is always computed from the
+    same keys in the same order. An item is some units (or a part of the last one) for up to
+    `tile_rows` rows that see the same of them. It writes one state, merged from those of its
+    units; their number follows from the number of programs and does not change bytes.
 
-    items: [max_items, 6] int32, of each: the row of the block tables, the first unit, its tokens,
-    the first entry in `rows`, the number of rows, which of its rows' states it leaves. num_items:
-    [1] int32, how many there are. rows: [max_entries] int32. first_slots, num_states,
-    num_partitions: [max_rows] int32: where a row's states begin in `PrefixPartials`, how many they
-    are and what is in them; 0 for rows without a prefix. max_slots: how many states there is room
-    for. at_once: how many items there are programs for at the same time; 0: none goes over several
-    units. All tensors are parts of `memory`, which is filled by one copy.
+    items: [max_items, 6] int32: the row of the block tables, the first unit, its tokens, the first
+    entry in `rows`, the number of rows, the index of the state among those of its rows. num_items:
+    [1] int32. rows: [max_entries] int32. first_slots, num_states, num_partitions: [max_rows] int32,
+    the first slot of a row in `PrefixPartials`, its number of states and the partitions in them; 0
+    for rows without a prefix. max_slots: capacity in states. at_once: items that run at the same
+    time; 0: no item has several units. All tensors are parts of `memory`, filled by one copy.
     """
 
     items: Tensor

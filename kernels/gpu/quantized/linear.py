@@ -26,7 +26,7 @@ from pagedrun.kernels.gpu.quantized.products import (
     rounded,
     store_outputs,
 )
-from pagedrun.kernels.quantized_weight import PackedWeight, joined_neighbours
+from pagedrun.kernels.quantized_weight import PackedWeight, joined_neighbors
 
 # Numbers of an expanded matrix that are in memory at a time.
 _EXPANDED_AT_ONCE = 1 << 26
@@ -248,7 +248,7 @@ class QuantizedGroupedLinear:
 
 
 def _expert_weight(weights: Sequence[Sequence[PackedWeight]], expert: int) -> PackedWeight:
-    [whole] = joined_neighbours([part[expert] for part in weights])
+    [whole] = joined_neighbors([part[expert] for part in weights])
     return whole
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import CodeKernels
-from pagedrun.kernels.quantized_weight import PackedWeight, all_alike, dtype_name, joined_neighbours
+from pagedrun.kernels.quantized_weight import PackedWeight, all_alike, dtype_name, joined_neighbors
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.tensors import (
     NO_TENSORS,
@@ -254,7 +254,7 @@ def _joined(parts: Sequence[PackedWeight | Tensor]) -> Iterator[PackedWeight | T
             yield torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         else:
             weights = [part for part in alike if isinstance(part, PackedWeight)]
-            yield from joined_neighbours(weights)
+            yield from joined_neighbors(weights)
 
 
 def _require_finite(name: str, weight: Tensor) -> None:

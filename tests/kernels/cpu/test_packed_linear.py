@@ -11,7 +11,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbours
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbors
 from tests.every_pair import every_pair
 from tests.kernels.cpu.pair_chains import pair_chains
 from tests.kernels.cpu.products import (
@@ -154,13 +154,13 @@ def test_parts_side_by_side() -> None:
     """Those that are alike become one matrix, scales of a whole one too."""
     one, other = FORMS["q4_k"](40, 256), FORMS["q4_k"](24, 256)
     wide = FORMS["q6_k"](8, 256)
-    joined = list(joined_neighbours([one, other, wide, wide, one]))
+    joined = list(joined_neighbors([one, other, wide, wide, one]))
     assert [each.out_features for each in joined] == [64, 16, 40]
     expected = [Backend.dequantize(each, torch.float32) for each in (one, other)]
     assert torch.equal(Backend.dequantize(joined[0], torch.float32), torch.cat(expected))
     scaled = PackedWeight(codes(-8, 8, 6, 32), 8, GroupScales(torch.tensor([[0.5]])), 32, 6)
     rows = PackedWeight(codes(-8, 8, 2, 32), 8, GroupScales(torch.tensor([[2.0], [3.0]])), 32)
-    [both] = joined_neighbours([scaled, rows])
+    [both] = joined_neighbors([scaled, rows])
     expected = [Backend.dequantize(each, torch.float32) for each in (scaled, rows)]
     assert torch.equal(Backend.dequantize(both, torch.float32), torch.cat(expected))
 
