@@ -17,7 +17,7 @@ from torch import Tensor  # noqa: E402
 from pagedrun.kernels.cpu.backend import CpuBackend  # noqa: E402
 from pagedrun.kernels.gpu.backend import GpuBackend  # noqa: E402
 from pagedrun.kernels.ops import Backend  # noqa: E402
-from tests.kernels.cpu.products import all_threads  # noqa: E402
+from tests.support.kernel_cases import all_threads  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # Of a result rounded once, relative to the largest element of the expected one.

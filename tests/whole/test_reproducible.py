@@ -27,8 +27,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
 from tests.engines import ANY_PREFIX
 from tests.jsonl import write_jsonl
-from tests.kernels.cpu.products import all_threads, threads
 from tests.scheduling.admit_all import AdmitAll
+from tests.support.kernel_cases import all_threads, threads
 from tests.whole.comparable import comparable_rows
 
 MAX_LEN = 640

@@ -29,8 +29,8 @@ from tests.kernels.cpu.attention_forms import (
     prefix,
 )
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
-from tests.kernels.cpu.products import skip_unless_supported, threads
 from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
+from tests.support.kernel_cases import skip_unless_supported, threads
 
 P = PARTITION_TOKENS
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16

@@ -14,14 +14,14 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbors
 from tests.every_pair import every_pair
 from tests.kernels.cpu.pair_chains import pair_chains
-from tests.kernels.cpu.products import (
+from tests.support.kernel_cases import (
     THREADS,
     assert_rows_keep_their_bytes,
     misaligned,
     skip_unless_supported,
     threads,
 )
-from tests.kernels.packed_forms import FORMS, codes, halves, random
+from tests.support.packed_forms import FORMS, codes, halves, random
 
 # Around the heights of tiles, of pairs of them, of blocks, and of the rows that pass a chunk of
 # weights.

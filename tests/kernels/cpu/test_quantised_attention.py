@@ -23,8 +23,8 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
 from tests.kernels.cpu.attention_forms import FORMS, KINDS, Form, assert_same_state, prefill, prefix
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
-from tests.kernels.cpu.products import skip_unless_supported, threads
 from tests.support.attention_cases import as_int32, in_float64, prefill_inputs
+from tests.support.kernel_cases import skip_unless_supported, threads
 
 P = PARTITION_TOKENS
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.onednn_linear import CUTS, MIN_ROWS, RowHeights
-from tests.kernels.cpu.products import threads
+from tests.support.kernel_cases import threads
 
 SHAPE = torch.Size((40, 24))
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16

@@ -18,7 +18,7 @@ from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 from tests.every_pair import every_pair
-from tests.kernels.cpu.products import (
+from tests.support.kernel_cases import (
     DTYPES,
     THREADS,
     assert_rows_keep_their_bytes,

@@ -13,7 +13,7 @@ from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.experts import PackedGroupedLinear as PlainGroupedLinear
 from tests.kernels.conftest import Twin
-from tests.kernels.cpu.products import DTYPES, skip_unless_supported
+from tests.support.kernel_cases import DTYPES, skip_unless_supported
 
 NUM_EXPERTS = 5
 # (parts, out_features of each, in_features): whole panels, and ragged ones on both sides.

@@ -13,7 +13,7 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.experts import PackedGroupedLinear as PlainGroupedLinear
 from tests.kernels.gpu.packed_inputs import inputs, moved
-from tests.kernels.packed_forms import GPU_FORMS
+from tests.support.packed_forms import GPU_FORMS
 
 NUM_EXPERTS, OUT, IN = 5, 40, 256
 COUNTS = [1, 70, 5, 0, 16]  # expert 3 has no rows, one has more than a tile

@@ -18,7 +18,7 @@ from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
 from tests.kernels.conftest import INTERPRETS
 from tests.kernels.gpu.packed_inputs import BF16, FP16, inputs, moved
-from tests.kernels.packed_forms import FORMS, GPU_FORMS, awq, codes, halves, mxfp4, q4_0, random
+from tests.support.packed_forms import FORMS, GPU_FORMS, awq, codes, halves, mxfp4, q4_0, random
 
 ROW_COUNTS = [1, 2, 15, 16, 17, 33, 64, 65, 70]  # around the heights of tiles
 Compare = Callable[[Tensor, Tensor], None]

@@ -13,7 +13,7 @@ from pagedrun.kernels.gpu import chip, linear
 from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
 from pagedrun.kernels.gpu.matrix_product import MatmulTile
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
-from tests.kernels.cpu.products import assert_rows_keep_their_bytes
+from tests.support.kernel_cases import assert_rows_keep_their_bytes
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -8,7 +8,7 @@ from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
 from pagedrun.kernels.gpu.quantized.products import expand
 from tests.kernels.gpu.ahead_of_time import Case
-from tests.kernels.packed_forms import GPU_FORMS
+from tests.support.packed_forms import GPU_FORMS
 
 FORMS = {
     **{name: GPU_FORMS[name] for name in ("awq", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4")},

@@ -1,4 +1,4 @@
-"""Weights of few bits in every form, random, as kernels are given them."""
+"""Quantized weights in every form, random, in the layout of kernels."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What tests of products share: kernel sets that run here, numbers of threads, equal bytes."""
+"""Kernel sets, numbers of threads and comparisons of bytes for tests of kernels and engines."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
