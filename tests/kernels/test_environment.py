@@ -1,3 +1,5 @@
+"""Threads and environment variables of a process, and the control groups that limit them."""
+
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 
 from pagedrun.kernels.environment import cgroup as cgroups
 from pagedrun.kernels.environment import threads
+from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
 
 
 @pytest.fixture
@@ -206,3 +209,60 @@ def test_kernels_run_on_either_layer_with_the_threads_asked_for(
     found, level = done.stdout.splitlines()
     assert found.split() == [layer, "2", "2"]
     assert int(level) in levels
+
+
+def folders(root: Path, membership: str, controller: str, version: int) -> list[str]:
+    (root / "membership").write_text(membership)
+    groups = [each for each in control_groups(controller) if each.version == version]
+    return [str(each.folder.relative_to(root)) for each in groups]
+
+
+def test_the_unified_hierarchy_from_the_inside_out(cgroup: Path) -> None:
+    found = folders(cgroup, "0::/slice/pod/app\n", "memory", 2)
+    assert found[:4] == ["slice/pod/app", "slice/pod", "slice", "."]
+    assert set(found[4:]) == {f"unified/{name}" for name in found[:3]} | {"unified"}
+
+
+@pytest.mark.parametrize(
+    ("controller", "expected"),
+    [
+        ("memory", ["memory/x/y", "memory/x", "memory"]),
+        ("cpu", ["cpu/b", "cpu", "cpu,cpuacct/b", "cpu,cpuacct"]),
+        ("cpuset", ["cpuset"]),
+        ("pids", []),
+    ],
+)
+def test_only_the_hierarchy_of_the_controller(
+    cgroup: Path, controller: str, expected: list[str]
+) -> None:
+    membership = "9:name=systemd:/s\n5:memory:/x/y\n4:cpu,cpuacct:/b\n3:cpuset:/\n0::/\n"
+    assert folders(cgroup, membership, controller, 1) == expected
+
+
+def test_a_path_may_hold_colons_and_lead_out_of_the_namespace(cgroup: Path) -> None:
+    assert folders(cgroup, "0::/a:b\n", "cpu", 2)[:2] == ["a:b", "."]
+    assert folders(cgroup, "0::/../up\n", "cpu", 2)[:3] == ["../up", "..", "."]
+
+
+@pytest.mark.parametrize("membership", ["", "\n", "no colon", "1:2", "::"])
+def test_a_strange_membership_stops_nothing(cgroup: Path, membership: str) -> None:
+    assert set(folders(cgroup, membership, "cpu", 2)) <= {".", "unified"}
+
+
+def test_no_membership_no_groups(cgroup: Path) -> None:
+    assert list(control_groups("memory")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("12\n", 12), ("-1", -1), ("max\n", None), ("", None), ("1 2", None)]
+)
+def test_numbers_of_a_group(cgroup: Path, text: str, number: int | None) -> None:
+    (cgroup / "limit").write_text(text)
+    assert ControlGroup(cgroup, 2).read_int("limit") == number
+
+
+def test_files_that_cannot_be_read(cgroup: Path) -> None:
+    (cgroup / "bytes").write_bytes(b"\xff\xfe")
+    group = ControlGroup(cgroup, 2)
+    assert [group.read(name) for name in ("missing", ".", "bytes")] == [None, None, None]
+    assert ControlGroup(cgroup / "gone", 1).read_int("limit") is None
