@@ -27,8 +27,8 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from tests.command import Command, run_command  # noqa: E402
-from tests.interpreter import patch_language_once  # noqa: E402
+from tests.support.command import Command, run_command  # noqa: E402
+from tests.support.interpreter import patch_language_once  # noqa: E402
 
 # An example takes as long as the machine is busy: none is too slow.
 settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])

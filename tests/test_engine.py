@@ -12,9 +12,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.alive import count_alive
 from tests.conftest import MakeModel
-from tests.engines import load_engine
+from tests.support.alive import count_alive
+from tests.support.engines import load_engine
 
 
 @pytest.mark.parametrize("asked", [65, 64, 40])

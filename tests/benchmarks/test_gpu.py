@@ -27,7 +27,7 @@ from benchmarks.on_gpu.parts import (
 )
 from pagedrun.cli.main import app
 from tests.benchmarks.gpu_steps import GOOD, python
-from tests.command import Command
+from tests.support.command import Command
 
 SCRIPT = Path(gpu.__file__)
 LIMIT = 9 * 60

@@ -16,7 +16,7 @@ from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVMemory
 from pagedrun.paged.execution.device import Device
-from tests.without_float8 import refuse_float8
+from tests.support.without_float8 import refuse_float8
 
 COPY, OUT, IN = TransferKind.COPY, TransferKind.SWAP_OUT, TransferKind.SWAP_IN
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=5, dtype="float32")

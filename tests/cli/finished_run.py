@@ -13,7 +13,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.metrics.snapshot import Preemptions, PrefixNodes, Snapshot
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
-from tests.report.small_runs import play
+from tests.support.small_runs import play
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
 SYSTEM = "Answer in one word."

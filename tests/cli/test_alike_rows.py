@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command
+from tests.support.command import Command
 
 Refused = Callable[..., str]
 QUESTIONS = "question,answer\nWhy?,Because.\nAnd you?,Fine.\n"

@@ -12,7 +12,7 @@ from rich.console import Console
 from pagedrun.cli.options.reading import question_text
 from pagedrun.cli.report.answer_screen import AnswerWriter
 from pagedrun.paged.values.errors import UsageError
-from tests.command import Command
+from tests.support.command import Command
 
 ASKED = ("--model", "demo", "--max-tokens", "12", "--ignore-eos", "--temperature", "1")
 

@@ -25,7 +25,7 @@ from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
 from tests.cli.light_command import HEAVY, light_command
-from tests.command import Command
+from tests.support.command import Command
 
 HOSTILE = "\x1b[2J[/red]\u202e:smile:"
 

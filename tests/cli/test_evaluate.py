@@ -7,7 +7,7 @@ import pytest
 
 import pagedrun as package
 from pagedrun.paged.values.errors import UsageError
-from tests.command import Command
+from tests.support.command import Command
 
 SENTENCE = "needs lm_eval, which is not installed; run pip install 'lm_eval>=0.4.13'"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pagedrun.kernels.kernel_set import VARIABLE
-from tests.command import Command
+from tests.support.command import Command
 
 
 def test_doctor_names_what_is_broken_and_ends_with_one(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.recipes.demo import demo_prompts_path
-from tests.command import Command
+from tests.support.command import Command
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pagedrun.cli.report.plan_report import draw_forecast
 from pagedrun.paged.planning.forecast_sections import PlanReport
 from pagedrun.recipes.demo import demo_prompts_path
 from tests.cli.light_command import light_command
-from tests.command import Command
+from tests.support.command import Command
 
 
 @pytest.fixture

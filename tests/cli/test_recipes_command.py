@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.recipes.recipe import bundled_names, bundled_path
-from tests.command import Command
+from tests.support.command import Command
 
 
 @pytest.fixture

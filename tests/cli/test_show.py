@@ -15,7 +15,7 @@ from pagedrun.cli.report.shown_prompt import draw_prompt
 from pagedrun.paged.job.shown_row import PromptPart, ShownRow
 from pagedrun.paged.text.prompt_reader import PromptMode
 from pagedrun.recipes.demo import demo_model_folder
-from tests.command import Command
+from tests.support.command import Command
 
 ROWS = (
     {"id": "one", "messages": [{"role": "user", "content": "Who is Alan?"}], "temperature": 0.5},

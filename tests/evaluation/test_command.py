@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.evaluation.command import parsed
-from tests.command import Command
 from tests.evaluation.tasks import DEMO
+from tests.support.command import Command
 
 
 @pytest.mark.parametrize(

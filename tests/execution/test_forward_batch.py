@@ -18,7 +18,7 @@ from pagedrun.paged.execution.forward_batch import forward_batch
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.models.model import NO_SLOT, ForwardBatch
 from pagedrun.paged.scheduling.step_input import StepInput
-from tests.scheduling.made_step import MadeChunk, made_sequence, made_step
+from tests.support.made_step import MadeChunk, made_sequence, made_step
 
 FULL = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=8, dtype="float32")
 SLIDING = replace(FULL, window=50)

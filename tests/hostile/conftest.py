@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.command import Command
 from tests.conftest import MakeModel
+from tests.support.command import Command
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 Run = Callable[..., Any]
 OK: dict[str, Any] = {"prompt": "a"}

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.every_pair import every_pair
+from tests.support.every_pair import every_pair
 
 VALUES: dict[str, Any] = {
     "codes": ["int8", "fp8", None],

@@ -11,7 +11,7 @@ from pagedrun.paged.job.planned.timed_run import MIN_STEPS, NUM_NEW, TimedRun, c
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.recipes.demo import demo_model_folder
-from tests.jsonl import write_jsonl
+from tests.support.jsonl import write_jsonl
 
 MODEL = demo_model_folder()
 CONFIG = EngineConfig(model=MODEL, device="cpu", max_num_seqs=3)

@@ -20,7 +20,7 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.job.scripted_model import ScriptedModel, config_for
-from tests.jsonl import read_jsonl
+from tests.support.jsonl import read_jsonl
 
 EVENING = datetime(2026, 11, 22, 23, 59, 58)
 ROWS = [{"messages": [{"role": "user", "content": name}]} for name in "abcd"]

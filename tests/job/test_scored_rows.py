@@ -11,7 +11,7 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 CHOICES = ["yes", "no", "perhaps not"]
 ROWS: list[dict[str, Any]] = [

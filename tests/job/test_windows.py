@@ -15,7 +15,7 @@ from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.prepare import RowWindows
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from tests.conftest import MakeModel
-from tests.jsonl import jsonl, read_jsonl, write_jsonl
+from tests.support.jsonl import jsonl, read_jsonl, write_jsonl
 
 
 def config_of(path: Path, **changes: Any) -> JobConfig:

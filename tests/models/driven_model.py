@@ -14,8 +14,8 @@ from pagedrun.paged.execution.forward_batch import attention_shapes, forward_bat
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import EngineConfig
-from tests.engines import load_engine
-from tests.scheduling.made_step import MadeChunk, made_step
+from tests.support.engines import load_engine
+from tests.support.made_step import MadeChunk, made_step
 
 BLOCK_SIZE = 16
 

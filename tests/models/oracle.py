@@ -12,7 +12,7 @@ from pagedrun import SamplingParams
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
-from tests.engines import load_engine
+from tests.support.engines import load_engine
 
 NUM_TOKENS = 24
 # Around the borders of blocks of 16, of windows of 50, and of chunks of 64.

@@ -13,7 +13,7 @@ from pagedrun.paged.models.model_config import ModelConfig
 from tests.models.families import TINY, save_tiny
 from tests.models.mixture_families import MIXTURES
 from tests.models.oracle import LENGTHS, NUM_TOKENS, MakeOracle, check
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
 
 FAMILIES = {**TINY, **MIXTURES}
 

@@ -12,9 +12,9 @@ from jinja2 import Environment, meta
 
 from pagedrun.cli.options.settings import recipe_settings
 from pagedrun.recipes.recipe import Recipe, bundled_names, bundled_path
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl
 
 
 def bundled(name: str) -> Recipe:

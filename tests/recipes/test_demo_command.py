@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pagedrun.recipes.demo import demo_prompts_path
-from tests.command import Command
-from tests.jsonl import read_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl
 
 OUTPUT = "demo.out.jsonl"
 

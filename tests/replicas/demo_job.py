@@ -11,7 +11,7 @@ from pagedrun.paged.job.progress import AnswerPreview, JobListener
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
-from tests.whole.comparable import comparable_bytes
+from tests.support.comparable import comparable_bytes
 
 
 class Watcher(JobListener):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.values.engine_config import WindowSize
-from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows
 from tests.replicas.processes import command_line, descendants, is_running
-from tests.whole.comparable import comparable_bytes
+from tests.support.comparable import comparable_bytes
+from tests.support.jsonl import read_jsonl
 
 SECONDS = 300.0  # for a driver to come to its first rows
 

@@ -14,7 +14,7 @@ from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
 from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
-from tests.whole.comparable import comparable_bytes, comparable_rows
+from tests.support.comparable import comparable_bytes, comparable_rows
 
 pytestmark = pytest.mark.long
 HOUR = 3600.0

@@ -17,7 +17,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
-from tests.engines import load_engine
+from tests.support.engines import load_engine
 
 GB = 10**9
 

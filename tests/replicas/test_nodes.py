@@ -14,14 +14,14 @@ import pytest
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
-from tests.jsonl import read_jsonl
 from tests.replicas.demo_job import demo_job, write_rows
 from tests.replicas.faults.fault import Kind
 from tests.replicas.faults.nodes import QUICK, Nodes
 from tests.replicas.faults.seeded_faults import SETTINGS, SeededFaults
 from tests.replicas.faults.watched_job import WatchedJob
 from tests.replicas.processes import is_running
-from tests.whole.comparable import comparable_bytes
+from tests.support.comparable import comparable_bytes
+from tests.support.jsonl import read_jsonl
 
 pytestmark = pytest.mark.long
 ENDING = {Kind.ACTOR, Kind.WORKER, Kind.FROZEN, Kind.NODE, Kind.RAYLET}  # a replica each

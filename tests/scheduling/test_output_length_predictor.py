@@ -11,7 +11,7 @@ from pagedrun.paged.scheduling import admission_policy as predictor
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
-from tests.scheduling.made_step import made_sequence
+from tests.support.made_step import made_sequence
 
 SIZE = 4
 

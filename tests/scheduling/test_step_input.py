@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
-from tests.scheduling.made_step import MadeChunk, made_step
+from tests.support.made_step import MadeChunk, made_step
 
 
 @st.composite

@@ -11,7 +11,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineStalled
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
-from tests.engines import load_engine
+from tests.support.engines import load_engine
 
 
 def test_steps_without_a_token_are_counted() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pagedrun.paged.scheduling.stopping import MAX_CYCLE, StopRule, repeats
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.request import FinishReason, SampleOutput
-from tests.scheduling.made_step import generate, made_sequence
+from tests.support.made_step import generate, made_sequence
 
 EOS, OTHER_EOS, SPECIAL = 0, 1, 2
 PIECES = [b"", b"", b"", b"a", b"b", b"ab", b"ba", b"bb", b" ", b"\n\n", b"END", b"EN", b"D."]

@@ -13,7 +13,7 @@ from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.planned_request import BlockKey, PlannedRequest
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
 
 SIZE = 4
 

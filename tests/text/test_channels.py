@@ -16,7 +16,7 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.made_step import generate, made_sequence
+from tests.support.made_step import generate, made_sequence
 from tests.text.channels import FINAL, START, TEMPLATE, THINK, ids, tokenizer
 
 __all__ = ["tokenizer"]  # a fixture

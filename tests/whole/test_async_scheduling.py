@@ -19,8 +19,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import ANY_PREFIX, load_engine
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import ANY_PREFIX, load_engine
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.jsonl import read_jsonl, write_jsonl
-from tests.whole.comparable import comparable_rows
+from tests.support.command import Command
+from tests.support.comparable import comparable_rows
+from tests.support.engines import load_engine
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 NUM_GROUPS = 4
 HOUR = 3600.0

@@ -20,11 +20,11 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import ANY_PREFIX
 from tests.job.heard import Heard
-from tests.jsonl import read_jsonl
 from tests.models.families import save_tiny
-from tests.whole.comparable import comparable_rows
+from tests.support.comparable import comparable_rows
+from tests.support.engines import ANY_PREFIX
+from tests.support.jsonl import read_jsonl
 
 SHORT, LONG = 5, 24
 PREEMPTIONS: tuple[Literal["swap", "recompute"], ...] = ("swap", "recompute")

@@ -29,7 +29,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import ANY_PREFIX, load_engine
+from tests.support.engines import ANY_PREFIX, load_engine
 
 ON_GPU = torch.cuda.is_available()
 pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]

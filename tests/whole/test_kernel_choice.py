@@ -17,7 +17,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.jsonl import write_jsonl
+from tests.support.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer
 
 SUPPORTED = KernelSet.supported()

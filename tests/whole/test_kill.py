@@ -20,9 +20,9 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl
+from tests.support.comparable import comparable_rows
+from tests.support.jsonl import read_jsonl
 from tests.whole.command_server import Command, CommandServer
-from tests.whole.comparable import comparable_rows
 from tests.whole.written_rows import SECONDS, wait_for_rows
 
 NUM_ROWS = 120

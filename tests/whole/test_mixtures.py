@@ -20,9 +20,9 @@ from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.every_pair import every_pair
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 
 NUM_GENERATED = 16
 NUM_TOP = 20

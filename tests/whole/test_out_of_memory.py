@@ -23,7 +23,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
-from tests.engines import load_engine
+from tests.support.engines import load_engine
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
 PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]

@@ -15,7 +15,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.recipes import demo
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl
+from tests.support.jsonl import read_jsonl
 from tests.whole.command_server import CommandServer
 
 CONTRACT_KEYS = {

@@ -15,8 +15,8 @@ from pagedrun.paged.llm import LLM
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
-from tests.command import Command
-from tests.jsonl import read_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl
 
 QUESTION = "Which room is Alan Hall in?"
 CHAT: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]

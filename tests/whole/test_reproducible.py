@@ -25,11 +25,11 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
-from tests.engines import ANY_PREFIX
-from tests.jsonl import write_jsonl
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.comparable import comparable_rows
+from tests.support.engines import ANY_PREFIX
+from tests.support.jsonl import write_jsonl
 from tests.support.kernel_cases import all_threads, threads
-from tests.whole.comparable import comparable_rows
 
 MAX_LEN = 640
 

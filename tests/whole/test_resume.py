@@ -18,9 +18,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import ANY_PREFIX
-from tests.jsonl import read_jsonl
-from tests.whole.comparable import comparable_rows
+from tests.support.comparable import comparable_rows
+from tests.support.engines import ANY_PREFIX
+from tests.support.jsonl import read_jsonl
 
 
 def run(job: JobConfig, listener: JobListener | None = None) -> JobResult:

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from tests.command import Command
+from tests.support.command import Command
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command
 from tests.conftest import MakeModel
+from tests.support.command import Command
 
 TEXT = "Where does the water of the long river go? Down to the sea. " * 3
 DTYPES = ("--device", "cpu", "--dtype", "bfloat16", "--against-dtype", "float32")

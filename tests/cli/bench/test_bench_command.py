@@ -18,7 +18,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from tests.cli.bench.small import KERNELS, TINY
 from tests.cli.light_command import light_command
-from tests.command import Command
+from tests.support.command import Command
 
 
 def test_without_a_command_a_short_run_of_all(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pagedrun.cli.bench.host import host_sheets
 from pagedrun.paged.bench.result import Spread
-from tests.command import Command
+from tests.support.command import Command
 
 
 class TestHost:

@@ -7,7 +7,7 @@ from typing import Any
 from pagedrun.cli.bench.kernels import kernels_sheets
 from pagedrun.paged.bench.result import Spread
 from tests.cli.bench.small import HEADS, SIZES, TINY
-from tests.command import Command
+from tests.support.command import Command
 
 
 class TestKernels:

@@ -12,7 +12,7 @@ import pytest
 from pagedrun.cli.bench.memory import CHART_CHARS, DONE, memory_sheets
 from pagedrun.paged.bench.memory import MemoryBench, MemoryBenchFigures, ModelShape, NormalLengths
 from pagedrun.paged.bench.result import plain
-from tests.command import Command
+from tests.support.command import Command
 
 SMALL = ["--requests", "4,20", "--mean", "40", "--std", "20", "--min-len", "8", "--max-len", "128"]
 DEMO = Path(__file__).resolve().parents[3] / "recipes" / "demo"

@@ -4,7 +4,7 @@ import json
 
 from pagedrun.paged.bench.prefix import Mode
 from tests.cli.bench.small import TINY
-from tests.command import Command
+from tests.support.command import Command
 
 
 class TestPrefix:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.bench.small import SMALL
-from tests.command import Command
+from tests.support.command import Command
 
 
 class TestThroughput:

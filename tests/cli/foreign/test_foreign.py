@@ -8,7 +8,7 @@ from typer.main import get_command
 from pagedrun.cli.help import COMMANDS, CommandGroup
 from pagedrun.cli.main import app
 from pagedrun.paged.values.foreign_flags import MISSING, RENAMED, explain
-from tests.command import run_command
+from tests.support.command import run_command
 
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 

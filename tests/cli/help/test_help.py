@@ -8,7 +8,7 @@ from pagedrun.cli.options.generate_flags import DAILY, GENERATE
 from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import Panel
 from tests.cli.light_command import light_command
-from tests.command import Command
+from tests.support.command import Command
 
 COMMANDS = ("generate", "plan", "inspect-cache", "lm-eval", "bench", "bench prefix", "recipes init")
 

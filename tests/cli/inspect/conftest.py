@@ -6,7 +6,7 @@ from typing import Protocol
 import pytest
 
 from tests.cli.finished_run import leave_run
-from tests.command import Command
+from tests.support.command import Command
 
 
 class InspectCache(Protocol):

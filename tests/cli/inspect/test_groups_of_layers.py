@@ -13,7 +13,7 @@ from pagedrun.cli.report.report_figures import group_name
 from tests.cli.finished_run import REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.report.full_report import REPORT as WHOLE_REPORT
-from tests.report.grouped_run import GroupedRun
+from tests.support.grouped_run import GroupedRun
 
 FULL = {
     "num_layers": 1,

@@ -17,7 +17,7 @@ from tests.cli.finished_run import HOSTILE, REPORT, beside
 from tests.cli.inspect.conftest import InspectCache
 from tests.cli.light_command import light_command
 from tests.cli.report.replicas import dead, replica
-from tests.report.small_runs import play
+from tests.support.small_runs import play
 
 TITLES = ["KV pool", "Prefix cache", "Block map", "Shared prefixes", "Block lifetimes"]
 TITLES += ["Most shared blocks", "Preemptions"]

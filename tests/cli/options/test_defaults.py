@@ -20,8 +20,8 @@ from pagedrun.cli.options.settings import (
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.recipes.demo import demo_model_folder
 from pagedrun.recipes.recipe import config_path
-from tests.command import Command
-from tests.jsonl import read_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl
 
 WriteConfig = Callable[[str], Path]
 

@@ -16,8 +16,8 @@ from pagedrun.cli.options.settings import Settings
 from pagedrun.paged.values.errors import UsageError, as_flag
 from pagedrun.paged.values.flags import FlagField, Form, flag_fields
 from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
-from tests.command import Command
-from tests.every_field import CASES, FieldCase
+from tests.support.command import Command
+from tests.support.every_field import CASES, FieldCase
 
 FIELDS: dict[str, FlagField] = {each.field: each for each in flag_fields(SamplingParams)}
 

@@ -19,7 +19,7 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from pagedrun.recipes.recipe import Kind, Setting
-from tests.command import Command
+from tests.support.command import Command
 
 ALLOWED = [setting for setting in recipe_settings().values() if setting.refusal is None]
 MakeSettings = Callable[..., Settings]

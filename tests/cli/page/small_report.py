@@ -10,7 +10,7 @@ from pagedrun.paged.metrics.snapshot import (
     PrefixNodes,
     Snapshot,
 )
-from tests.report.small_runs import SmallRun, play
+from tests.support.small_runs import SmallRun, play
 
 NUM_BLOCKS = 48
 PREFIXES = PrefixNodes.of(

@@ -15,8 +15,8 @@ import pytest
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.recipes.demo import demo_model_folder
 from tests.cli.finished_run import beside, leave_run, snapshot
-from tests.command import Command, run_command
-from tests.jsonl import write_jsonl
+from tests.support.command import Command, run_command
+from tests.support.jsonl import write_jsonl
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.terminal.json_lines import JsonLines, json_line, json_stderr, wants_json_lines
-from tests.command import Command
-from tests.jsonl import write_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import write_jsonl
 
 
 def events_of(text: str) -> list[dict[str, Any]]:

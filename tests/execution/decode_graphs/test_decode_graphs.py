@@ -18,7 +18,7 @@ from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.step_result import InFlight, StepResult
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
-from tests.scheduling.made_step import MadeChunk, made_step
+from tests.support.made_step import MadeChunk, made_step
 
 
 @given(

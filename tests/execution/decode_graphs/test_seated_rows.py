@@ -13,7 +13,7 @@ from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
-from tests.scheduling.made_step import generate, made_sequence
+from tests.support.made_step import generate, made_sequence
 
 SIZE = 4
 SHAPE = GraphShape(num_rows=6, width=16, num_shared_partitions=0, num_stop_ids=2)

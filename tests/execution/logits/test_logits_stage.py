@@ -23,7 +23,7 @@ from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.made_step import MadeChunk, made_step
+from tests.support.made_step import MadeChunk, made_step
 
 MODEL = BenchModel.from_shape("tiny", 1)
 Answers = list[tuple[int, ...]]

@@ -16,7 +16,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, Sampler
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder
-from tests.scheduling.made_step import made_sequence
+from tests.support.made_step import made_sequence
 
 VOCAB = 13
 EOS = 4

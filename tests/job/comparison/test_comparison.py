@@ -7,8 +7,8 @@ import pytest
 
 from pagedrun.paged.job.compare import Comparison, compare
 from pagedrun.paged.values.errors import UsageError
-from tests.command import Command
-from tests.jsonl import write_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import write_jsonl
 
 
 def row(index: int, text: str | None = "yes", **changes: Any) -> dict[str, Any]:

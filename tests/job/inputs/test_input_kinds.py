@@ -15,7 +15,7 @@ from pagedrun.paged.job.planned.plan_file import plan_file
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
-from tests.jsonl import jsonl, read_jsonl, write_jsonl
+from tests.support.jsonl import jsonl, read_jsonl, write_jsonl
 
 ROWS: list[dict[str, Any]] = [
     {"id": f"r{i}", "prompt": "the same words in front " * 3 + str(i), "max_tokens": 3, "kind": "k"}

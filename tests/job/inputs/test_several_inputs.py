@@ -17,7 +17,7 @@ from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from tests.job.heard import Heard
 from tests.job.scripted_model import ScriptedModel, config_for
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import FIELD_NAMES, SamplingParams
 from tests.conftest import save_byte_tokenizer
-from tests.every_field import CASES, SCHEMA
+from tests.support.every_field import CASES, SCHEMA
 
 MAX_BYTES = 1_000_000
 

@@ -15,7 +15,7 @@ from pagedrun.kernels.attention_inputs import (
     Softmax,
 )
 from pagedrun.kernels.reference.kv_cache import quantize
-from tests.every_pair import every_pair
+from tests.support.every_pair import every_pair
 
 LENGTHS = [300, 77, 131]
 

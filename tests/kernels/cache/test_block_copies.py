@@ -7,7 +7,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import GPU_MARKS
-from tests.without_float8 import refuse_float8
+from tests.support.without_float8 import refuse_float8
 
 EACH_BACKEND = pytest.mark.parametrize(
     "backend",

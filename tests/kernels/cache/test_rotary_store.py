@@ -11,8 +11,8 @@ from pagedrun.kernels.attention_inputs import HeadNorms, KVLayer, KVScales
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.kv_cache import LARGEST, quantize
-from tests.every_pair import every_pair
 from tests.kernels.conftest import Twin
+from tests.support.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 CODES = [torch.int8, torch.float8_e4m3fn]

@@ -18,7 +18,6 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
-from tests.every_pair import every_pair
 from tests.kernels.cpu.attention_forms import (
     FORMS,
     KINDS,
@@ -30,6 +29,7 @@ from tests.kernels.cpu.attention_forms import (
 )
 from tests.kernels.cpu.order_sensitive import Cache, Kind, Tokens
 from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
+from tests.support.every_pair import every_pair
 from tests.support.kernel_cases import skip_unless_supported, threads
 
 P = PARTITION_TOKENS

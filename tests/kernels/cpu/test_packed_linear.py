@@ -12,8 +12,8 @@ from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbors
-from tests.every_pair import every_pair
 from tests.kernels.cpu.pair_chains import pair_chains
+from tests.support.every_pair import every_pair
 from tests.support.kernel_cases import (
     THREADS,
     assert_rows_keep_their_bytes,

@@ -17,7 +17,7 @@ from pagedrun.kernels.cpu.linears.linear import FmaLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.reference.linear import PackedLinear as PlainLinear
-from tests.every_pair import every_pair
+from tests.support.every_pair import every_pair
 from tests.support.kernel_cases import (
     DTYPES,
     THREADS,

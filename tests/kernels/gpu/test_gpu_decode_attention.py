@@ -21,9 +21,9 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
     max_row_partitions,
 )
 from pagedrun.kernels.reference import attention as reference
-from tests.every_pair import every_pair
 from tests.kernels.conftest import Context, build_context
 from tests.support.attention_cases import as_int32, assert_near, in_float64, on_device
+from tests.support.every_pair import every_pair
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FORMS = (decode_single_pass, decode_split)

@@ -12,9 +12,9 @@ from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.kv_cache import quantize
-from tests.every_pair import every_pair
 from tests.kernels.gpu.ahead_of_time import CHIPS
 from tests.support.attention_cases import Chunk, in_float64, on_device, prefill_inputs
+from tests.support.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 CODES = [torch.int8, torch.float8_e4m3fn]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl, write_jsonl
 from tests.models.families import save_tiny
 from tests.models.transformers_backend.library_models import LIBRARY, PLAIN
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 RUN = ("--device", "cpu", "--dtype", "float32", "--max-tokens", "5", "--ignore-eos")
 LIBRARY_RUN = ("--model-impl", "transformers", *RUN)

@@ -13,10 +13,10 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.engines import load_engine
 from tests.models.oracle import MakeOracle, Oracle, check
 from tests.models.transformers_backend.library_models import PLAIN
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import load_engine
 
 # Around the borders of blocks of 16 and of chunks of 64, where no prompt may be cut.
 LENGTHS = (1, 17, 70)

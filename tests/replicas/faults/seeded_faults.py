@@ -14,7 +14,7 @@ from tests.replicas.faults.fault import Fault, Kind
 from tests.replicas.faults.nodes import Nodes
 from tests.replicas.faults.watched_job import WatchedJob
 from tests.replicas.processes import is_running
-from tests.whole.comparable import comparable_bytes, differences
+from tests.support.comparable import comparable_bytes, differences
 
 NUM_NODES = 3
 FEWEST, MOST = 30, 110  # rows that are answered between two faults

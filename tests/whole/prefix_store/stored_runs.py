@@ -11,8 +11,8 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.metrics.report_sections import JobReport
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
-from tests.jsonl import write_jsonl
-from tests.whole.comparable import comparable_rows
+from tests.support.comparable import comparable_rows
+from tests.support.jsonl import write_jsonl
 
 PREFIX_TOKENS = 2003  # ends inside a block
 WHOLE = WindowSize()  # larger than any of the inputs

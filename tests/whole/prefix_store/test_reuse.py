@@ -16,7 +16,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.values.engine_config import WindowSize
 from tests.conftest import MakeModel
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens, write_rows
 
 INT8 = ("bfloat16", "int8")  # number formats of the model and of its cache

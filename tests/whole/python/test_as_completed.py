@@ -16,10 +16,10 @@ from pagedrun.paged.values.errors import PagedrunError
 from pagedrun.paged.values.prompt_input import PromptInput
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.alive import Alive, count_alive
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.alive import Alive, count_alive
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 Planners = Callable[[], list[str]]
 ONE = SamplingParams(max_tokens=1)

@@ -14,9 +14,9 @@ from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.jsonl import write_jsonl
+from tests.support.comparable import comparable_bytes, differences
+from tests.support.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer
-from tests.whole.comparable import comparable_bytes, differences
 from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run
 from tests.whole.written_rows import wait_for_rows

@@ -16,8 +16,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import load_engine
 
 SHARED = [7 * i % 251 for i in range(37)]
 PROMPTS = [[5], SHARED[:16], [*SHARED, 1, 2, 3], [*SHARED, 1, 9], SHARED[:32], list(range(40))]

@@ -23,8 +23,8 @@ from pagedrun.paged.values.logprobs import IMPOSSIBLE, TokenLogprob
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import load_engine
 
 SHARED = [7 * i % 251 for i in range(70)]
 # Of one token, of a block, shared to the block and inside one, and the same again.

@@ -19,13 +19,13 @@ from pagedrun.paged.text.prompt_encoder import BadWords
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.engines import load_engine
 from tests.execution.logits.asker import expected
-from tests.jsonl import read_jsonl, write_jsonl
-from tests.scheduling.admit_all import AdmitAll
-from tests.whole.comparable import comparable_rows
+from tests.support.admit_all import AdmitAll
+from tests.support.command import Command
+from tests.support.comparable import comparable_rows
+from tests.support.engines import load_engine
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 NUM_GENERATED = 30
 LETTERS = tuple(range(94))  # the tokens of the characters from "!" on

@@ -12,10 +12,10 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.command import Command
+from tests.support.engines import load_engine
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 OPENS = (
     "{% for message in messages %}{{ message['content'] }}{% endfor %}"

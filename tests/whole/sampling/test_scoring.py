@@ -18,8 +18,8 @@ from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import load_engine
 
 SHARED = tuple(5 * i % 241 for i in range(60))
 PROMPTS = [(9,), SHARED[:16], (*SHARED, 1, 2), (*SHARED, 1, 3, 4), SHARED[:33], (*SHARED, 1, 2)]

@@ -13,10 +13,10 @@ from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.paged.values.vote import Ballot, vote_reader
 from pagedrun.recipes.demo import demo_model_folder
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.engines import load_engine
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.command import Command
+from tests.support.engines import load_engine
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 N = 9
 VOTE = r"([aeiou])"  # the first vowel of an answer: often there, and not always the same

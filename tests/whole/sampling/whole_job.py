@@ -10,9 +10,9 @@ from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
-from tests.engines import ANY_PREFIX
-from tests.scheduling.admit_all import AdmitAll
-from tests.whole.comparable import comparable_bytes
+from tests.support.admit_all import AdmitAll
+from tests.support.comparable import comparable_bytes
+from tests.support.engines import ANY_PREFIX
 
 SOME_PREFIX = RunPolicy(read_once=ANY_PREFIX)
 # Whoever fits is let in, so that somebody must give way.

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pandas
 import pytest
 
-from tests.command import Command
 from tests.conftest import MakeModel
-from tests.jsonl import read_jsonl, write_jsonl
+from tests.support.command import Command
+from tests.support.jsonl import read_jsonl, write_jsonl
 
 SCHEMA = {
     "type": "object",

@@ -18,8 +18,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import IM_END, MakeModel
-from tests.engines import ANY_PREFIX, load_engine
-from tests.scheduling.admit_all import AdmitAll
+from tests.support.admit_all import AdmitAll
+from tests.support.engines import ANY_PREFIX, load_engine
 
 SCHEMA = {
     "type": "object",

@@ -12,7 +12,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.engines import load_engine
+from tests.support.engines import load_engine
 
 PATTERN = "(abc|abd)-[0-9]{2} end"
 BUDGET = 5

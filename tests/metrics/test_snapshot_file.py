@@ -20,7 +20,7 @@ from pagedrun.paged.metrics.snapshot import (
 )
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.errors import UsageError
-from tests.report.small_runs import play
+from tests.support.small_runs import play
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pagedrun.paged.metrics.inspection import InspectionQuery, inspect_run
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 from pagedrun.paged.values.errors import UsageError
-from tests.report.small_runs import BLOCK_SIZE, SmallRun, play
+from tests.support.small_runs import BLOCK_SIZE, SmallRun, play
 
 
 def point(**numbers: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from pagedrun.paged.metrics.pool_moments import (
 )
 from pagedrun.paged.metrics.snapshot import Holdings, PrefixNodes
 from pagedrun.paged.values.errors import UsageError
-from tests.report.small_runs import BLOCK_SIZE, SmallRun, play
+from tests.support.small_runs import BLOCK_SIZE, SmallRun, play
 
 SEEDS = range(40)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.jsonl import read_jsonl
+from tests.support.jsonl import read_jsonl
 
 
 def comparable_rows(path: Path | str) -> list[str]:

@@ -20,8 +20,8 @@ from pagedrun.paged.planning.planner import prefix_nodes
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.admit_all import AdmitAll
-from tests.scheduling.made_step import made_sequence
+from tests.support.admit_all import AdmitAll
+from tests.support.made_step import made_sequence
 
 SIZE = 16
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.values.errors import UsageError
-from tests.report.grouped_run import SHAPES, SIZE, WINDOW, GroupedRun
-from tests.report.small_runs import play
+from tests.support.grouped_run import SHAPES, SIZE, WINDOW, GroupedRun
+from tests.support.small_runs import play
 
 
 @pytest.fixture(scope="module")
