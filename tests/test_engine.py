@@ -6,7 +6,6 @@ from contextlib import closing
 
 import pytest
 
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError, UsageError
@@ -15,13 +14,12 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.alive import count_alive
 from tests.support.engines import load_engine
+from tests.support.tiny_models import tiny_engine
 
 
 @pytest.mark.parametrize("asked", [65, 64, 40])
 def test_a_length_for_which_the_pool_is_too_small_names_the_largest_that_fits(asked: int) -> None:
-    engine = BenchModel.from_shape("tiny").engine(
-        dtype="float32", num_blocks=4, block_size=16, max_model_len=asked
-    )
+    engine = tiny_engine(dtype="float32", num_blocks=4, block_size=16, max_model_len=asked)
     # A row may be as long as that: its last token is never stored.
     request = Request(0, tuple(range(asked - 8)), SamplingParams(max_tokens=8, ignore_eos=True))
     (done,) = engine.start([request])
@@ -37,9 +35,7 @@ def test_a_length_for_which_the_pool_is_too_small_names_the_largest_that_fits(as
 
 def test_a_pool_is_no_larger_than_the_run_can_use() -> None:
     """With windows to come nobody knows what they need: all the memory would be taken."""
-    engine = BenchModel.from_shape("tiny").engine(
-        dtype="float32", block_size=16, max_model_len=40, max_num_seqs=5
-    )
+    engine = tiny_engine(dtype="float32", block_size=16, max_model_len=40, max_num_seqs=5)
     request = Request(0, (1, 2, 3), SamplingParams(max_tokens=2, ignore_eos=True))
     with closing(engine.start([request], more=[])) as run:
         assert run.pool.num_blocks == (5 + 1) * 3
@@ -48,7 +44,7 @@ def test_a_pool_is_no_larger_than_the_run_can_use() -> None:
 
 def test_no_more_than_one_window_is_held_beside_the_one_that_is_made() -> None:
     """Or three of them would be held at once, and each may be a million rows."""
-    engine = BenchModel.from_shape("tiny").engine(dtype="float32", max_num_seqs=2)
+    engine = tiny_engine(dtype="float32", max_num_seqs=2)
     params = SamplingParams(max_tokens=2, ignore_eos=True)
     rows = 20
     held: list[int] = []
@@ -76,7 +72,7 @@ def test_no_more_than_one_window_is_held_beside_the_one_that_is_made() -> None:
 
 def test_a_window_may_hold_what_cannot_be_asked() -> None:
     """It comes back when its window is taken, so that an input of nothing else is not kept."""
-    engine = BenchModel.from_shape("tiny").engine(dtype="float32")
+    engine = tiny_engine(dtype="float32")
     params = SamplingParams(max_tokens=1, ignore_eos=True)
 
     def refused(index: int) -> Completion:

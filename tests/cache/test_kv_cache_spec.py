@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
+from tests.support.tiny_models import tiny_config
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")
 
@@ -28,11 +28,9 @@ def with_window(layer: LayerSpec, window: int | None) -> DecoderLayerSpec:
 
 
 def tiny(*windows: int | None) -> DecoderSpec:
-    layers = Shape.named("tiny").config.network.layers
-    return replace(
-        Shape.named("tiny").config.network,
-        layers=tuple(with_window(layers[0], window) for window in windows),
-    )
+    network = tiny_config().network
+    layers = tuple(with_window(network.layers[0], window) for window in windows)
+    return replace(network, layers=layers)
 
 
 def layers_of(network: DecoderSpec) -> tuple[tuple[int, ...], ...]:

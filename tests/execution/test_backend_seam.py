@@ -19,12 +19,13 @@ from pagedrun.kernels.attention_inputs import (
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.bench.workload import BenchModel, Workload
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.support.tiny_models import tiny_config, tiny_engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TINY = BenchModel.from_shape("tiny")
 BACKENDS = [Backend(), CpuBackend(), GpuBackend()]
 
 
@@ -91,10 +92,11 @@ class CountedBackend(Backend):
 
 def test_a_backend_from_outside_runs_a_model() -> None:
     counted = CountedBackend()
-    engine = TINY.engine(counted, dtype="float32", device="cpu")
-    num_layers = TINY.config.num_layers
+    engine = tiny_engine(counted, dtype="float32", device="cpu")
+    num_layers = tiny_config().num_layers
     assert counted.calls == {"pack_linear": 4 * num_layers + 1}
-    requests = Workload(rows=10, shared=512, unique=5, output=4).requests(512)
+    shared, params = tuple(range(512)), SamplingParams(max_tokens=4, ignore_eos=True)
+    requests = [Request(i, (*shared, *range(i, i + 5)), params) for i in range(10)]
     answers = sorted(engine.start(requests), key=lambda each: each.request.index)
     calls = counted.calls
     assert calls["prefill"] > 0
@@ -102,7 +104,7 @@ def test_a_backend_from_outside_runs_a_model() -> None:
     assert calls["decode"] == calls["prefix"] == 3 * num_layers
     assert calls["silu_mul"] == calls["rotary_store"] == calls["prepare"] * num_layers
     assert calls["rms_norm"] == calls["prepare"], "a step is prepared once, for all layers"
-    usual = TINY.engine(dtype="float32", device="cpu")
+    usual = tiny_engine(dtype="float32", device="cpu")
     expected = sorted(usual.start(requests), key=lambda each: each.request.index)
     assert [each.outputs for each in answers] == [each.outputs for each in expected]
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.execution.device import CudaDevice, Device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.support.tiny_models import tiny_engine
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=8, dtype="float32")
 
@@ -29,7 +29,7 @@ class OwnMemory(Device):
 
 @pytest.mark.parametrize("kind", [Device, OwnMemory])
 def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
-    engine = BenchModel.from_shape("tiny").engine(Backend(), dtype="float32", device="cpu")
+    engine = tiny_engine(Backend(), dtype="float32", device="cpu")
     device = kind(torch.device("cpu"), Backend(), async_scheduling=False)
     memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)
@@ -44,7 +44,7 @@ def test_a_pool_is_kept_where_there_cannot_be_two(kind: type[Device]) -> None:
 @pytest.mark.parametrize("setting", ["prefix_once", "enforce_eager"])
 def test_no_contender_replays_what_was_captured_for_another(setting: str) -> None:
     """`bench throughput --compare` has one pool for both: graphs go by what is in them."""
-    engine = BenchModel.from_shape("tiny").engine(Backend(), dtype="float32", device="cpu")
+    engine = tiny_engine(Backend(), dtype="float32", device="cpu")
     device = OwnMemory(torch.device("cpu"), Backend(), async_scheduling=False, graphs=True)
     memory = PoolMemory(engine.loaded.model, Sampler((), device), device)
     config = EngineConfig(model=engine.config.model)

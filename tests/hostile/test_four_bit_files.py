@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.quant.checkpoints import read, write
-from tests.models.quant.forms import EXPERT_FORMS, EXPERTS, LAYER, TABLES, experts
+from tests.support.quantized_checkpoints import read, write
+from tests.support.quantized_forms import EXPERT_FORMS, EXPERTS, LAYER, TABLES, experts
 
 Tensors = dict[str, Tensor]
 DTYPES = (torch.int8, torch.uint8, torch.int32, torch.float16, torch.float32, torch.float8_e4m3fn)

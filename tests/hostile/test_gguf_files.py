@@ -11,8 +11,8 @@ from pagedrun.paged.models.checkpoint.checkpoint import GgufCheckpoint, ModelTen
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import write_gguf
-from tests.models.families import save_tiny
+from tests.support.families import save_tiny
+from tests.support.gguf_writer import write_gguf
 
 
 @pytest.fixture(scope="module")

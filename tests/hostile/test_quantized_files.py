@@ -15,9 +15,9 @@ from torch import Tensor
 from pagedrun.paged.files.gguf import GgufFile
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import write_gguf
-from tests.models.quant.checkpoints import read, write
-from tests.models.quant.forms import FP8, PACKED
+from tests.support.gguf_writer import write_gguf
+from tests.support.quantized_checkpoints import read, write
+from tests.support.quantized_forms import FP8, PACKED
 
 Tensors = dict[str, Tensor]
 

@@ -148,14 +148,41 @@ def test_headless_sentences_are_found(docstring: str, headless: bool) -> None:
     assert is_headless(docstring) == headless
 
 
+def imports_of_tests() -> Iterator[tuple[Path, str]]:
+    """Yield each `from` import of the tests: the file, relative to `tests`, and the names."""
+    tests = ROOT / "tests"
+    for path in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                for each in node.names:
+                    yield path.relative_to(tests), f"{node.module}.{each.name}"
+
+
 def test_no_test_module_imports_another() -> None:
     found = [
-        f"{path.relative_to(ROOT)}: {node.module}"
-        for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        and node.module is not None
-        and node.module.partition(".")[0] == "tests"
-        and re.search(r"\btest_", " ".join([node.module, *(each.name for each in node.names)]))
+        f"{path}: {name}"
+        for path, name in imports_of_tests()
+        if name.startswith("tests.") and ".test_" in name
+    ]
+    assert found == []
+
+
+def test_what_tests_of_two_rooms_use_lies_in_support() -> None:
+    own_rooms = ("tests.support", "tests.conftest", "tests.processors")
+    found = [
+        f"{path}: {name}"
+        for path, name in imports_of_tests()
+        if name.startswith("tests.")
+        and not name.startswith((*own_rooms, f"tests.{path.parts[0]}."))
+    ]
+    assert found == []
+
+
+def test_only_tests_of_benchmarks_use_them() -> None:
+    rooms = ("bench", "benchmarks", "cli/bench", "cli/page/test_memory_page")
+    found = [
+        f"{path}: {name}"
+        for path, name in imports_of_tests()
+        if name.startswith("pagedrun.paged.bench.") and not str(path).startswith(rooms)
     ]
     assert found == []

@@ -23,7 +23,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.cli.main import app
 from pagedrun.cli.report.end_of_run import draw_short_report
 from pagedrun.recipes.demo import demo_model_folder
-from tests.house.pages import DOCS, NAMES, PAGES, ROOT, code_spans, fenced, shown_commands
+from tests.support.pages import DOCS, NAMES, PAGES, ROOT, code_spans, fenced, shown_commands
 
 FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "docs/", "src/")
 # A run or a command makes these, or they are whatever a user or another library has.

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.house.pages import PAGES, ROOT
+from tests.support.pages import PAGES, ROOT
 
 
 def test_every_page_is_in_the_menu_once() -> None:

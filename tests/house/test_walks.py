@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.house.pages import DOCS, ROOT
+from tests.support.pages import DOCS, ROOT
 
 MAX_FILES = 15
 WALKS = dict(re.findall(r"^### (.*?)\n(.*?)(?=^##)", DOCS["docs/architecture.md"], re.M | re.S))

@@ -14,8 +14,8 @@ from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.signals import JobInterrupted
 from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.request import Completion, Request
-from tests.job.heard import output_rows, run, side_file
-from tests.job.scripted_model import Answer, ScriptedModel, ScriptedRun, config_for, echo
+from tests.support.heard import output_rows, run, side_file
+from tests.support.scripted_model import Answer, ScriptedModel, ScriptedRun, config_for, echo
 
 
 class TestFailures:

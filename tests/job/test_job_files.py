@@ -12,8 +12,8 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.heard import Heard, run, side_file
-from tests.job.scripted_model import ScriptedModel, config_for, echo
+from tests.support.heard import Heard, run, side_file
+from tests.support.scripted_model import ScriptedModel, config_for, echo
 
 
 class TestSideFiles:

@@ -13,8 +13,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.heard import Heard, output_rows
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.heard import Heard, output_rows
+from tests.support.scripted_model import ScriptedModel, config_for
 
 
 class TestOrder:

@@ -13,8 +13,8 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplat
 from pagedrun.paged.values.errors import RowError, UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.heard import Heard, output_rows, run, side_file
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.heard import Heard, output_rows, run, side_file
+from tests.support.scripted_model import ScriptedModel, config_for
 
 OUTPUT_KEYS = ["index", "id", "text", "finish_reason", "outputs", "usage", "input", "error"]
 

@@ -21,9 +21,9 @@ from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import FITTED, EngineConfig, WindowSize
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
-from tests.job.plan_jobs import LAYERS, assert_told, generated_rows, job
 from tests.support.every_pair import every_pair
 from tests.support.jsonl import write_jsonl
+from tests.support.plan_jobs import LAYERS, assert_told, generated_rows, job
 
 NUM_ROWS = 110
 GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the rows would take

@@ -16,9 +16,9 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import ModelError, UsageError
 from tests.conftest import MakeModel
-from tests.job.plan_jobs import LAYERS, assert_told, generated_rows, job
 from tests.support.every_pair import every_pair
 from tests.support.jsonl import write_jsonl
+from tests.support.plan_jobs import LAYERS, assert_told, generated_rows, job
 
 
 # With three rows at a time 320 take steps by the thousand, in which nothing is preempted.

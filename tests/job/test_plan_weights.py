@@ -19,12 +19,12 @@ from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
 from tests.conftest import MakeModel
-from tests.job.plan_jobs import assert_told, generated_rows, job
-from tests.models.checkpoint.writer import write_gguf
-from tests.models.quant.checkpoints import write
-from tests.models.quant.few_bits import AwqWriter
 from tests.support.command import Command
+from tests.support.gguf_writer import write_gguf
 from tests.support.jsonl import write_jsonl
+from tests.support.low_bit_writers import AwqWriter
+from tests.support.plan_jobs import assert_told, generated_rows, job
+from tests.support.quantized_checkpoints import write
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
 

@@ -19,8 +19,8 @@ from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.prompt_input import ChatMessage
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.scripted_model import ScriptedModel, config_for
 from tests.support.jsonl import read_jsonl
+from tests.support.scripted_model import ScriptedModel, config_for
 
 EVENING = datetime(2026, 11, 22, 23, 59, 58)
 ROWS = [{"messages": [{"role": "user", "content": name}]} for name in "abcd"]

@@ -9,7 +9,7 @@ from pagedrun.paged.job.planned.template_advice import NUM_ROWS, check_sharing
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.metrics.report_sections import EngineReport, TemplateAdvice, empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
-from tests.job.scripted_model import ScriptedModel
+from tests.support.scripted_model import ScriptedModel
 
 TEMPLATE = "{{ date }} " + "You answer questions about our opening hours. " * 20 + "{{ question }}"
 

@@ -13,8 +13,8 @@ from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.shown_row import show_row
 from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
-from tests.job.plan_jobs import job
 from tests.support.jsonl import write_jsonl
+from tests.support.plan_jobs import job
 
 GPU = DeviceFacts(ON_GPU, memory=DeviceMemory(total=60_000_000, free=59_000_000))
 SHARED = list(range(3, 103))

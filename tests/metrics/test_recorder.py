@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
@@ -22,6 +21,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.admit_all import AdmitAll
 from tests.support.made_step import made_sequence
+from tests.support.tiny_models import tiny_engine
 
 SIZE = 16
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -60,7 +60,7 @@ def run(
     policy: RunPolicy = DEFAULT_POLICY, **config: Any
 ) -> tuple[Run, dict[int, tuple[list[int], list[int]]]]:
     """Run to the end; return the run and, by step, what the pool's books said after it."""
-    engine = BenchModel.from_shape("tiny").engine(dtype="float32", block_size=SIZE, **config)
+    engine = tiny_engine(dtype="float32", block_size=SIZE, **config)
     books: dict[int, tuple[list[int], list[int]]] = {}
     made = Engine(engine.config, engine.loaded, policy).start(
         requests(),
@@ -270,7 +270,7 @@ def test_the_tree_of_a_plan() -> None:
     asked = requests()[:30]
     plan = Plan(asked, PlanRules(SIZE))
     log = ResidencyLog()
-    engine_pool = BenchModel.from_shape("tiny").engine(dtype="float32").start([asked[0]]).pool
+    engine_pool = tiny_engine(dtype="float32").start([asked[0]]).pool
     recorder = Recorder(engine_pool, log)
     recorder.note_prefixes(prefix_nodes(plan))
     recorder.note_prefixes(prefix_nodes(plan))

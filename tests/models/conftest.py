@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.models.families import Tiny, save_tiny
 from tests.models.oracle import LENGTHS, MakeOracle, Oracle, ask
+from tests.support.families import Tiny, save_tiny
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.models.families import FULL, SLIDING, Tiny
+from tests.support.families import FULL, SLIDING, Tiny
 
 _EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 _SIGMOID: dict[str, Any] = {

@@ -14,7 +14,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
-from tests.models.families import TINY, disturb
+from tests.support.families import TINY, disturb
 
 NUM_TOKENS = 8
 PROMPT = list(range(20, 90))

@@ -27,8 +27,8 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
-from tests.models.families import FULL, SLIDING, Tiny, disturb
 from tests.models.oracle import Oracle, ask, check
+from tests.support.families import FULL, SLIDING, Tiny, disturb
 
 WINDOW = 50
 TINY = Tiny(

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.moe import MoeSpec
 from pagedrun.paged.values.json_value import JSONValue
+from tests.support.tiny_models import published_config, published_fields
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 # Heads of queries and of keys, a head's size; windows with the number of their layers; theta and
@@ -78,7 +78,7 @@ def facts(config: ModelConfig) -> Facts:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_means_what_its_model_is(name: str) -> None:
-    assert facts(Shape.named(name).config) == PUBLISHED[name]
+    assert facts(published_config(name)) == PUBLISHED[name]
 
 
 def rope(theta: float, **fields: JSONValue) -> dict[str, JSONValue]:
@@ -181,10 +181,10 @@ DIALECTS: dict[str, tuple[str, dict[str, JSONValue], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_model_in_another_dialect_is_the_same_model(name: str) -> None:
     shape, added, dropped = DIALECTS[name]
-    hub = Shape.named(shape)
-    assert hub.fields.keys() >= set(dropped)
-    kept = {field: value for field, value in hub.fields.items() if field not in dropped}
-    assert read({**kept, **added}) == hub.config
+    fields = published_fields(shape)
+    assert fields.keys() >= set(dropped)
+    kept = {field: value for field, value in fields.items() if field not in dropped}
+    assert read({**kept, **added}) == published_config(shape)
 
 
 @pytest.mark.parametrize(
@@ -192,20 +192,20 @@ def test_a_model_in_another_dialect_is_the_same_model(name: str) -> None:
 )
 def test_a_decoder_beside_a_part_for_images_is_the_same_decoder(outer: str, shape: str) -> None:
     """Where its type is not named inside, nor whether its head is the embedding's table."""
-    hub = Shape.named(shape)
+    hub, fields = published_config(shape), published_fields(shape)
     inner = ("model_type", "tie_word_embeddings", "dtype")
-    text = {field: value for field, value in hub.fields.items() if field not in inner}
+    text = {field: value for field, value in fields.items() if field not in inner}
     found = read(
         {
             "model_type": outer,
             "text_config": text,
             "torch_dtype": "bfloat16",
-            "tie_word_embeddings": hub.config.network.head is None,
+            "tie_word_embeddings": hub.network.head is None,
         }
     )
-    assert facts(found) == facts(hub.config)
-    assert (found.model_type, found.dtype) == (hub.config.model_type, "bfloat16")
-    assert found.network.layers == hub.config.network.layers
+    assert facts(found) == facts(hub)
+    assert (found.model_type, found.dtype) == (hub.model_type, "bfloat16")
+    assert found.network.layers == hub.network.layers
 
 
 def read(fields: dict[str, JSONValue]) -> ModelConfig:

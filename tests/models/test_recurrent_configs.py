@@ -10,15 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pagedrun.paged.bench.memory import ModelShape
-from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.checkpoint.tensors import GroupedParts
 from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.values.errors import ModelError
 from tests.models.configs import FULL, LINEAR, read
 from tests.models.driven_model import DrivenModel, Part
-from tests.models.families import save_tiny
 from tests.models.stored_shapes import StoredShapes
+from tests.support.families import save_tiny
+from tests.support.tiny_models import published_config
 
 HUB: list[dict[str, Any]] = [
     {"model_type": "qwen3_5_text"},
@@ -88,18 +87,16 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
 )
 def test_bytes_of_a_slot(name: str, mebibytes: float, attention_layers: int) -> None:
     """As in docs/models.md; the layers that attend are the only ones with keys and values."""
-    config = Shape.named(name).config
-    network = config.network
+    network = published_config(name).network
     slot = sum(each.num_bytes for each in network.state_specs("bfloat16"))
     assert slot / 2**20 == pytest.approx(mebibytes, rel=0.03)
     [spec] = network.kv_cache_specs("bfloat16")
     assert spec.num_layers == attention_layers
-    assert ModelShape.of_config(name, config).bytes_per_token == spec.bytes_per_token
     assert len(network.state_specs("bfloat16")) == len(network.layers) - attention_layers
 
 
 def test_the_matrices_of_a_delta_net_are_float32_whatever_the_model() -> None:
-    layer = Shape.named("qwen3.5-0.8b").config.network.layers[0]
+    layer = published_config("qwen3.5-0.8b").network.layers[0]
     assert isinstance(layer.recurrent, DeltaNetSpec)
     conv, matrices = layer.recurrent.state_spec("bfloat16").arrays
     assert (conv.shape, conv.dtype) == ((3, 2 * 16 * 128 + 16 * 128), "bfloat16")
@@ -107,7 +104,7 @@ def test_the_matrices_of_a_delta_net_are_float32_whatever_the_model() -> None:
 
 
 def test_a_short_convolution_keeps_what_its_kernel_sees() -> None:
-    layer = Shape.named("lfm2-350m").config.network.layers[0]
+    layer = published_config("lfm2-350m").network.layers[0]
     assert isinstance(layer.recurrent, ShortConvSpec)
     [conv] = layer.recurrent.state_spec("bfloat16").arrays
     assert (conv.shape, conv.dtype) == ((2, 1024), "bfloat16")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.models.driven_model import DrivenModel, Part
-from tests.models.families import RECURRENT, save_tiny
+from tests.support.families import RECURRENT, save_tiny
 
 NUM_TOKENS = 12
 LENGTHS = (1, 7, 64, 65, 200, 300)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.sizing import (
@@ -16,10 +15,11 @@ from pagedrun.paged.planning.sizing import (
     state_bytes,
 )
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.support.tiny_models import published_config
 
 GIB = 2**30
 HEADS = AttentionHeads(num_heads=16, num_kv_heads=8, head_dim=128, window=None)
-NETWORK = Shape.named("qwen3-0.6b", 2).config.network
+NETWORK = published_config("qwen3-0.6b", num_hidden_layers=2).network
 SPECS = NETWORK.kv_cache_specs("bfloat16")
 BUDGET = MemoryBudget(24 * GIB, 20 * GIB, 18 * GIB, 0, is_filled=True)
 
@@ -85,7 +85,7 @@ def test_half_of_a_small_pool_stays(pool: int) -> None:
 
 
 def test_models_of_other_code_have_no_graphs() -> None:
-    recurrent = Shape.named("qwen3-next-80b-a3b", 4).config.network
+    recurrent = published_config("qwen3-next-80b-a3b", num_hidden_layers=4).network
     specs = recurrent.kv_cache_specs("bfloat16")
     asked = config(max_num_seqs=64)
     found = DecodeMemory.of(recurrent, "bfloat16", asked, BUDGET, specs, 4096)

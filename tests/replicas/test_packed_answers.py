@@ -10,7 +10,7 @@ from pagedrun.paged.replicas.replica_messages import Answered
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.cli.progress.recorded_steps import record
+from tests.support.recorded_steps import record
 
 OUTPUT = SampleOutput(0, "text 東京", (5, 6), FinishReason.STOP)
 REQUEST = Request(7, tuple(range(1000)), SamplingParams(seed=3))

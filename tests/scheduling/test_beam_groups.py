@@ -18,10 +18,10 @@ from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.fake_model import FakeModel, RecordingPool
-from tests.scheduling.fake_states import FakeStates
-from tests.scheduling.step import Step
 from tests.support.admit_all import AdmitAll
+from tests.support.fake_model import FakeModel, RecordingPool
+from tests.support.fake_states import FakeStates
+from tests.support.step import Step
 
 SIZE = 4
 

@@ -1,7 +1,7 @@
 """When rows may join: many at once, and never so late that nobody runs."""
 
 from pagedrun.paged.scheduling.admission_policy import Refill
-from tests.scheduling.drive import Drive, request
+from tests.support.drive import Drive, request
 
 
 def test_everybody_may_join_until_no_more_can() -> None:

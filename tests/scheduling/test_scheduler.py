@@ -13,7 +13,7 @@ from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.drive import (
+from tests.support.drive import (
     RECOMPUTE,
     SWAP,
     Drive,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.values.request import Request
-from tests.scheduling.drive import (
+from tests.support.drive import (
     RECOMPUTE,
     SWAP,
     Drive,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.scheduling.monitoring import recorder_of
-from tests.scheduling.drive import Drive, request
+from tests.support.drive import Drive, request
 
 SIZE, WINDOW = 4, 9
 SHAPES = (PoolShape(1, None, 60, 8), PoolShape(5, WINDOW, 24, 40))

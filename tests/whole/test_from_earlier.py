@@ -20,10 +20,10 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.job.heard import Heard
-from tests.models.families import save_tiny
 from tests.support.comparable import comparable_rows
 from tests.support.engines import ANY_PREFIX
+from tests.support.families import save_tiny
+from tests.support.heard import Heard
 from tests.support.jsonl import read_jsonl
 
 SHORT, LONG = 5, 24

@@ -11,7 +11,6 @@ from torch import Tensor
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.engine import Engine
@@ -24,6 +23,7 @@ from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
+from tests.support.tiny_models import tiny_engine
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
 PARAMS = [SamplingParams(max_tokens=8, n=1 + i % 2, temperature=i % 2, seed=i) for i in range(7)]
@@ -118,7 +118,7 @@ def test_a_failed_step_holds_nothing_when_memory_is_given_back(
 ) -> None:
     """The error that is handled has frames, and they have the step's tensors."""
     device = Releasing(torch.device("cpu"), Backend(), async_scheduling=False)
-    engine = BenchModel.from_shape("tiny", 1).engine(on=device, dtype="float32", device="cpu")
+    engine = tiny_engine(on=device, num_layers=1, dtype="float32", device="cpu")
     compute = Decoder.hidden
 
     def hidden(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:

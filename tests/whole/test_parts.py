@@ -21,8 +21,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
-from tests.models.families import save_tiny
 from tests.support.engines import load_engine
+from tests.support.families import save_tiny
 
 Answers = dict[int, list[tuple[int, ...]]]
 

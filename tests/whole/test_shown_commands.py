@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeModel
-from tests.house.pages import DOCS, NAMES, shown_commands
+from tests.support.pages import DOCS, NAMES, shown_commands
 
 PROGRAM = [os.environ["PAGEDRUN_COMMAND"]] if "PAGEDRUN_COMMAND" in os.environ else None
 # Measuring takes minutes; the others want a network, a cluster, a GPU, or an extra that is not

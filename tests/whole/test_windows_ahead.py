@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
@@ -23,6 +22,7 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
+from tests.support.tiny_models import tiny_engine
 
 Planners = Callable[[], list[str]]
 SECONDS = 240.0  # for a thread to do what it can do at once
@@ -31,7 +31,7 @@ WINDOW = 8
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    made = BenchModel.from_shape("tiny").engine(dtype="float32", max_num_seqs=3, num_blocks=24)
+    made = tiny_engine(dtype="float32", max_num_seqs=3, num_blocks=24)
     assert len(list(made.start(window(0)))) == WINDOW  # compiles what no thread should wait for
     return made
 

@@ -13,7 +13,7 @@ from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import RunFiguresListener
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import AnswerPreview, Phase, Tally
-from tests.cli.progress.recorded_steps import HOSTILE, play, record, watch_at
+from tests.support.recorded_steps import HOSTILE, play, record, watch_at
 
 
 def drawn(watch: RunFiguresListener, width: int = 80) -> str:

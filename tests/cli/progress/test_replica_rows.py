@@ -9,7 +9,7 @@ from rich.console import Console
 from pagedrun.cli.progress.live import MOST_SHOWN, draw_figures, draw_replicas
 from pagedrun.cli.progress.progress import line
 from pagedrun.paged.metrics.timeline import ReplicaState, ReplicatedStep
-from tests.cli.progress.recorded_steps import play, record, watch_at
+from tests.support.recorded_steps import play, record, watch_at
 
 WELL = ReplicaState(0, "", "running", "32 running, 480 rows left", 12_345, 9_812.4, True, True)
 LOADS = ReplicaState(1, "", "loading the model", "loading the model", 0, 0.0, False, False)

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
@@ -19,6 +18,7 @@ from pagedrun.paged.execution.step_result import InFlight, StepResult
 from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN
 from pagedrun.paged.scheduling.step_input import StepInput
 from tests.support.made_step import MadeChunk, made_step
+from tests.support.tiny_models import tiny_engine
 
 
 @given(
@@ -69,7 +69,7 @@ def test_a_run_has_few_shapes() -> None:
 
 @pytest.fixture
 def graphs() -> DecodeGraphs:
-    engine = BenchModel.from_shape("tiny").engine(dtype="float32", device="cpu")
+    engine = tiny_engine(dtype="float32", device="cpu")
     device = replace(choose_device("cpu"), async_scheduling=True, graphs=True)
     memory = KVMemory(engine.kv_cache_specs[0], 16, 8, 0, device)
     memory.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN

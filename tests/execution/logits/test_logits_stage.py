@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.array_types import Int64s
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import choose_device
-from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.logits.logits_processor import (
     EarlyStops,
     LogitsProcessor,
@@ -20,12 +17,11 @@ from pagedrun.paged.execution.logits.logits_processor import (
 )
 from pagedrun.paged.execution.logits.token_processors import MinTokens
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.made_step import MadeChunk, made_step
+from tests.support.tiny_models import tiny_config, tiny_engine
 
-MODEL = BenchModel.from_shape("tiny", 1)
 Answers = list[tuple[int, ...]]
 
 
@@ -81,18 +77,15 @@ def answers(
     params: SamplingParams, async_scheduling: bool, graphs: bool, *processors: LogitsProcessor
 ) -> tuple[Answers, int]:
     """Run a few rows; return their answers, and how many shapes of steps were captured."""
-    config = EngineConfig(model=MODEL.folder or __file__, device="cpu", dtype="float32")  # type: ignore[arg-type]
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
-    read = MODEL.weights(torch.float32).read
-    loaded = LoadedModel.load(
-        config,
-        MODEL.config,
-        MODEL.tokenizer(),
-        device=device,
-        read=read,
+    engine = tiny_engine(
+        on=device,
+        num_layers=1,
         processors=(MinTokens(), *processors),
+        device="cpu",
+        dtype="float32",
     )
-    run = Engine(config, loaded).start([Request(i, (5, 6, 7 + i), params) for i in range(3)])
+    run = engine.start([Request(i, (5, 6, 7 + i), params) for i in range(3)])
     found = {
         (completion.request.index, output.index): output.token_ids
         for completion in run
@@ -131,7 +124,7 @@ def test_a_processor_that_can_be_captured_is(async_scheduling: bool, graphs: boo
 @pytest.mark.parametrize(("async_scheduling", "graphs"), PATHS)
 def test_min_tokens_on_every_path(async_scheduling: bool, graphs: bool) -> None:
     """Half of the vocabulary would stop the answer: only what forbids it keeps it going."""
-    stops = tuple(range(0, MODEL.config.vocab_size, 2))
+    stops = tuple(range(0, tiny_config().vocab_size, 2))
     params = SamplingParams(max_tokens=20, min_tokens=9, temperature=1.0, stop_token_ids=stops)
     found, num_captured = answers(params, async_scheduling, graphs)
     assert (num_captured > 0) == graphs

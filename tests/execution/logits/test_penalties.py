@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,12 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.bench.workload import BenchModel
 from pagedrun.paged.execution.device import Device, choose_device
-from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.logits.logits_processor import SamplingBatch
 from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.scheduling.step_input import SamplingMetadata
-from pagedrun.paged.values.engine_config import EngineConfig
-from tests.execution.logits.asker import Asker, expected
+from tests.support.asker import Asker, expected
+from tests.support.tiny_models import tiny_engine
 
 VOCAB = 40
 BACKENDS = [CpuBackend(), Backend()]
@@ -245,21 +241,18 @@ def test_draws_have_the_distribution_that_is_left() -> None:
 
 
 PATHS = [(False, False), (True, False), (False, True), (True, True)]
-MODEL = BenchModel.from_shape("tiny", 1)
 
 
 def engine_answers(async_scheduling: bool, graphs: bool) -> dict[int, list[tuple[int, ...]]]:
     """Run rows with and without what is asked, of different lengths, in one batch."""
-    config = EngineConfig(model=Path(), device="cpu", dtype="float32", max_num_seqs=6)
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
-    read = MODEL.weights(torch.float32).read
-    loaded = LoadedModel.load(config, MODEL.config, MODEL.tokenizer(), device=device, read=read)
+    engine = tiny_engine(on=device, num_layers=1, device="cpu", dtype="float32", max_num_seqs=6)
     requests = []
     for row, given in enumerate([*ALONE.values(), {}] * 2):
         params = {"max_tokens": 6 + row % 4, "ignore_eos": True, "temperature": 1.0, **given}
         words = params.pop("bad_words", ())
         requests.append(Asker(row, (5, 6, 7 + row), (), params, words, n=1 + row % 2).request)
-    run = Engine(config, loaded).start(requests)
+    run = engine.start(requests)
     return {each.request.index: [out.token_ids for out in each.outputs] for each in run}
 
 

@@ -11,8 +11,8 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.heard import Heard
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.heard import Heard
+from tests.support.scripted_model import ScriptedModel, config_for
 
 ROWS = [{"prompt": "a"}, {"prompt": "b"}]
 

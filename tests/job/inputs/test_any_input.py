@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.errors import UsageError
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.scripted_model import ScriptedModel, config_for
 
 USAGE = {
     "prompt_tokens": int,

@@ -15,9 +15,9 @@ from pagedrun.paged.job.inputs.reader import InputFormat, Reading, inputs_stem, 
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
-from tests.job.heard import Heard
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.heard import Heard
 from tests.support.jsonl import read_jsonl, write_jsonl
+from tests.support.scripted_model import ScriptedModel, config_for
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.values.errors import UsageError
 from tests.job.output import faulty_os
 from tests.job.output.faulty_os import FaultyOs, failing
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.scripted_model import ScriptedModel, config_for
 
 ROWS = [{"prompt": "a", "n": 2}, {"prompt": "é\n,"}, {"prompt": "c", "id": 7}]
 ENOUGH = 200

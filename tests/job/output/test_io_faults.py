@@ -17,7 +17,7 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.values.errors import UsageError
 from tests.job.output.faulty_os import failing
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.scripted_model import ScriptedModel, config_for
 
 ROWS: list[Any] = [
     {"prompt": "a"},

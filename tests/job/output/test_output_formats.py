@@ -17,8 +17,8 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
-from tests.job.heard import Heard
-from tests.job.scripted_model import ScriptedModel, config_for
+from tests.support.heard import Heard
+from tests.support.scripted_model import ScriptedModel, config_for
 
 HOSTILE = [
     "",

@@ -9,7 +9,7 @@ from pagedrun.paged.metrics.recorder import Recorder
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
 from pagedrun.paged.scheduling.scheduler_state import ResidencyLog
 from pagedrun.paged.values.errors import UsageError
-from tests.job.scripted_model import config_for
+from tests.support.scripted_model import config_for
 
 
 def test_each_replica_s_blocks_are_found_by_its_number_and_those_of_an_earlier_run_are_gone(

@@ -22,8 +22,8 @@ from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.heard import Heard
-from tests.job.scripted_model import ScriptedModel, config_for, echo
+from tests.support.heard import Heard
+from tests.support.scripted_model import ScriptedModel, config_for, echo
 
 FRAME = pandas.DataFrame(
     {

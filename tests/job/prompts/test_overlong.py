@@ -15,7 +15,7 @@ from pagedrun.paged.values.engine_config import WindowSize
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.scripted_model import ScriptedModel, config_for, echo
+from tests.support.scripted_model import ScriptedModel, config_for, echo
 
 TWO = WindowSize(rows=2)
 

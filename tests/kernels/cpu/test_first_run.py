@@ -26,14 +26,14 @@ prepare_environment()
 from numba.core.registry import CPUDispatcher
 from pagedrun.kernels.cpu.compile_ahead import RunKernels
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.bench.workload import BenchModel
+from tests.support.tiny_models import tiny_engine
 from pagedrun import SamplingParams
 from pagedrun.paged.values.request import Request
 
 def name(kernel, arguments):
     return [f"{kernel.py_func.__module__}.{kernel.py_func.__name__}", str(tuple(arguments))]
 
-engine = BenchModel.from_shape("tiny").engine(dtype="DTYPE")
+engine = tiny_engine(dtype="DTYPE")
 engine.warm_up()
 params = SamplingParams(max_tokens=4, ignore_eos=True)
 prompts = [tuple(range(1, 140)) + (k,) for k in range(20)]
@@ -57,7 +57,10 @@ LAST = 14  # `_first_rows`, which takes least
 def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None:
     """A kernel more, or one more form of one, lengthens the first run on every machine."""
     told = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("DTYPE", dtype)], capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM.replace("DTYPE", dtype)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],  # where `tests` is found
     )
     assert told.returncode == 0, told.stderr
     called, wanted = json.loads(told.stdout)

@@ -13,8 +13,8 @@ from pagedrun.paged.models.checkpoint.gguf_architectures import ARCHITECTURES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import write_gguf
-from tests.models.families import TINY, Tiny, save_tiny
+from tests.support.families import TINY, Tiny, save_tiny
+from tests.support.gguf_writer import write_gguf
 
 PROMPTS = [[7, 8, 9], list(range(20, 90)), [3]]
 PLAIN = Tiny("Phi3Config", {"tie_word_embeddings": False}, without=("head_dim",))

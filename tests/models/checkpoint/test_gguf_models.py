@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import KindOf, mixed, wide, write_gguf
-from tests.models.quant.checkpoints import read
+from tests.support.gguf_writer import KindOf, mixed, wide, write_gguf
+from tests.support.quantized_checkpoints import read
 
 PROMPTS = ["The first", "a", "Where does the water of the long river go?"]
 

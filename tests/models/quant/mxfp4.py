@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.models.families import save_tiny
+from tests.support.families import save_tiny
 
 # Of each code; the four bits are sign, exponent, exponent, mantissa.
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])

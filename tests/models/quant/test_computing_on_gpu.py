@@ -24,11 +24,11 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import mixed, wide, write_gguf
-from tests.models.quant.checkpoints import write, write_plain
-from tests.models.quant.forms import HELD
 from tests.models.quant.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
 from tests.support.engines import load_engine
+from tests.support.gguf_writer import mixed, wide, write_gguf
+from tests.support.quantized_checkpoints import write, write_plain
+from tests.support.quantized_forms import HELD
 
 GPU = Device(torch.device("cpu"), GpuBackend(), async_scheduling=False)
 PLAIN = Device(torch.device("cpu"), Backend(), async_scheduling=False)

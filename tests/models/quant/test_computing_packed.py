@@ -16,10 +16,10 @@ from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import mixed, wide, write_gguf
-from tests.models.quant.checkpoints import write, write_plain
-from tests.models.quant.forms import HELD
+from tests.support.gguf_writer import mixed, wide, write_gguf
 from tests.support.kernel_cases import skip_unless_supported
+from tests.support.quantized_checkpoints import write, write_plain
+from tests.support.quantized_forms import HELD
 
 CLOSE = 0.1  # of log-probabilities: one or two last bits of logits in bfloat16
 PROMPTS = [[7, 8, 9], list(range(3, 40)), [5] * 18]

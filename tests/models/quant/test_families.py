@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
 from tests.conftest import MakeModel
-from tests.models.families import save_tiny
-from tests.models.quant.checkpoints import Writer, read, write, write_plain
-from tests.models.quant.eight_bits import blocks
-from tests.models.quant.few_bits import GptqWriter
+from tests.support.eight_bit_writers import blocks
+from tests.support.families import save_tiny
+from tests.support.low_bit_writers import GptqWriter
+from tests.support.quantized_checkpoints import Writer, read, write, write_plain
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}
 FP8 = {"quant_method": "fp8", "weight_block_size": [24, 40]}

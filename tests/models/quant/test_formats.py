@@ -12,9 +12,10 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.quant.checkpoints import Change, read, write, write_plain
-from tests.models.quant.few_bits import PackWriter, awq, compressed, float8, gptq, int8
-from tests.models.quant.forms import (
+from tests.support.four_bit_writers import Nvfp4Writer
+from tests.support.low_bit_writers import PackWriter, awq, compressed, float8, gptq, int8
+from tests.support.quantized_checkpoints import Change, read, write, write_plain
+from tests.support.quantized_forms import (
     BLOCKS,
     BNB,
     FOUR,
@@ -25,7 +26,6 @@ from tests.models.quant.forms import (
     PACKED,
     TABLES,
 )
-from tests.models.quant.four_bits import Nvfp4Writer
 
 FORMS = {**PACKED, **FP8, **TABLES}
 PROMPTS = [[7, 8, 9], [1]]

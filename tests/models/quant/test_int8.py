@@ -26,9 +26,9 @@ from pagedrun.paged.values.engine_config import DTYPE_BYTES
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.recipes.demo import demo_model_folder, demo_prompts_path
 from tests.conftest import MakeModel
-from tests.models.quant.checkpoints import write
-from tests.models.quant.eight_bits import blocks
-from tests.models.quant.few_bits import compressed
+from tests.support.eight_bit_writers import blocks
+from tests.support.low_bit_writers import compressed
+from tests.support.quantized_checkpoints import write
 
 PROMPTS = [[7, 8, 9], list(range(5, 60)), [1], *([3, each] for each in range(20, 33))]
 PARAMS = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=2)

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.values.logprobs import TokenLogprob, TopLogprob
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import write_gguf
-from tests.models.quant.checkpoints import write, write_plain
-from tests.models.quant.forms import FP8, PACKED
+from tests.support.gguf_writer import write_gguf
+from tests.support.quantized_checkpoints import write, write_plain
+from tests.support.quantized_forms import FP8, PACKED
 
 PROMPT = [7, 8, 9, 100, 3, 250, 31, 31, 64, 5]
 NUM_TOP = 20

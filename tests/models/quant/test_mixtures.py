@@ -17,10 +17,10 @@ from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
-from tests.models.quant.checkpoints import write, write_plain
-from tests.models.quant.eight_bits import blocks
-from tests.models.quant.forms import EXPERT_FORMS, EXPERTS, experts
+from tests.support.eight_bit_writers import blocks
 from tests.support.engines import load_engine
+from tests.support.quantized_checkpoints import write, write_plain
+from tests.support.quantized_forms import EXPERT_FORMS, EXPERTS, experts
 
 # A shared expert that all tokens pass is in qwen2_moe, names of its own in mixtral.
 FAMILIES = ("qwen3_moe", "qwen2_moe", "mixtral")

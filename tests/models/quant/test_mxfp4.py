@@ -18,9 +18,9 @@ from pagedrun.paged.models.quant.expert_layouts import Mxfp4
 from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
-from tests.models.quant.checkpoints import plain
 from tests.models.quant.mxfp4 import folders, packed, random_experts, weights_of
 from tests.support.engines import load_engine
+from tests.support.quantized_checkpoints import plain
 
 __all__ = ["folders"]  # a fixture
 

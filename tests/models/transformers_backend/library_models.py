@@ -1,6 +1,6 @@
 """Small models that pagedrun has no code for, and Transformers has."""
 
-from tests.models.families import Tiny
+from tests.support.families import Tiny
 
 LIBRARY: dict[str, Tiny] = {
     "gpt_neox": Tiny("GPTNeoXConfig", without=("head_dim", "num_key_value_heads")),

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeModel
-from tests.models.families import save_tiny
 from tests.models.transformers_backend.library_models import LIBRARY, PLAIN
 from tests.support.command import Command
+from tests.support.families import save_tiny
 from tests.support.jsonl import read_jsonl, write_jsonl
 
 RUN = ("--device", "cpu", "--dtype", "float32", "--max-tokens", "5", "--ignore-eos")

@@ -7,10 +7,10 @@ import torch
 
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.execution.run import RunPolicy
-from tests.models.families import save_tiny
 from tests.models.oracle import NUM_TOKENS, MakeOracle, check
 from tests.models.transformers_backend.library_models import LIBRARY
 from tests.support.admit_all import AdmitAll
+from tests.support.families import save_tiny
 
 # Around the borders of blocks of 16, of a window of 50, and of chunks of 64.
 LENGTHS = (1, 17, 49, 51, 70)

@@ -28,9 +28,9 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.models.families import save_tiny
 from tests.models.transformers_backend.library_models import LIBRARY
 from tests.support.engines import load_engine
+from tests.support.families import save_tiny
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.scheduling.states import StateSlots
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
-from tests.scheduling.drive import RECOMPUTE, SWAP, Drive, Optimist, request, roomy
+from tests.support.drive import RECOMPUTE, SWAP, Drive, Optimist, request, roomy
 
 SIZE = 4
 

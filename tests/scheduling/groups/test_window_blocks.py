@@ -7,7 +7,7 @@ import pytest
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSplit
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
-from tests.scheduling.drive import Drive, random_drive
+from tests.support.drive import Drive, random_drive
 
 SPECS = KVCacheSpec(1, 1, 1, "float32"), KVCacheSpec(5, 1, 1, "float32", window=9)
 PLENTY = 2**40

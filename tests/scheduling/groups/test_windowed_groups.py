@@ -9,7 +9,7 @@ import pytest
 from pagedrun.paged.scheduling.monitoring import engine_state
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.planned_request import BlockKey, BranchPoint
-from tests.scheduling.drive import (
+from tests.support.drive import (
     RECOMPUTE,
     SWAP,
     Drive,

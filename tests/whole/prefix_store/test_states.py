@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
-from tests.models.families import save_tiny
+from tests.support.families import save_tiny
 from tests.whole.prefix_store.stored_runs import Ran, run, tokens, write_rows
 
 NUM_SHARED = 203  # of which 192 are whole blocks

@@ -16,12 +16,12 @@ from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.values.engine_config import EngineConfig, WindowSize
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.job.plan_jobs import job
-from tests.models.families import save_tiny
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
 from tests.support.every_pair import every_pair
+from tests.support.families import save_tiny
 from tests.support.jsonl import write_jsonl
+from tests.support.plan_jobs import job
 
 NUM_GENERATED = 12
 LENGTHS = [1, 15, 16, 17, 64, 65, 130, 200]

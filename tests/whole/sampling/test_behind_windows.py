@@ -13,8 +13,8 @@ from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.models.families import FULL, SLIDING, TINY, Tiny, save_tiny
 from tests.support.comparable import comparable_bytes
+from tests.support.families import FULL, SLIDING, TINY, Tiny, save_tiny
 from tests.support.jsonl import write_jsonl
 from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run

@@ -20,8 +20,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.execution.logits.asker import expected
 from tests.support.admit_all import AdmitAll
+from tests.support.asker import expected
 from tests.support.command import Command
 from tests.support.comparable import comparable_rows
 from tests.support.engines import load_engine

@@ -18,7 +18,7 @@ from pagedrun.paged.bench.accuracy import (
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import UsageError
 from tests.conftest import MakeModel
-from tests.models.checkpoint.writer import KindOf, write_gguf
+from tests.support.gguf_writer import KindOf, write_gguf
 
 TEXT = RunningText("river.txt", "The water of the long river goes down to the sea. " * 10)
 

@@ -8,7 +8,7 @@ from typing import Any
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.progress import JobListener, Phase, Tally
 from pagedrun.paged.metrics.timeline import StepRecord
-from tests.job.scripted_model import Answer, ScriptedModel, config_for, echo
+from tests.support.scripted_model import Answer, ScriptedModel, config_for, echo
 
 
 class Heard(JobListener):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.quantized_form import E2M1
-from tests.models.quant.checkpoints import Stored
+from tests.support.quantized_checkpoints import Stored
 
 # Quantiles of a normal distribution, as bitsandbytes writes them beside the codes.
 NF4 = (

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.models.quant.checkpoints import Stored, Writer
+from tests.support.quantized_checkpoints import Stored, Writer
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 

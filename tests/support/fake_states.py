@@ -7,8 +7,8 @@ there: chunks of a step are computed in no order.
 
 from pagedrun.paged.cache.block_pool import TransferKind
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
-from tests.scheduling.fake_model import START, RecordingPool, digests
-from tests.scheduling.step import Step
+from tests.support.fake_model import START, RecordingPool, digests
+from tests.support.step import Step
 
 State = tuple[int, int]
 

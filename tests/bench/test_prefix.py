@@ -17,7 +17,7 @@ from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.values.errors import UsageError
-from tests.bench.runs.tiny import FLOAT32, TINY, silent
+from tests.bench.tiny import FLOAT32, TINY, silent
 
 
 class TestReadingAlone:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tests.models.quant.checkpoints import Stored, Writer
+from tests.support.quantized_checkpoints import Stored, Writer
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 

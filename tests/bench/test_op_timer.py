@@ -9,7 +9,7 @@ from pagedrun.paged.bench.contender import measure
 from pagedrun.paged.bench.op_timer import OpTimer, attention_seconds
 from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.values.errors import UsageError
-from tests.bench.runs.tiny import FLOAT32, TINY
+from tests.bench.tiny import FLOAT32, TINY
 
 
 class TestOpTimer:

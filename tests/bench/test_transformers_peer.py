@@ -12,7 +12,7 @@ from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import UsageError
-from tests.bench.runs.tiny import FLOAT32, TINY, silent
+from tests.bench.tiny import FLOAT32, TINY, silent
 from tests.conftest import MakeModel
 
 LLAMA = {

@@ -19,9 +19,9 @@ from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.scheduling.fake_model import FakeModel, RecordingPool, answer, is_done
-from tests.scheduling.fake_states import FakeStates
-from tests.scheduling.step import Step
+from tests.support.fake_model import FakeModel, RecordingPool, answer, is_done
+from tests.support.fake_states import FakeStates
+from tests.support.step import Step
 
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pagedrun.paged.cache.block_pool import BlockPool, TransferKind
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.request import Request
-from tests.scheduling.step import Step
+from tests.support.step import Step
 
 EOS = 0
 VOCAB = 7

@@ -11,10 +11,10 @@ from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_check
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.linear import ExpertsSpec
-from tests.models.quant.checkpoints import Writer, plain
-from tests.models.quant.eight_bits import blocks, shaped
-from tests.models.quant.few_bits import Form, awq, compressed, float8, gptq, int8, pack
-from tests.models.quant.four_bits import BitsAndBytesWriter, Nvfp4Writer, mxfp4, scb
+from tests.support.eight_bit_writers import blocks, shaped
+from tests.support.four_bit_writers import BitsAndBytesWriter, Nvfp4Writer, mxfp4, scb
+from tests.support.low_bit_writers import Form, awq, compressed, float8, gptq, int8, pack
+from tests.support.quantized_checkpoints import Writer, plain
 
 SCALE = "weight_scale"
 LAYER = "model.layers.0.mlp.up_proj"

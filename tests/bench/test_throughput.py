@@ -8,7 +8,7 @@ from pagedrun.paged.bench.result import Spread
 from pagedrun.paged.bench.throughput import Comparison, ThroughputBench
 from pagedrun.paged.bench.workload import Lengths, Workload
 from pagedrun.paged.values.errors import UsageError
-from tests.bench.runs.tiny import FLOAT32, TINY, silent
+from tests.bench.tiny import FLOAT32, TINY, silent
 
 
 class TestThroughput:

@@ -20,7 +20,7 @@ from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.throughput import ThroughputBench
 from pagedrun.paged.bench.workload import Workload
 from pagedrun.paged.execution.device import Device
-from tests.bench.runs.tiny import FLOAT32, TINY, silent
+from tests.bench.tiny import FLOAT32, TINY, silent
 
 
 def kernel(name: str, start: float, end: float) -> Span:
