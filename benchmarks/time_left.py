@@ -27,7 +27,7 @@ from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()  # before the next lines import torch
 
-from pagedrun.cli.progress.run_figures import RunFiguresListener, TimeLeft
+from pagedrun.cli.progress.run_figures import ProgressFiguresListener, TimeLeft
 from pagedrun.cli.terminal.units import show_span
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
@@ -158,7 +158,7 @@ class Watched:
 
 def watched(workload: Workload, scale: int) -> Watched:
     """Plan and run a workload."""
-    watch = RunFiguresListener(lambda message: None)
+    watch = ProgressFiguresListener(lambda message: None)
     with TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         rows = workload.rows(random.Random(1), scale)
@@ -179,7 +179,9 @@ def watched(workload: Workload, scale: int) -> Watched:
     return Watched(looks, report["time"]["run_s"], (low, high), total_s)
 
 
-def looking(watch: RunFiguresListener, run: Callable[[], object]) -> list[tuple[float, TimeLeft]]:
+def looking(
+    watch: ProgressFiguresListener, run: Callable[[], object]
+) -> list[tuple[float, TimeLeft]]:
     """Run, and return the estimates shown, with the seconds since the run began."""
     said: list[tuple[float, TimeLeft]] = []
     ended = Event()

@@ -17,9 +17,9 @@ from pagedrun.paged.values.flags import Flag, Form
 if TYPE_CHECKING:
     from pagedrun.cli.page.document import Document, Headline
     from pagedrun.paged.bench.memory import (
+        CacheShape,
         MemoryBench,
         MemoryBenchFigures,
-        ModelShape,
         SavedBlocks,
         Sharing,
     )
@@ -306,9 +306,9 @@ def _ratio(above: float, below: float) -> str:
     return show_ratio(above / below) if below else NOTHING
 
 
-def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
+def _shape(options: MemoryOptions, revision: str | None) -> "CacheShape":
     """Return the named model, or the default example, with the given fields replaced."""
-    from pagedrun.paged.bench.memory import ModelShape
+    from pagedrun.paged.bench.memory import CacheShape
     from pagedrun.paged.bench.model_shapes import Shape
     from pagedrun.paged.models.hub import resolve_model
     from pagedrun.paged.models.model_config import ModelConfig
@@ -321,11 +321,11 @@ def _shape(options: MemoryOptions, revision: str | None) -> "ModelShape":
         raise UsageError("--revision needs --model with a name on the hub")
     if model is not None:
         folder = resolve_model(model, revision)
-        shape = ModelShape.of_config(folder.name, ModelConfig.from_folder(folder))
+        shape = CacheShape.of_config(folder.name, ModelConfig.from_folder(folder))
     elif name is not None:
-        shape = ModelShape.of_config(name, Shape.named(name).config)
+        shape = CacheShape.of_config(name, Shape.named(name).config)
     else:
-        shape = ModelShape()
+        shape = CacheShape()
     return shape.changed(
         num_layers=options.layers,
         num_kv_heads=options.kv_heads,

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedrun.cli.progress.answer_lines import answer_line
-from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
+from pagedrun.cli.progress.run_figures import ProgressFigures, ProgressFiguresListener
 from pagedrun.cli.terminal.console import safe, tell
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase
@@ -32,7 +32,7 @@ def show_live(
 ) -> Iterator[JobListener]:
     """Yield a listener with a live display, cleared at the end; `on_prompts` gets the prompt
     modes."""
-    watch = RunFiguresListener(
+    watch = ProgressFiguresListener(
         lambda message: tell(console, f"Warning: {message}", "yellow"), tell=on_prompts
     )
     with Live(
@@ -49,7 +49,7 @@ def show_live(
 class _LiveFigures:
     """Renderable of the current figures."""
 
-    def __init__(self, watch: RunFiguresListener, console: Console) -> None:
+    def __init__(self, watch: ProgressFiguresListener, console: Console) -> None:
         self._watch = watch
         self._console = console
         self._spinner = Spinner("dots", style="cyan")  # animated in phases without figures
@@ -64,7 +64,7 @@ MOST_SHOWN = 12
 
 
 def draw_figures(
-    figures: RunFigures,
+    figures: ProgressFigures,
     spinner: RenderableType = "",
     latest: AnswerPreview | None = None,
     most_replicas: int = MOST_SHOWN,

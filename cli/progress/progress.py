@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pagedrun.cli.options.generate_flags import ProgressMode
-from pagedrun.cli.progress.run_figures import RunFigures, RunFiguresListener
+from pagedrun.cli.progress.run_figures import ProgressFigures, ProgressFiguresListener
 from pagedrun.cli.terminal.console import note, tell
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
@@ -64,7 +64,7 @@ def note_prompts(console: Console, modes: PromptModes) -> None:
     note(console, f"Prompts: {modes}")
 
 
-def line(figures: RunFigures) -> str:
+def line(figures: ProgressFigures) -> str:
     """Return the progress as one line, with the terms of vLLM's log."""
     now = f"[{show_seconds(figures.elapsed_s)}] {figures.phase.value}"
     if figures.phase is not Phase.RUN:
@@ -119,8 +119,8 @@ def every(first: float, then: float, show: Callable[[], None]) -> Iterator[None]
         thread.join()
 
 
-def _watch_in_lines(console: Console) -> RunFiguresListener:
-    return RunFiguresListener(
+def _watch_in_lines(console: Console) -> ProgressFiguresListener:
+    return ProgressFiguresListener(
         lambda message: tell(console, f"Warning: {message}"), tell=partial(note_prompts, console)
     )
 
@@ -144,7 +144,9 @@ def _json_lines(console: Console, seconds: float) -> Iterator[JobListener]:
     def tell(modes: PromptModes) -> None:
         emit("prompts", mode=modes.mode, chat=modes.num_chat, raw=modes.num_raw)
 
-    watch = RunFiguresListener(lambda message: emit("warning", message=message), enter, tell=tell)
+    watch = ProgressFiguresListener(
+        lambda message: emit("warning", message=message), enter, tell=tell
+    )
     with every(seconds, seconds, show):
         yield watch
     show()

@@ -110,7 +110,7 @@ MIN_ROWS_OF_A_RATE = 10  # below this the rate is noise
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigures:
+class ProgressFigures:
     """Figures of a progress display. Times are in seconds; rates are over the last seconds.
 
     `rows_done` counts all rows in the output: `rows_before` by earlier runs, `rows_answered` by
@@ -159,7 +159,7 @@ class RunFigures:
         )
 
 
-class RunFiguresListener(JobListener):
+class ProgressFiguresListener(JobListener):
     """`JobListener` with the latest figures; any thread may call `figures`.
 
     `warn`, `enter` and `tell` are called in the job's thread for warnings, phases and prompt modes.
@@ -223,14 +223,14 @@ class RunFiguresListener(JobListener):
         """Latest written answer, None before the first."""
         return self._latest
 
-    def figures(self) -> RunFigures:
+    def figures(self) -> ProgressFigures:
         """Return the current figures."""
         now, record, tally = self._clock(), self._record, self._tally
         done = tally.num_rows if tally is not None else 0
         total = tally.total if tally is not None else record.total if record is not None else 0
         prompt_rate, generated_rate = self._rates()
         left = self._time_left(now)
-        return RunFigures(
+        return ProgressFigures(
             phase=self._phase,
             elapsed_s=now - self._began,
             rows_done=done,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedrun.paged.bench.result import DeviceFacts, Measured, MeasuredDevice, plain_config
+from pagedrun.paged.bench.result import BenchDevice, Measured, MeasuredDevice, plain_config
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.models.model_config import ModelConfig
@@ -356,7 +356,7 @@ class AccuracyBench:
             "perplexity": scores.perplexity,
             "generated_tokens": sum(len(answer.token_ids) for answer in answers),
         }
-        return Outcome(figures, scores, answers, DeviceFacts(loaded.device).to_dict())
+        return Outcome(figures, scores, answers, BenchDevice(loaded.device).to_dict())
 
 
 def text_agreement(measured: Scores, reference: Scores) -> TextAgreement:

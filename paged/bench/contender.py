@@ -128,7 +128,7 @@ class DeviceProfile:
     kernels: list[KernelTime]
 
     @classmethod
-    def of(cls, seconds: float, spans: "Seq[Span]", steps: "Seq[Step]") -> "DeviceProfile":
+    def of(cls, seconds: float, spans: "Seq[Span]", steps: "Seq[LoggedStep]") -> "DeviceProfile":
         """Return the profile of a run of `seconds`, with these spans and steps."""
         device = [span for span in spans if span.on_device]
         host = [span for span in spans if not span.on_device]
@@ -277,7 +277,7 @@ PREFILL = "prefill_attention"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoggedStep:
     """One step. `seconds` reaches from the end of the step before, so that steps add up."""
 
     seconds: float
@@ -298,7 +298,7 @@ class StepLog:
     """
 
     def __init__(self, timer: OpTimer, *, async_scheduling: bool = False) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[LoggedStep] = []
         self._timer = timer
         self._launched: deque[OpSeconds] = deque([{}] if async_scheduling else [])
         self._at = perf_counter()
@@ -310,7 +310,7 @@ class StepLog:
         now = perf_counter()
         self._launched.append(self._timer.since(self._snapshot))
         self.steps.append(
-            Step(
+            LoggedStep(
                 now - self._at,
                 record.generated_tokens - self._generated_tokens,
                 self._launched.popleft(),
@@ -321,7 +321,7 @@ class StepLog:
         self._at = perf_counter()  # what is done here is part of no step
 
     @property
-    def decode_steps(self) -> list[Step]:
+    def decode_steps(self) -> list[LoggedStep]:
         """Steps that only decode, of the largest batch that did: the steady state."""
         steps = [step for step in self.steps if step.only_decodes]
         most = max((step.generated_tokens for step in steps), default=0)

@@ -33,7 +33,7 @@ from pagedrun.paged.bench.kernel_timing import (
     Stopwatch,
     error_line,
 )
-from pagedrun.paged.bench.result import Budget, DeviceFacts, Measured, Neighbours
+from pagedrun.paged.bench.result import BenchDevice, Budget, Measured, Neighbours
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -194,7 +194,7 @@ class KernelsBench:
         dtype = str(self.dtype).removeprefix("torch.")
         return {
             "shape": {**asdict(self.shape), "dtype": dtype},
-            "device": DeviceFacts(self.device).to_dict(),
+            "device": BenchDevice(self.device).to_dict(),
             "flushed_bytes": stopwatch.flushed_bytes,
             "roof": roofline,
             "sweep": self.sweep,
@@ -206,7 +206,7 @@ class KernelsBench:
 
     def _stopwatch(self) -> Stopwatch:
         kind = GpuStopwatch if self.device.is_asynchronous else Stopwatch
-        return kind(DeviceFacts(self.device).cache_bytes)
+        return kind(BenchDevice(self.device).cache_bytes)
 
     def _points(self) -> dict[Part, list[Point]]:
         """Return the points of each part, cheap ones first."""
@@ -272,7 +272,7 @@ class KernelsBench:
     def _reason_to_skip(
         self, point: Point, contexts: KernelContexts, budget: Budget
     ) -> SkipReason | None:
-        needed, free = point.num_bytes(contexts), DeviceFacts(self.device).free_bytes()
+        needed, free = point.num_bytes(contexts), BenchDevice(self.device).free_bytes()
         if needed > free:
             return {"reason": "memory", "needed_bytes": needed, "free_bytes": free}
         seconds = budget.too_much({"this": point.work}).get("this")

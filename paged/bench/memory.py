@@ -258,7 +258,7 @@ class Sharing(TypedDict):
 class MemoryBenchFigures(Measured):
     """The whole of `bench memory`; `lengths`: fields of `NormalLengths`, and the seed."""
 
-    shape: "ModelShape"
+    shape: "CacheShape"
     lengths: Mapping[str, float]
     block_size: int
     at_once: list[AtOnce]
@@ -268,7 +268,7 @@ class MemoryBenchFigures(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class CacheShape:
     """Layers, key and value heads and KV cache dtype of a model.
 
     `dtype` is a key of `DTYPE_BYTES` or of `KV_DTYPES`. The defaults take 512 KiB per token.
@@ -283,7 +283,7 @@ class ModelShape:
     dtype: str = "float16"
 
     @classmethod
-    def of_config(cls, name: str, config: ModelConfig) -> "ModelShape":
+    def of_config(cls, name: str, config: ModelConfig) -> "CacheShape":
         """Return the shape of a model, with keys and values in the dtype of its config.
 
         Raises `UsageError` for layers with different numbers of bytes per token.
@@ -296,7 +296,7 @@ class ModelShape:
             )
         return cls(name, len(heads), config.num_kv_heads, config.head_dim, config.dtype)
 
-    def changed(self, **changes: Any) -> "ModelShape":
+    def changed(self, **changes: Any) -> "CacheShape":
         """Return the shape with other fields where they are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return replace(self, name=f"{self.name}, changed", **given) if given else self
@@ -347,7 +347,7 @@ class MemoryBench:
     `NUM_RESERVED` requests. Raises `UsageError` naming the flag.
     """
 
-    shape: ModelShape = field(default_factory=ModelShape)
+    shape: CacheShape = field(default_factory=CacheShape)
     lengths: NormalLengths = field(default_factory=NormalLengths)
     counts: Seq[int] = COUNTS
     block_size: int = 16

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from pagedrun.paged.bench.contender import EngineContender, RunFigures, reading_alone
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import (
+    BenchDevice,
     Budget,
-    DeviceFacts,
     Measured,
     Spread,
     plain_config,
@@ -156,7 +156,7 @@ class PrefixBench:
         points.sort(key=lambda point: (point["prefix"], point["group"]))
         return {
             "model": self.model.describe(engine.loaded.dtype),
-            "device": DeviceFacts(device).to_dict(),
+            "device": BenchDevice(device).to_dict(),
             "workload": {"unique": self.unique, "output": self.output},
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,

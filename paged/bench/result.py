@@ -122,7 +122,7 @@ CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class BenchDevice:
     """Caches, memory and name of a device."""
 
     device: "Device"

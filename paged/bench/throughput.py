@@ -16,7 +16,7 @@ from pagedrun.paged.bench.contender import (
 )
 from pagedrun.paged.bench.op_timer import OpTimer
 from pagedrun.paged.bench.result import (
-    DeviceFacts,
+    BenchDevice,
     Measured,
     Spread,
     plain_config,
@@ -143,7 +143,7 @@ class ThroughputBench:
         profiles = self._profiles(contenders, requests, say)
         return {
             "model": self.model.describe(engine.loaded.dtype),
-            "device": DeviceFacts(device).to_dict(),
+            "device": BenchDevice(device).to_dict(),
             "workload": self.workload,
             "config": plain_config(asdict(engine.config)),
             "repeat": self.repeat,

@@ -107,7 +107,7 @@ class Shortage(NamedTuple):
     num_free: int
 
 
-class Preemption(NamedTuple):
+class PreemptionEvent(NamedTuple):
     """Preempted sequence: its tokens and blocks, and the cause."""
 
     step: int
@@ -124,7 +124,7 @@ class Residencies(Protocol):
 
     row_stride: int
     branchings: list[Branching]
-    preemptions: Decimated[Preemption]
+    preemptions: Decimated[PreemptionEvent]
 
     def __iter__(self) -> Iterator[Residency]: ...
 

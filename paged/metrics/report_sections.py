@@ -236,7 +236,7 @@ class Hardware(TypedDict, total=False):
     versions: dict[str, str | None]
 
 
-class ReplicaPool(TypedDict):
+class ReplicaKV(TypedDict):
     """KV pool of a replica."""
 
     num_blocks: int
@@ -264,7 +264,7 @@ class ReplicaFigures(TypedDict):
     joined_s: float
     left_s: float
     load_s: float
-    kv: NotRequired[ReplicaPool]
+    kv: NotRequired[ReplicaKV]
     died: NotRequired[str]
 
 

@@ -31,7 +31,13 @@ from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
 from pagedrun.paged.models.modules.rotary import RopeConfig
-from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_indices
+from pagedrun.paged.models.network import (
+    AttentionHeads,
+    KVLayers,
+    bytes_read,
+    kv_groups,
+    kv_indices,
+)
 from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 
@@ -179,7 +185,7 @@ class DecoderSpec:
         return held
 
     @property
-    def kv_groups(self) -> tuple[KVGroup, ...]:
+    def kv_groups(self) -> tuple[KVLayers, ...]:
         """KV groups: layers that share block tables.
 
         Layers that read the keys and values of other layers, and recurrent layers, are in no group.

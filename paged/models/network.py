@@ -24,7 +24,7 @@ class AttentionHeads:
 
 
 @dataclass(frozen=True, slots=True)
-class KVGroup:
+class KVLayers:
     """Layers with the same heads, by index."""
 
     heads: AttentionHeads
@@ -67,7 +67,7 @@ class Network(Protocol):
         ...
 
     @property
-    def kv_groups(self) -> tuple[KVGroup, ...]:
+    def kv_groups(self) -> tuple[KVLayers, ...]:
         """KV groups: layers that share block tables."""
         ...
 
@@ -119,7 +119,7 @@ class Network(Protocol):
         ...
 
 
-def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
+def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVLayers, ...]:
     """Return the KV groups of layers with their own keys and values.
 
     attentions: by layer index. The first group has no window, since plans name its blocks; it is
@@ -128,14 +128,14 @@ def kv_groups(attentions: Mapping[int, AttentionHeads]) -> tuple[KVGroup, ...]:
     alike: dict[AttentionHeads, list[int]] = {}
     for layer, heads in attentions.items():
         alike.setdefault(heads, []).append(layer)
-    groups = [KVGroup(heads, tuple(layers)) for heads, layers in alike.items()]
+    groups = [KVLayers(heads, tuple(layers)) for heads, layers in alike.items()]
     full = [group for group in groups if group.heads.window is None]
     windowed = [group for group in groups if group.heads.window is not None]
-    names = KVGroup(replace(attentions[min(attentions)], window=None), ())
+    names = KVLayers(replace(attentions[min(attentions)], window=None), ())
     return (*(full or [names]), *windowed)
 
 
-def kv_indices(groups: Sequence[KVGroup]) -> dict[int, KVLayerIndex]:
+def kv_indices(groups: Sequence[KVLayers]) -> dict[int, KVLayerIndex]:
     """Return the index of the keys and values of each layer in the cache."""
     return {
         layer: KVLayerIndex(number, index)

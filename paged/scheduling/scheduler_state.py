@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
-from pagedrun.paged.metrics.recorder import Branching, Preemption, Residency, Shortage
+from pagedrun.paged.metrics.recorder import Branching, PreemptionEvent, Residency, Shortage
 from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts
 from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup, WrittenBlocks
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -34,7 +34,7 @@ class ResidencyLog:
         self.step = 0  # being scheduled; counted by the caller
         self.row_stride = 1
         self.branchings: list[Branching] = []
-        self.preemptions: Decimated[Preemption] = Decimated(MAX_PREEMPTIONS)
+        self.preemptions: Decimated[PreemptionEvent] = Decimated(MAX_PREEMPTIONS)
         self._max_holdings = max_holdings
         self._num_holdings = 0
         self._num_preemptions = 0
@@ -114,7 +114,7 @@ class ResidencyLog:
     def preempt(self, sequence: Sequence, mode: PreemptionMode, cause: Shortage) -> None:
         """Record the preemption of a sequence, before it returns its blocks."""
         self._num_preemptions += 1
-        preemption = Preemption(
+        preemption = PreemptionEvent(
             self.step,
             sequence.request.index,
             sequence.sample_index,

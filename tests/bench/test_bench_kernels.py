@@ -33,7 +33,7 @@ from pagedrun.paged.bench.kernel_timing import (
 )
 from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.bench.result import DeviceFacts
+from pagedrun.paged.bench.result import BenchDevice
 from pagedrun.paged.execution.device import choose_device, largest_cpu_cache
 from pagedrun.paged.values.errors import UsageError
 
@@ -288,7 +288,7 @@ def test_the_roofline_is_what_was_measured() -> None:
 
 class TestDeviceFacts:
     def test_of_a_cpu(self) -> None:
-        facts = DeviceFacts(CPU)
+        facts = BenchDevice(CPU)
         assert facts.free_bytes() > 0
         assert facts.to_dict() == {"type": "cpu", "cache_bytes": facts.cache_bytes}
 

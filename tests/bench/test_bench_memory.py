@@ -9,10 +9,10 @@ import pytest
 
 from pagedrun.paged.bench.memory import (
     BLOCK_SIZES,
+    CacheShape,
     Flow,
     HeldBlocks,
     MemoryBench,
-    ModelShape,
     NormalLengths,
     SampleFork,
 )
@@ -67,8 +67,8 @@ class TestLengths:
 
 class TestShape:
     def test_bytes_of_a_token(self) -> None:
-        assert ModelShape().bytes_per_token == 32 * 32 * 128 * 2 * 2 == 524_288
-        shape = ModelShape.of_config("qwen3-8b", Shape.named("qwen3-8b").config)
+        assert CacheShape().bytes_per_token == 32 * 32 * 128 * 2 * 2 == 524_288
+        shape = CacheShape.of_config("qwen3-8b", Shape.named("qwen3-8b").config)
         assert shape.bytes_per_token == 36 * 8 * 128 * 2 * 2
         eight_bit = shape.changed(dtype="int8")
         assert eight_bit.bytes_per_token == 36 * 8 * (128 + 4) * 2  # a scale for each head
@@ -78,12 +78,12 @@ class TestShape:
     @pytest.mark.parametrize("name", ["gemma-4-e2b", "gemma-4-31b"])
     def test_a_model_with_layers_of_several_sizes_is_refused(self, name: str) -> None:
         with pytest.raises(UsageError, match=f"^{name} has layers with different numbers of bytes"):
-            ModelShape.of_config(name, Shape.named(name).config)
+            CacheShape.of_config(name, Shape.named(name).config)
 
     def test_is_what_the_cache_allocates(self) -> None:
         config: ModelConfig = Shape.named("llama-3.2-1b").config
         [spec] = config.network.kv_cache_specs("bfloat16")
-        shape = ModelShape.of_config("llama-3.2-1b", config)
+        shape = CacheShape.of_config("llama-3.2-1b", config)
         assert shape.dtype == "bfloat16"
         assert shape.bytes_per_token == spec.bytes_per_token
 
@@ -260,7 +260,7 @@ class TestMemoryBench:
         assert of_16["over_time"] == in_flow
 
     def test_other_settings(self) -> None:
-        shape = ModelShape("small", 2, 2, 16, "float32")
+        shape = CacheShape("small", 2, 2, 16, "float32")
         bench = MemoryBench(shape, SMALL, (3, 7), 48, 0, 9, memory_bytes=100_000_000)
         result = plain(bench.run(quiet))
         assert result["sharing"] is None
@@ -276,7 +276,7 @@ class TestMemoryBench:
     def test_every_block_size_holds_the_longest_request_in_the_least_memory(
         self, high: int
     ) -> None:
-        shape = ModelShape("small", 1, 1, 2, "float32")
+        shape = CacheShape("small", 1, 1, 2, "float32")
         lengths = NormalLengths(mean=high, std=0, low=5, high=high)
         bench = MemoryBench(shape, lengths, (3,), high, 3, memory_bytes=2 * high * 16)
         result = plain(bench.run(quiet))

@@ -11,8 +11,8 @@ from pagedrun.paged.bench.contender import (
     OTHERS,
     DeviceProfile,
     EngineContender,
+    LoggedStep,
     Span,
-    Step,
     by_time,
     covered,
 )
@@ -58,11 +58,11 @@ def test_what_waited_is_not_the_hosts_work() -> None:
         call("cudaStreamSynchronize", 4.0, 6.0),
     ]
     steps = [
-        Step(1.0, 4, {"prefill_attention": 0.1, "silu_mul": 0.1}),
-        Step(1.0, 4, {"silu_mul": 0.1}),
-        Step(1.0, 4, {}),
-        Step(1.0, 4, {}),
-        Step(1.0, 0, {}),  # before the first tokens there is nothing to look at
+        LoggedStep(1.0, 4, {"prefill_attention": 0.1, "silu_mul": 0.1}),
+        LoggedStep(1.0, 4, {"silu_mul": 0.1}),
+        LoggedStep(1.0, 4, {}),
+        LoggedStep(1.0, 4, {}),
+        LoggedStep(1.0, 0, {}),  # before the first tokens there is nothing to look at
     ]
     figures = DeviceProfile.of(8.0, spans, steps)
     assert (figures.device_busy_s, figures.device_busy) == (4.0, 0.5)

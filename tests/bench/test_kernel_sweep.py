@@ -12,7 +12,7 @@ from pagedrun.paged.bench.kernel_points import op_points
 from pagedrun.paged.bench.kernel_timing import KernelPoint, Roofline
 from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
 from pagedrun.paged.bench.model_shapes import Shape
-from pagedrun.paged.bench.result import DeviceFacts
+from pagedrun.paged.bench.result import BenchDevice
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.values.errors import UsageError
 
@@ -62,7 +62,7 @@ class TestSweep:
         assert result["roof"].bytes_per_s > 0
 
     def test_what_does_not_fit_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(DeviceFacts, "free_bytes", lambda self: 5000)
+        monkeypatch.setattr(BenchDevice, "free_bytes", lambda self: 5000)
         sweep = KernelSweep((8, 40), (1,), (128,), (4,), (24,), (0,), parts=("decode",))
         result = self.bench(sweep=sweep).run(silent)
         assert [point["context"] for point in result["decode"]] == []

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pagedrun.cli.progress.run_figures import RunFiguresListener
+from pagedrun.cli.progress.run_figures import ProgressFiguresListener
 from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase, Tally
 from pagedrun.paged.metrics.timeline import StepRecord
 
@@ -32,8 +32,8 @@ def record(t: float = 2.0, **changes: Any) -> StepRecord:
     return StepRecord(**{**values, **changes})
 
 
-def watch_at(times: list[float]) -> RunFiguresListener:
-    return RunFiguresListener(warn=lambda message: None, clock=lambda: times[0])
+def watch_at(times: list[float]) -> ProgressFiguresListener:
+    return ProgressFiguresListener(warn=lambda message: None, clock=lambda: times[0])
 
 
 def play(listener: JobListener) -> None:

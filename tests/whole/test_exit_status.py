@@ -63,13 +63,13 @@ Decoder.hidden = hidden
 """
 ROWS_ARE_WRITTEN = "os.path.exists('rows.out.jsonl') and os.path.getsize('rows.out.jsonl')"
 HOLD_PHASE = """
-from pagedrun.cli.progress.run_figures import RunFiguresListener
-on_phase = RunFiguresListener.on_phase
+from pagedrun.cli.progress.run_figures import ProgressFiguresListener
+on_phase = ProgressFiguresListener.on_phase
 def held(watch, phase):
     on_phase(watch, phase)
     if phase.name.lower() == "{phase}":
         hold()
-RunFiguresListener.on_phase = held
+ProgressFiguresListener.on_phase = held
 """
 # A run's patience begins when it is held.
 PATIENT = """

@@ -13,7 +13,13 @@ from importlib.metadata import version
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateArray, StateSpec
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
-from pagedrun.paged.models.network import AttentionHeads, KVGroup, bytes_read, kv_groups, kv_indices
+from pagedrun.paged.models.network import (
+    AttentionHeads,
+    KVLayers,
+    bytes_read,
+    kv_groups,
+    kv_indices,
+)
 from pagedrun.paged.values.engine_config import DTYPE_BYTES
 
 
@@ -46,7 +52,7 @@ class TransformersNetwork(ABC):
 
     @property
     @abstractmethod
-    def kv_groups(self) -> tuple[KVGroup, ...]:
+    def kv_groups(self) -> tuple[KVLayers, ...]:
         """Groups of layers with block tables of their own."""
 
     def kv_cache_specs(self, dtype: str) -> tuple[KVCacheSpec, ...]:
@@ -92,7 +98,7 @@ class TransformersSpec(TransformersNetwork):
         return tuple(layer.heads for layer in self.layers)
 
     @property
-    def kv_groups(self) -> tuple[KVGroup, ...]:
+    def kv_groups(self) -> tuple[KVLayers, ...]:
         """Groups of layers with block tables of their own."""
         return kv_groups({index: layer.heads for index, layer in enumerate(self.layers)})
 
@@ -148,9 +154,9 @@ class PlainSpec(TransformersNetwork):
         return ()
 
     @property
-    def kv_groups(self) -> tuple[KVGroup, ...]:
+    def kv_groups(self) -> tuple[KVLayers, ...]:
         """One group without layers: a run is planned by its empty blocks."""
-        return (KVGroup(AttentionHeads(1, 1, 16, None), ()),)
+        return (KVLayers(AttentionHeads(1, 1, 16, None), ()),)
 
     def arithmetic(self) -> dict[str, str]:
         """Return the versions of the libraries, which decide the last bits of results."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pagedrun.cli.bench.memory import CHART_CHARS, DONE, memory_sheets
-from pagedrun.paged.bench.memory import MemoryBench, MemoryBenchFigures, ModelShape, NormalLengths
+from pagedrun.paged.bench.memory import CacheShape, MemoryBench, MemoryBenchFigures, NormalLengths
 from pagedrun.paged.bench.result import plain
 from tests.support.command import Command
 
@@ -72,7 +72,7 @@ class TestRuns:
         status, out, _ = bench(*SMALL, *heads, "--save", str(path))
         assert (status, out) == (0, "")
         shape = json.loads(path.read_text())["shape"]
-        assert shape == plain(ModelShape("llama-2-7b, changed", 4, 2, 64, "float32"))
+        assert shape == plain(CacheShape("llama-2-7b, changed", 4, 2, 64, "float32"))
         assert shape["bytes_per_token"] == 2 * 4 * 2 * 64 * 4
 
     def test_of_a_model_only_its_config_is_read(self, bench: Command, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from pagedrun.cli.progress.live import draw_figures
 from pagedrun.cli.progress.progress import Pace, every, line, show_progress
-from pagedrun.cli.progress.run_figures import RunFiguresListener
+from pagedrun.cli.progress.run_figures import ProgressFiguresListener
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import AnswerPreview, Phase, Tally
 from tests.support.recorded_steps import HOSTILE, play, record, watch_at
 
 
-def drawn(watch: RunFiguresListener, width: int = 80) -> str:
+def drawn(watch: ProgressFiguresListener, width: int = 80) -> str:
     """Return the live block as one line."""
     stream = io.StringIO()
     Console(file=stream, width=width, color_system=None).print(draw_figures(watch.figures()))
