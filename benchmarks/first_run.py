@@ -38,7 +38,7 @@ kernel_set = KernelSet.best()
 compiled = []
 for dtype in ("bfloat16", "float32"):
     for kernel in RunKernels(dtype, dtype, kernel_set, ("silu",)).all():
-        if kernel.is_kept is False:
+        if kernel.is_cached is False:
             began = time.process_time()
             with install_recorder("numba:compile") as recorder:
                 kernel.compile()
