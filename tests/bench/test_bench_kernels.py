@@ -31,25 +31,12 @@ from pagedrun.paged.bench.kernel_timing import (
     Work,
     difference,
 )
-from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
+from pagedrun.paged.bench.kernels import KernelsBench
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.bench.result import BenchDevice
 from pagedrun.paged.execution.device import choose_device, largest_cpu_cache
 from pagedrun.paged.values.errors import UsageError
-
-TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
-CPU = choose_device("cpu")
-ROOFLINE = Roofline(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
-SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
-
-
-def silent(message: str) -> None:
-    pass
-
-
-@pytest.fixture
-def contexts() -> KernelContexts:
-    return KernelContexts(TINY, torch.device("cpu"), torch.float32)
+from tests.bench.small_sweep import CPU, ROOFLINE, SWEEP, TINY, silent
 
 
 @pytest.fixture

@@ -7,28 +7,13 @@ import pytest
 import torch
 
 from pagedrun.paged.bench import kernel_points as op_point
-from pagedrun.paged.bench.kernel_context import KernelContexts, KernelShape
 from pagedrun.paged.bench.kernel_points import op_points
-from pagedrun.paged.bench.kernel_timing import KernelPoint, Roofline
+from pagedrun.paged.bench.kernel_timing import KernelPoint
 from pagedrun.paged.bench.kernels import KernelsBench, KernelSweep
-from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.bench.result import BenchDevice
-from pagedrun.paged.execution.device import Device, choose_device
+from pagedrun.paged.execution.device import Device
 from pagedrun.paged.values.errors import UsageError
-
-TINY = KernelShape.of("tiny", Shape.named("tiny").config, 16)
-CPU = choose_device("cpu")
-ROOFLINE = Roofline(100.0, 1000.0, 80.0, 900.0, launch_s=0.0, dtype="float32")
-SWEEP = KernelSweep((40,), (1, 3), (128,), (4,), (24,), (0, 40))
-
-
-def silent(message: str) -> None:
-    pass
-
-
-@pytest.fixture
-def contexts() -> KernelContexts:
-    return KernelContexts(TINY, torch.device("cpu"), torch.float32)
+from tests.bench.small_sweep import CPU, SWEEP, TINY, silent
 
 
 class TestSweep:
