@@ -45,7 +45,7 @@ def main() -> None:
     given = parser.parse_args()
     configure()
     print(f"{processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    if not onednn_linear.can_pack(torch.bfloat16):
+    if not onednn_linear.can_pack():
         print("oneDNN packs no bfloat16 here: times are beside torch.nn.functional.linear\n")
     counts = [int(word) for word in given.rows.split(",")]
     for kernel_set in given.set or KernelSet.supported():
@@ -108,7 +108,7 @@ def speed(kernel_set: KernelSet, shape: tuple[int, int], num_rows: int) -> tuple
 
 def left_free(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a linear layer of oneDNN or, where it packs no weight like this one, of torch."""
-    if not onednn_linear.can_pack(weight.dtype):
+    if weight.dtype is torch.bfloat16 and not onednn_linear.can_pack():
         return lambda x: functional.linear(x, weight)
     packed = onednn_linear.pack(weight)
     return lambda x: onednn_linear.multiply(x, packed)

@@ -24,7 +24,8 @@ from pagedrun.kernels.cpu import activations, kv_cache, sampling
 from pagedrun.kernels.cpu.attention import decode_attention, group_attention, inputs
 from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, Work
 from pagedrun.kernels.cpu.jit import num_threads
-from pagedrun.kernels.cpu.linears import linear, onednn_linear
+from pagedrun.kernels.cpu.linears import linear
+from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, multiply_panels
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
 from pagedrun.kernels.environment.child_process import end_child, start_child
 from pagedrun.kernels.kernel_set import KernelSet
@@ -97,9 +98,10 @@ class RunKernels(NamedTuple):
         )
         if self._has_fma_linears:
             panels = _array(model, 3)
+            rows = _tuple(RowsOfExperts, _array(i64, 2), _array(i64, 1), i64)
             yield (
-                linear._multiply,
-                (_array(model, 2), _array(f32, 2), panels, _array(f32, 1), _array(model, 2)),
+                multiply_panels,
+                (i64, _array(model, 2), rows, panels, _array(f32, 1), _array(model, 2)),
             )
             yield linear.pack_panels, (_array(model, 2), panels)
         yield inputs.chunk_groups, (*[_array(i32, 1)] * 3, _array(i32, 2), i64)
@@ -120,9 +122,8 @@ class RunKernels(NamedTuple):
 
     @property
     def _has_fma_linears(self) -> bool:
-        """True if linear layers are `FmaLinear`, as in bfloat16 without AVX-512."""
-        has_tiles = self.kernel_set == KernelSet.AMX and self.dtype == "bfloat16"
-        return not has_tiles and not onednn_linear.can_pack(getattr(torch, self.dtype))
+        """True if linear layers are `FmaLinear`."""
+        return self.dtype == "float32" or self.kernel_set == KernelSet.PORTABLE
 
     def _attend(self) -> Any:
         dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))

@@ -17,7 +17,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
-from pagedrun.kernels.cpu.linears.linear import PANEL_COLUMNS, pack_panels
+from pagedrun.kernels.cpu.linears.linear import pack_panels
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import splat
@@ -36,9 +36,7 @@ class Int8Fma:
         self, codes: NDArray[np.int8], columns: NDArray[np.float32], bias: NDArray[np.float32]
     ) -> None:
         out_features, in_features = codes.shape
-        self._weights = aligned_empty(
-            (-(-out_features // PANEL_COLUMNS), in_features, PANEL_COLUMNS), np.int8
-        )
+        self._weights = aligned_empty((-(-out_features // COLUMNS), in_features, COLUMNS), np.int8)
         pack_panels(codes, self._weights)
         self._columns, self._bias = columns, bias
 
@@ -214,7 +212,7 @@ _multiply_block = block_product(ROWS, 2)
 def _multiply_floats(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
     num_panels, num_k = weights.shape[:2]
     for panel in numba.prange(num_panels):
-        exact, sums = aligned_floats(ROWS * PANEL_COLUMNS), np.empty(ROWS * PANEL_COLUMNS, np.int32)
+        exact, sums = aligned_floats(ROWS * COLUMNS), np.empty(ROWS * COLUMNS, np.int32)
         for row in range(0, rows.shape[0], ROWS):
             sums[:] = 0
             for k in range(0, num_k, EXACT_TERMS):
@@ -225,16 +223,16 @@ def _multiply_floats(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
                     rows.shape[1],
                     1,
                     weights,
-                    (panel * num_k + k) * PANEL_COLUMNS,
-                    PANEL_COLUMNS,
+                    (panel * num_k + k) * COLUMNS,
+                    COLUMNS,
                     min(EXACT_TERMS, num_k - k),
                     exact,
                     0,
-                    PANEL_COLUMNS,
+                    COLUMNS,
                 )
-                for i in range(ROWS * PANEL_COLUMNS):
+                for i in range(ROWS * COLUMNS):
                     sums[i] += np.int32(exact[i])
-            write_block(sums, 0, ROWS, epilogue, row, panel * PANEL_COLUMNS, out)
+            write_block(sums, 0, ROWS, epilogue, row, panel * COLUMNS, out)
 
 
 STEP = 64  # contiguous codes of a row

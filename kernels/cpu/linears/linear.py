@@ -1,26 +1,24 @@
 """Linear layers on the fastest row-invariant products of a kernel set.
 
-On AMX `amx_linear`, else oneDNN where it is row-invariant, else `FmaLinear`: each output is one
-chain of sums over k in float32. Up to `ROWS` rows it is bound by reading weights; above, a panel of
-32 columns stays in L2 for all rows.
+In bfloat16 these are AMX tiles, or with AVX512-BF16 oneDNN where it is row-invariant. Otherwise
+`FmaLinear` multiplies in float32, with weights that stay in their dtype in memory.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 import torch
 from torch import Tensor
 
-from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
-from pagedrun.kernels.cpu.jit import choose_threads, kernel
+from pagedrun.kernels.cpu.bfloat16 import as_array
+from pagedrun.kernels.cpu.jit import choose_threads, kernel, num_threads
 from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.amx_linear import AmxLinear
-from pagedrun.kernels.cpu.linears.epilogue import padded_bias, write_block
+from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, padded_bias
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
-from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
-from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
+from pagedrun.kernels.cpu.linears.panel_product import all_rows, multiply_panels
+from pagedrun.kernels.cpu.simd.arrays import aligned_empty
 from pagedrun.kernels.kernel_set import KernelSet
 
 
@@ -50,19 +48,17 @@ class PackedLinear:
 def _packed(
     weight: Tensor, bias: Tensor | None, kernel_set: KernelSet
 ) -> Callable[[Tensor], Tensor]:
-    if kernel_set is KernelSet.AMX and weight.dtype is torch.bfloat16:
+    if weight.dtype is torch.bfloat16 and kernel_set is KernelSet.AMX:
         return AmxLinear(weight, bias)
-    if onednn_linear.can_pack(weight.dtype):
-        heights = RowHeights.of(
-            onednn_linear.multiply, onednn_linear.pack, weight.shape, weight.dtype
-        )
+    if (
+        weight.dtype is torch.bfloat16
+        and kernel_set is KernelSet.AVX512_BF16
+        and onednn_linear.can_pack()
+    ):
+        heights = RowHeights.of(onednn_linear.multiply, onednn_linear.pack, weight.shape)
         if heights.cuts:
             return OneDnnLinear(weight, bias, heights)
     return FmaLinear(weight, bias)
-
-
-PANEL_COLUMNS = 32
-_multiply_block = block_product(ROWS, 2)
 
 
 class FmaLinear:
@@ -74,17 +70,24 @@ class FmaLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, in_features = weight.shape
         source = as_array(weight.contiguous())
-        num_panels = -(-self.out_features // PANEL_COLUMNS)
-        self._weights = aligned_empty((num_panels, in_features, PANEL_COLUMNS), source.dtype)
+        num_panels = -(-self.out_features // COLUMNS)
+        self._weights = aligned_empty((num_panels, in_features, COLUMNS), source.dtype)
+        choose_threads(self._weights.size)
         pack_panels(source, self._weights)
-        self._bias = padded_bias(bias, num_panels * PANEL_COLUMNS)
+        self._bias = padded_bias(bias, num_panels * COLUMNS)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
-        rows = np.zeros((-(-len(x) // ROWS) * ROWS, x.shape[1]), np.float32)
         choose_threads(self._weights.size)
-        _multiply(as_array(x.contiguous()), rows, self._weights, self._bias, as_array(out))
+        multiply_panels(
+            num_threads(),
+            as_array(x.contiguous()),
+            all_rows(len(x)),
+            self._weights,
+            self._bias,
+            as_array(out),
+        )
         return out
 
 
@@ -93,36 +96,7 @@ def pack_panels(weight: Any, packed: Any) -> None:
     """Copy weights [columns, k] to panels of columns; zeros follow the last column."""
     for panel in numba.prange(packed.shape[0]):
         packed[panel] = 0
-        for column in range(min(PANEL_COLUMNS, weight.shape[0] - panel * PANEL_COLUMNS)):
-            source = weight[panel * PANEL_COLUMNS + column]
+        for column in range(min(COLUMNS, weight.shape[0] - panel * COLUMNS)):
+            source = weight[panel * COLUMNS + column]
             for k in range(source.shape[0]):
                 packed[panel, k, column] = source[k]
-
-
-@kernel
-def _multiply(x: Any, rows: Any, weights: Any, bias: Any, out: Any) -> None:
-    """Multiply x. rows: memory for x in float32, zero-padded to a multiple of `ROWS` rows."""
-    num_panels, num_k = weights.shape[:2]
-    for row in numba.prange(x.shape[0]):
-        source, target = x[row], rows[row]
-        for k in range(num_k):
-            target[k] = to_float32(source[k])
-    for panel in numba.prange(num_panels):
-        sums = aligned_floats(ROWS * PANEL_COLUMNS)
-        for row in range(0, rows.shape[0], ROWS):
-            sums[:] = np.float32(0.0)
-            start = panel * num_k * PANEL_COLUMNS
-            _multiply_block(
-                rows,
-                row * num_k,
-                num_k,
-                1,
-                weights,
-                start,
-                PANEL_COLUMNS,
-                num_k,
-                sums,
-                0,
-                PANEL_COLUMNS,
-            )
-            write_block(sums, 0, ROWS, bias, row, panel * PANEL_COLUMNS, out)

@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN, in row-invariant heights (numbers of rows of a product).
+"""Linear layers in bfloat16 through oneDNN, in row-invariant heights: numbers of rows of a product.
 
 oneDNN selects its kernel, and with it the order of summation, by processor, shape, number of rows
 and threads. The heights with equal bits are probed when weights are packed; no timing is involved,
@@ -25,8 +25,8 @@ from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import processor_name
 
 # The packed layout hardly depends on the hint for the number of rows. Measured on a Zen 5 with
-# AVX512-BF16, weights 1024 x 1024 and 6144 x 1024: hints 1, 8, 64 and 256 agree within noise for
-# bfloat16 at 1, 4, 16, 64 and 256 rows; for float32 hint 1 costs up to 3 times at 4 rows.
+# AVX512-BF16, weights 1024 x 1024 and 6144 x 1024: hints 1, 8, 64 and 256 agree within noise at
+# 1, 4, 16, 64 and 256 rows.
 PACKED_FOR_ROWS = 64
 
 Multiply = Callable[[Tensor, Tensor], Tensor]  # (x, packed weight) -> y
@@ -45,30 +45,26 @@ class RowHeights:
     all_agree: bool
 
     @classmethod
-    def of(
-        cls, multiply: Multiply, pack: Pack, shape: torch.Size, dtype: torch.dtype
-    ) -> "RowHeights":
+    def of(cls, multiply: Multiply, pack: Pack, shape: torch.Size) -> "RowHeights":
         """Return the heights for weights of a shape, from the user's cache if present."""
-        path = _kept(shape, dtype)
+        path = _kept(shape)
         if path is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 kept = json.loads(path.read_text())
                 return cls(tuple(int(cut) for cut in kept["cuts"]), bool(kept["all_agree"]))
-        heights = cls.tried(multiply, pack, shape, dtype)
+        heights = cls.tried(multiply, pack, shape)
         if path is not None:
             _keep(path, {"cuts": heights.cuts, "all_agree": heights.all_agree})
         return heights
 
     @classmethod
-    def tried(
-        cls, multiply: Multiply, pack: Pack, shape: torch.Size, dtype: torch.dtype
-    ) -> "RowHeights":
+    def tried(cls, multiply: Multiply, pack: Pack, shape: torch.Size) -> "RowHeights":
         """Probe the heights for weights [out_features, in_features].
 
         A height agrees if all of its rows have the bits of a product of 32 rows on one thread: so
         the number of threads does not matter either.
         """
-        operands = CancellingOperands.make(shape[0], shape[1], _PATTERN, dtype)
+        operands = CancellingOperands.make(shape[0], shape[1], _PATTERN, torch.bfloat16)
         packed, x = pack(operands.weight), operands.x.repeat(CUTS[-1] // _PATTERN, 1)
         parts = torch.split(operands.x, _REFERENCE)
         reference = _on_one_thread(lambda: torch.cat([multiply(part, packed) for part in parts]))
@@ -81,17 +77,16 @@ class RowHeights:
 
         is_large = operands.weight.numel() >= _LARGE
         cuts = tuple(cut for cut in (_LARGE_CUTS if is_large else CUTS) if agrees(cut))
-        lowest = MIN_ROWS[dtype]
-        all_agree = cuts == CUTS and all(agrees(height) for height in OTHERS if height >= lowest)
+        all_agree = cuts == CUTS and all(agrees(height) for height in OTHERS)
         return cls(cuts, all_agree)
 
-    def pieces(self, num_rows: int, min_rows: int) -> Iterator[tuple[int, int]]:
+    def pieces(self, num_rows: int) -> Iterator[tuple[int, int]]:
         """Yield (rows, height) of the products of a batch.
 
-        A height above the number of rows means padding. `min_rows`: the least height if all agree.
+        A height above the number of rows means padding.
         """
         if self.all_agree or num_rows == 0:
-            yield num_rows, max(num_rows, min_rows)
+            yield num_rows, max(num_rows, MIN_ROWS)
             return
         while num_rows > 0:
             fitting = [cut for cut in self.cuts if cut <= num_rows]
@@ -105,20 +100,19 @@ class RowHeights:
 class OneDnnLinear:
     """`y = x @ weight.T + bias`, in products of row-invariant heights.
 
-    weight: [out_features, in_features] float32 or bfloat16, not kept. bias: [out_features], same
-    dtype, or None. heights: those of this shape, with at least one cut.
+    weight: [out_features, in_features] bfloat16, not kept. bias: [out_features] bfloat16 or None.
+    heights: those of this shape, with at least one cut.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, heights: RowHeights) -> None:
         self._packed = pack(weight)
         self._bias = bias
         self._heights = heights
-        self._min_rows = MIN_ROWS[weight.dtype]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
+        """Map x [num_rows, in_features] to [num_rows, out_features], both bfloat16."""
         products, start = [], 0
-        for num_rows, height in self._heights.pieces(len(x), self._min_rows):
+        for num_rows, height in self._heights.pieces(len(x)):
             rows = x[start : start + num_rows]
             if height > num_rows:
                 rows = functional.pad(rows, (0, 0, 0, height - num_rows))
@@ -127,13 +121,11 @@ class OneDnnLinear:
         return products[0] if len(products) == 1 else torch.cat(products)
 
 
-def can_pack(dtype: torch.dtype) -> bool:
-    """Return True if oneDNN is available and packs weights of a dtype on this processor."""
+def can_pack() -> bool:
+    """Return True if oneDNN is available and packs bfloat16 on this processor."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    if dtype is torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype is torch.float32
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -148,8 +140,8 @@ def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
-# Fewer rows use other kernels: 1 row of bfloat16, up to 15 of float32 (seen on Zen 5 and Xeons).
-MIN_ROWS = {torch.bfloat16: 4, torch.float32: 16}
+# Fewer rows use another kernel (seen for 1 row on Zen 5 and Xeons).
+MIN_ROWS = 4
 # Heights of the products of a batch, where not all heights agree.
 CUTS = (16, 32, 64, 128, 256, 512)
 # If these agree as well, every height is assumed to agree.
@@ -169,7 +161,7 @@ def _on_one_thread(compute: Callable[[], Tensor]) -> Tensor:
         torch.set_num_threads(threads)
 
 
-def _kept(shape: torch.Size, dtype: torch.dtype) -> Path | None:
+def _kept(shape: torch.Size) -> Path | None:
     """Return the cache file of heights for all conditions of oneDNN's kernel selection."""
     folder = private_folder("row-heights")
     if folder is None:
@@ -177,7 +169,7 @@ def _kept(shape: torch.Size, dtype: torch.dtype) -> Path | None:
     conditions = [
         *(torch.__version__, torch.backends.cpu.get_cpu_capability(), processor_name()),
         *(os.environ.get("ONEDNN_MAX_CPU_ISA"), os.environ.get("DNNL_MAX_CPU_ISA")),
-        *(torch.get_num_threads(), list(shape), str(dtype), _source_digest()),
+        *(torch.get_num_threads(), list(shape), _source_digest()),
     ]
     return folder / hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]
 

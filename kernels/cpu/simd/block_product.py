@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, element_pointer
+from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, LINE_BYTES, element_pointer
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
 from pagedrun.kernels.kernel_set import has_features
 
@@ -47,8 +47,11 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
 
 
-def block_product(num_rows: int, num_vectors: int) -> Any:
-    """Return an intrinsic for blocks of `num_rows` rows and `num_vectors` times sixteen columns."""
+def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0) -> Any:
+    """Return an intrinsic for blocks of `num_rows` rows and `num_vectors` times sixteen columns.
+
+    ahead: rows of B, up to which it is prefetched; 0: none.
+    """
 
     @intrinsic
     def add_product(
@@ -103,6 +106,10 @@ def block_product(num_rows: int, num_vectors: int) -> Any:
                     align = min(2, b_kind.bitwidth // 8)
                     loaded = builder.load(address(4, place, _LANES[b_kind]), align=align)
                     columns.append(_as_operand(builder, loaded, b_kind))
+                if ahead:
+                    row_bytes = num_vectors * NUM_LANES * b_kind.bitwidth // 8
+                    later = builder.add(b_start, builder.mul(whole[6], whole[6].type(ahead)))
+                    _prefetch(builder, address(4, later, INT8), row_bytes)
                 a_start = builder.add(whole[1], builder.mul(loop.index, whole[3]))
                 for row in range(num_rows):
                     place = builder.add(a_start, builder.mul(whole[2], whole[2].type(row)))
@@ -125,6 +132,17 @@ def block_product(num_rows: int, num_vectors: int) -> Any:
         return types.void(*given), generate
 
     return add_product
+
+
+def _prefetch(builder: Any, start: Any, num_bytes: int) -> None:
+    """Prefetch lines to L2; the address need not be valid."""
+    kinds = [start.type, INT32, INT32, INT32]
+    hint = builder.module.declare_intrinsic(
+        "llvm.prefetch", kinds[:1], ir.FunctionType(ir.VoidType(), kinds)
+    )
+    for offset in range(0, num_bytes, LINE_BYTES):
+        line = builder.gep(start, [INT32(offset)])
+        builder.call(hint, [line, INT32(0), INT32(2), INT32(1)])  # read, to L2, data
 
 
 def _splat(builder: Any, element: Any, lanes: Any) -> Any:

@@ -14,7 +14,6 @@ from pagedrun.kernels.cpu.linears.onednn_linear import CUTS, MIN_ROWS, RowHeight
 from tests.support.kernel_cases import threads
 
 SHAPE = torch.Size((40, 24))
-FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 
 
 class Multiply:
@@ -37,16 +36,15 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
-def tried(is_odd: Callable[[int, int], bool], dtype: torch.dtype = BFLOAT16) -> RowHeights:
-    return RowHeights.tried(Multiply(is_odd), same, SHAPE, dtype)
+def tried(is_odd: Callable[[int, int], bool]) -> RowHeights:
+    return RowHeights.tried(Multiply(is_odd), same, SHAPE)
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_all_heights_agree(dtype: torch.dtype) -> None:
-    multiply = Multiply(lambda height, row: height < MIN_ROWS[dtype])
-    heights = RowHeights.tried(multiply, same, SHAPE, dtype)
+def test_all_heights_agree() -> None:
+    multiply = Multiply(lambda height, row: height < MIN_ROWS)
+    heights = RowHeights.tried(multiply, same, SHAPE)
     assert heights == RowHeights(CUTS, all_agree=True)
-    assert min(multiply.heights) >= MIN_ROWS[dtype]
+    assert min(multiply.heights) >= MIN_ROWS
 
 
 def test_heights_with_other_bits_are_left_out() -> None:
@@ -85,7 +83,7 @@ def test_what_depends_on_threads_is_left_out(lowest: int, cuts: tuple[int, ...])
 def test_large_weights_are_tried_at_few_heights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn_linear, "_LARGE", SHAPE.numel())
     multiply = Multiply(lambda height, row: False)
-    heights = RowHeights.tried(multiply, same, SHAPE, BFLOAT16)
+    heights = RowHeights.tried(multiply, same, SHAPE)
     assert heights == RowHeights((16, 32, 64, 128), all_agree=False)
     assert set(multiply.heights) == {16, 32, 64, 128}
 
@@ -97,7 +95,7 @@ EVERY_NUMBER = [*range(700), 1024, 2048, 2049]
 def test_pieces_are_all_rows_once(cuts: tuple[int, ...]) -> None:
     heights = RowHeights(cuts, all_agree=False)
     for num_rows in EVERY_NUMBER:
-        pieces = list(heights.pieces(num_rows, 4))
+        pieces = list(heights.pieces(num_rows))
         assert sum(rows for rows, _ in pieces) == num_rows
         if num_rows == 0:
             assert pieces == [(0, 4)]
@@ -110,11 +108,10 @@ def test_pieces_are_all_rows_once(cuts: tuple[int, ...]) -> None:
         assert height <= 64 or rows == height or not lower or lower[-1] > rows
 
 
-@pytest.mark.parametrize("min_rows", [4, 16])
-def test_pieces_where_all_heights_agree(min_rows: int) -> None:
+def test_pieces_where_all_heights_agree() -> None:
     heights = RowHeights(CUTS, all_agree=True)
     for num_rows in EVERY_NUMBER:
-        assert list(heights.pieces(num_rows, min_rows)) == [(num_rows, max(num_rows, min_rows))]
+        assert list(heights.pieces(num_rows)) == [(num_rows, max(num_rows, MIN_ROWS))]
 
 
 @pytest.fixture
@@ -123,8 +120,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def found(multiply: Multiply, shape: torch.Size = SHAPE, dtype: torch.dtype = BFLOAT16) -> object:
-    return RowHeights.of(multiply, same, shape, dtype)
+def found(multiply: Multiply, shape: torch.Size = SHAPE) -> object:
+    return RowHeights.of(multiply, same, shape)
 
 
 @pytest.fixture
@@ -184,13 +181,12 @@ def test_what_onednn_chooses_by_is_told_apart(
     folder: Path, odd_64: Multiply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(odd_64)
-    found(odd_64, dtype=FLOAT32)
     found(odd_64, shape=torch.Size((24, 40)))
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 2
     for number, change in enumerate(changes(monkeypatch)):
         monkeypatch.setattr(onednn_linear, "_on_one_thread", lambda compute: compute())
         found(odd_64)
-        assert len(list(folder.iterdir())) == 4 + number, change
+        assert len(list(folder.iterdir())) == 3 + number, change
 
 
 @pytest.mark.parametrize("missing", [None, Path("/proc/no/such/folder")])

@@ -1,0 +1,282 @@
+"""Products of rows with panels of 32 columns in float32, on any processor.
+
+Each output is one chain `fma(x[k], w[k], sum)` over k in ascending order. It has the same bits for
+any number of rows, blocking and number of threads, and on every processor.
+
+Rows are packed in blocks whose sums fill the registers; of a block, the elements of one k are
+neighbors. Up to `FEW_ROWS` rows the weights are read once, and converted in registers. With more
+rows, `CHUNK` rows of a panel become float32 in the cache for all blocks of a batch.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from pagedrun.kernels.cpu.bfloat16 import to_float32
+from pagedrun.kernels.cpu.jit import SERIAL_ELEMENTS, inlined, kernel
+from pagedrun.kernels.cpu.linears.epilogue import COLUMNS as PANEL
+from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats
+from pagedrun.kernels.cpu.simd.block_product import block_product
+from pagedrun.kernels.cpu.simd.lanes import store
+from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.kernel_set import has_features
+
+# Sums of a block: 24 of 32 registers with AVX-512, 12 of 16 with AVX2, 24 of 32 with NEON.
+BLOCK, _VECTORS = (12, 2) if has_features("avx512f") else (6, 1)
+FEW_ROWS = 4
+_UNIT = 4 if BLOCK == 12 else 2  # whole blocks and blocks of four have a multiple of it
+# In float32, a panel's chunk takes 16 KiB of L1, 8 KiB of it at a time with one vector.
+CHUNK = 128
+FEW_CHUNK = 64 if BLOCK == 12 else 32  # stays in L1 for the second half of columns
+ROWS_AT_ONCE = 384  # their part of a chunk and their sums stay in L2
+PANELS_OF_TASK = 4
+
+# With few rows weights are prefetched: beyond the end of a chunk the hardware does not.
+_one = block_product(1, 2, ahead=64)
+_four_alone = block_product(FEW_ROWS, _VECTORS, ahead=FEW_CHUNK)
+_four, _full = block_product(FEW_ROWS, _VECTORS), block_product(BLOCK, _VECTORS)
+
+
+class RowsOfExperts(NamedTuple):
+    """Experts that have rows. segments: [num_used, 4] int64: expert, first row and end of its rows
+    in the output, first row of its blocks. tokens: the row of x that each row reads; empty: x has
+    a row for each. total: rows of all blocks.
+    """
+
+    segments: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    total: int
+
+    @classmethod
+    def of(cls, starts: NDArray[np.int64], tokens: NDArray[np.int64] | None) -> "RowsOfExperts":
+        """Return the rows that `starts` and `tokens` assign; see `GroupedLinear`."""
+        experts = np.flatnonzero(np.diff(starts))
+        first, end = starts[experts], starts[experts + 1]
+        count = end - first
+        few = np.minimum(count * count, FEW_ROWS)  # 1 or 4
+        whole = np.where(count > FEW_ROWS, -(-count // _UNIT) * _UNIT, few)
+        places = np.concatenate([[0], np.cumsum(whole)])
+        segments = np.stack([experts, first, end, places[:-1]], axis=1)
+        tokens = np.empty(0, np.int64) if tokens is None else tokens
+        return cls(segments, tokens, int(places[-1]))
+
+
+_NO_TOKENS = np.empty(0, np.int64)
+
+
+def all_rows(num_rows: int) -> RowsOfExperts:
+    """Return the rows of one weight, for all rows of x."""
+    total = num_rows
+    if num_rows > 1:
+        total = max(FEW_ROWS, -(-num_rows // _UNIT) * _UNIT)
+    return RowsOfExperts(np.array([[0, 0, num_rows, 0]]), _NO_TOKENS, total)
+
+
+@kernel
+def multiply_panels(
+    num_shares: Any, x: Any, chosen: Any, weights: Any, bias: Any, out: Any
+) -> None:
+    """Write the products of rows of x with the weights of their experts to `out`.
+
+    x: [num_tokens, in_features] float32 or bits of bfloat16. chosen: `RowsOfExperts`. weights:
+    [num_experts * num_panels, in_features, 32] float32 or bits of bfloat16, or a quantized weight
+    that `chunk_of` reads. bias: float32, 32 numbers for each panel, or empty. out: [num_rows,
+    out_features], float32 or bits of bfloat16. Panels are cut into `num_shares`, one for each
+    thread; a share takes its panels of all experts in order, so that threads have equal work for
+    any distribution of rows over experts.
+    """
+    num_panels, num_k = (out.shape[1] + PANEL - 1) // PANEL, x.shape[1]
+    segments = chosen.segments
+    rows = aligned_floats(chosen.total * num_k)
+    for used in range(segments.shape[0]):
+        num_rows = segments[used, 2] - segments[used, 1]
+        total = whole_blocks(num_rows)
+        if total * num_k <= SERIAL_ELEMENTS:
+            for i in range(total):
+                _pack_row(x, chosen.tokens, segments[used], i, num_rows, total, rows)
+        else:
+            for i in numba.prange(total):
+                _pack_row(x, chosen.tokens, segments[used], i, num_rows, total, rows)
+    share = (num_panels + num_shares * PANELS_OF_TASK - 1) // (num_shares * PANELS_OF_TASK)
+    num_used = segments.shape[0]
+    for task in numba.prange(num_shares * num_used * share):
+        used = task // share % num_used
+        start = (task // share // num_used * share + task % share) * PANELS_OF_TASK
+        end = min(num_panels, start + PANELS_OF_TASK)
+        if start >= end:
+            continue
+        first, last = segments[used, 1], segments[used, 2]
+        total = whole_blocks(last - first)
+        offset = segments[used, 0] * num_panels  # of the expert's first panel
+        own_rows = rows[segments[used, 3] * num_k : (segments[used, 3] + total) * num_k]
+        own_bias = bias[offset * PANEL :]
+        if total <= FEW_ROWS:
+            sums = aligned_floats(FEW_ROWS * PANEL)
+            for panel in range(start, end):
+                sums[:] = np.float32(0.0)
+                _few_rows(own_rows, total, num_k, weights, offset + panel, sums)
+                write_block(sums, 0, last - first, own_bias, first, panel * PANEL, out)
+            continue
+        full = rows_in_full_blocks(total)
+        chunk = aligned_floats(CHUNK * PANEL)
+        sums = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
+        row = 0
+        while row < total:
+            stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+            size = (stop - row) * PANEL
+            sums[: (end - start) * size] = np.float32(0.0)
+            for k in range(0, num_k, CHUNK):
+                num_terms = min(CHUNK, num_k - k)
+                for panel in range(start, end):
+                    read_chunk(weights, offset + panel, k, num_terms, chunk)
+                    _many_rows(
+                        own_rows,
+                        num_k,
+                        (row, min(full, stop), stop),
+                        k,
+                        num_terms,
+                        chunk,
+                        sums,
+                        (panel - start) * size,
+                    )
+            for panel in range(start, end):
+                num_rows = min(stop, last - first) - row
+                place = (panel - start) * size
+                write_block(sums, place, num_rows, own_bias, first + row, panel * PANEL, out)
+            row = stop
+
+
+@inlined()
+def _pack_row(
+    x: Any, tokens: Any, segment: Any, i: Any, num_rows: Any, total: Any, rows: Any
+) -> None:
+    """Write row i of an expert into its block; those beyond the last have zeros."""
+    num_k = x.shape[1]
+    full = rows_in_full_blocks(total)
+    height, first = BLOCK, i // BLOCK * BLOCK
+    if i >= full:
+        height = min(total, FEW_ROWS)
+        first = full + (i - full) // height * height
+    place = (segment[3] + first) * num_k + i - first
+    if i >= num_rows:
+        for k in range(num_k):
+            rows[place + k * height] = np.float32(0.0)
+        return
+    row = segment[1] + i
+    source = x[tokens[row] if tokens.shape[0] > 0 else row]
+    target = rows[place:]
+    if height == 1:
+        for k in range(num_k):
+            target[k] = to_float32(source[k])
+    else:
+        for k in range(num_k):
+            target[k * height] = to_float32(source[k])
+
+
+@inlined()
+def rows_in_full_blocks(total: Any) -> Any:
+    """Return how many rows of whole blocks lie in those of `BLOCK` rows."""
+    if total <= FEW_ROWS:
+        return 0
+    rows = total
+    while rows % BLOCK > 0:
+        rows -= FEW_ROWS
+    return rows
+
+
+@inlined()
+def whole_blocks(num_rows: Any) -> Any:
+    """Return the rows of whole blocks: of 1 or 4 rows, or of `BLOCK` and then of 4."""
+    if num_rows <= 1:
+        return num_rows
+    return max(FEW_ROWS, (num_rows + _UNIT - 1) // _UNIT * _UNIT)
+
+
+@inlined()
+def _many_rows(
+    rows: Any,
+    num_k: Any,
+    bounds: Any,
+    k: Any,
+    num_terms: Any,
+    chunk: Any,
+    sums: Any,
+    target: Any,
+) -> None:
+    """Add the products of a batch's blocks with a chunk. bounds: first row, end of full blocks, end
+    of blocks of four."""
+    first, full, stop = bounds
+    for column in range(0, PANEL, 16 * _VECTORS):
+        for row in range(first, full, BLOCK):
+            a, c = row * num_k + k * BLOCK, target + (row - first) * PANEL + column
+            _full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
+        for row in range(max(first, full), stop, FEW_ROWS):
+            a, c = row * num_k + k * FEW_ROWS, target + (row - first) * PANEL + column
+            _four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
+
+
+@inlined()
+def _add_few_rows(
+    rows: Any, height: Any, k: Any, num_terms: Any, operand: Any, place: Any, sums: Any
+) -> None:
+    """Add the products of a block of 1 or 4 rows with some terms."""
+    a = k * height
+    if height == 1:
+        _one(rows, a, 1, 1, operand, place, PANEL, num_terms, sums, 0, PANEL)
+    else:
+        for column in range(0, PANEL, 16 * _VECTORS):
+            b = place + column
+            _four_alone(rows, a, 1, FEW_ROWS, operand, b, PANEL, num_terms, sums, column, PANEL)
+
+
+def read_chunk(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> None:
+    """Inside kernels: write float32 weights [num_terms, 32] of a panel, from input k on."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _few_rows(rows: Any, height: Any, num_k: Any, weights: Any, panel: Any, sums: Any) -> None:
+    """Inside kernels: add the products of a block of 1 or 4 rows with a panel."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(read_chunk, strict=False)
+def _overload_read_chunk(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> Any:
+    if not isinstance(weights, types.Array):
+        return None
+
+    def converted(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> None:
+        start = (panel * weights.shape[1] + k) * PANEL
+        for i in range(0, num_terms * PANEL, 16):
+            store(chunk, i, read_lanes(weights, start + i))
+
+    return converted
+
+
+@overload(_few_rows, strict=False)
+def _overload_few_rows(
+    rows: Any, height: Any, num_k: Any, weights: Any, panel: Any, sums: Any
+) -> Any:
+    if isinstance(weights, types.Array):
+
+        def in_place(
+            rows: Any, height: Any, num_k: Any, weights: Any, panel: Any, sums: Any
+        ) -> None:
+            for k in range(0, num_k, FEW_CHUNK):
+                num_terms, place = min(FEW_CHUNK, num_k - k), (panel * num_k + k) * PANEL
+                _add_few_rows(rows, height, k, num_terms, weights, place, sums)
+
+        return in_place
+
+    def in_chunks(rows: Any, height: Any, num_k: Any, weights: Any, panel: Any, sums: Any) -> None:
+        chunk = aligned_floats(CHUNK * PANEL)
+        for k in range(0, num_k, CHUNK):
+            num_terms = min(CHUNK, num_k - k)
+            read_chunk(weights, panel, k, num_terms, chunk)
+            _add_few_rows(rows, height, k, num_terms, chunk, 0, sums)
+
+    return in_chunks
