@@ -196,8 +196,8 @@ _SPEED = {
 }
 
 _QUANTIZED = {
-    KernelSet.AMX: "quantized in memory, except experts. In bfloat16 four bits in groups of 128 are "
-    "the fastest at few rows, plain bfloat16 at hundreds",
+    KernelSet.AMX: "quantized in memory, except experts. In bfloat16 four bits in groups of 128 "
+    "are the fastest at few rows, plain bfloat16 at hundreds",
     KernelSet.AVX512_BF16: "quantized in memory, except experts. In bfloat16 four bits are the "
     "fastest at few rows; at hundreds they are a tenth slower than plain bfloat16, and "
     "--quantization int8 is faster",
@@ -210,7 +210,7 @@ def _activations(chosen: KernelSet) -> str:
     kernels = chosen.code_kernels
     rounded = sorted(num_bits for each, num_bits in AUTO_INT8 if each is kernels)
     if not rounded:
-        return "exact; --activations int8 rounds them to 8 bits"
+        return "exact; --activations int8 rounds those of integer codes to 8 bits"
     bits = ", ".join(map(str, rounded))
     return f"int8 for integer codes of {bits} bits, else exact; --activations exact for all"
 
