@@ -366,8 +366,7 @@ def describe_activations(weights: WeightFigures) -> str | None:
         return None
     if not weights["int8_layers"]:
         return "activations exact"
-    layers = f"{weights['linear_layers']:,} linear layers"
-    return f"activations int8 in {weights['int8_layers']:,} of {layers}"
+    return f"activations int8 in {weights['int8_layers']:,} of {weights['linear_layers']:,} layers"
 
 
 def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
@@ -375,7 +374,7 @@ def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
     times = found.held_bytes / found.stored_bytes
     told = (
         f"{model.name}: its weights take {show_size(found.stored_bytes)} on disk and "
-        f"{show_size(found.held_bytes)} in memory, {times:.1f} times as much: they are unpacked to "
+        f"{show_size(found.held_bytes)} in memory, {times:.1f} times as much: they are held as "
         f"{found.dtype} where the kernels of this run do not compute with their format"
     )
     if not found.settings:

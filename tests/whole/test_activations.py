@@ -135,7 +135,7 @@ def test_prefixes_of_other_inputs_are_not_taken_over(
 ) -> None:
     def loaded(model: Path, activations: str) -> tuple[int, list[str]]:
         listener = Listener()
-        config = job(rows, model, activations, prefix_store=tmp_path / model.name)
+        config = job(rows, model, activations, prefix_store=tmp_path / f"store of {model.name}")
         report = run_job(replace(config, overwrite=True), listener).report
         return report["prefix_store"]["loaded_tokens"], listener.warnings
 
@@ -245,7 +245,7 @@ def test_a_flag_overrides_a_recipe(
     args = (*args, "--kernel-set", "portable", "--overwrite", "--progress", "none")
     for flags, value, origin, told in (
         ((), "exact", "recipe", "activations exact"),
-        (("--activations", "int8"), "int8", "flag", "activations int8 in 12 of 15 linear layers"),
+        (("--activations", "int8"), "int8", "flag", "activations int8 in 12 of 15 layers"),
     ):
         status, _, err = pagedrun(*args, *flags)
         assert status == 0, err
@@ -257,7 +257,7 @@ def test_a_flag_overrides_a_recipe(
 def test_the_plan_names_them(quantized: Path, rows: Path, pagedrun: Command) -> None:
     args = ("plan", rows, "--model", quantized, "--kernel-set", "portable")
     _, out, err = pagedrun(*args)
-    assert "activations int8 in 12 of 15 linear layers" in " ".join((out + err).split())
+    assert "activations int8 in 12 of 15 layers" in " ".join((out + err).split())
     _, out, _ = pagedrun(*args, "--activations", "exact", "--json", "--quiet")
     forecast = json.loads(out)
     assert forecast["config"]["activations"] == "exact"
