@@ -241,8 +241,10 @@ def test_a_flag_overrides_a_recipe(
     recipe = tmp_path / "r.yaml"
     recipe.write_text("activations: exact\nmax_tokens: 1\n")
     out = tmp_path / "out.jsonl"
-    args = ("generate", rows, "--model", quantized, "--recipe", recipe, "-o", out)
-    args = (*args, "--kernel-set", "portable", "--overwrite", "--progress", "none")
+    args = [
+        *("generate", rows, "--model", quantized, "--recipe", recipe, "-o", out),
+        *("--kernel-set", "portable", "--overwrite", "--progress", "none"),
+    ]
     for flags, value, origin, told in (
         ((), "exact", "recipe", "activations exact"),
         (("--activations", "int8"), "int8", "flag", "activations int8 in 12 of 15 layers"),
