@@ -80,7 +80,8 @@ FLAGS = (
     GENERATE.only(
         *("input_name", "input_format", "delimiter", "recipe", "limit"),
         *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
-        *("kernel_set", "max_model_len", "system", "prompt_template", "prompt_field"),
+        *("kernel_set", "activations", "max_model_len"),
+        *("system", "prompt_template", "prompt_field"),
         *("raw", "chat_template", "chat_template_kwargs", "max_tokens", "temperature", "n"),
         *("block_size", "num_blocks", "kv_cache_memory_bytes", "max_num_seqs"),
         *("max_num_batched_tokens", "refill_share"),

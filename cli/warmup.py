@@ -31,7 +31,8 @@ CPU_DTYPES = ("float32", "bfloat16")
 
 FLAGS = GENERATE.only(
     *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
-    *("kernel_set", "max_model_len", "block_size", "kv_cache_dtype", "enforce_eager"),
+    *("kernel_set", "activations", "max_model_len", "block_size", "kv_cache_dtype"),
+    "enforce_eager",
     *("progress", "json_report", "quiet"),
 )
 

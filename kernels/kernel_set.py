@@ -29,21 +29,20 @@ _DECIDING = frozenset({"amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon
 
 
 class KernelSet(StrEnum):
-    """Instructions for products of bfloat16. All sets multiply float32 alike.
+    """Instructions for products of bfloat16. All sets multiply float32 alike, unless quantized.
 
     AMX: tiles, for linear layers and attention. AVX512_BF16: pairs of bfloat16 for attention and
-    quantized weights, oneDNN for other linear layers. PORTABLE: float32 for attention, oneDNN for
-    linear layers.
+    quantized weights, oneDNN for other linear layers. PORTABLE: float32 for attention, chains of
+    fused multiply-adds in float32 for linear layers, as for float32 in every set.
     """
 
     AMX = "amx"
     AVX512_BF16 = "avx512-bf16"
     PORTABLE = "portable"
 
-    @property
-    def version(self) -> int:
-        """Version number, incremented with each change to the bits of kernels."""
-        return 2 if self is KernelSet.AVX512_BF16 else 1
+    def version_for(self, dtype: str) -> int:
+        """Return the version of kernels for a model in `dtype`, raised when their bits change."""
+        return 1 if self is KernelSet.AMX and dtype == "bfloat16" else 2
 
     @property
     def read_once(self) -> ReadOnce:
@@ -58,7 +57,7 @@ class KernelSet(StrEnum):
     @property
     def code_kernels(self) -> CodeKernels:
         """Kernels for quantized weights."""
-        return CodeKernels.NONE if self is KernelSet.PORTABLE else CodeKernels.CPU
+        return CodeKernels.PANELS if self is KernelSet.PORTABLE else CodeKernels.CPU
 
     @property
     def is_supported(self) -> bool:
@@ -103,11 +102,11 @@ class KernelSet(StrEnum):
         """Return the properties that the bits of a model in `dtype` depend on, as JSON values."""
         kernels: dict[str, object] = {
             "kernel_set": self.value,
-            "version": self.version,
+            "version": self.version_for(dtype),
             "processor_features": sorted(_DECIDING & features()),
             "read_once": [self.read_once.min_rows, self.read_once.min_work],
         }
-        if self is not KernelSet.AMX or dtype != "bfloat16":  # oneDNN's choice of kernels
+        if self is KernelSet.AVX512_BF16 and dtype == "bfloat16":  # oneDNN's choice of kernels
             kernels["processor"] = processor_name()
             kernels["onednn_max_cpu_isa"] = os.environ.get("ONEDNN_MAX_CPU_ISA")
             kernels["torch"] = version("torch")

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pagedrun.kernels.attention import Attention, AttentionShape, HostAttention
 from pagedrun.kernels.attention_inputs import AttentionInputs
-from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_form import Activations, CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference import (
     attention,
@@ -110,12 +110,13 @@ class Backend:
     written is undefined, and may be NaN.
 
     name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
-    weights. OPS: names of all operations, in reading order. PACKS: names of the methods that pack
-    weights into layers.
+    weights. activations: inputs of the layers that these compute. OPS: names of all operations, in
+    reading order. PACKS: names of the methods that pack weights into layers.
     """
 
     name: str = "pagedrun.kernels.reference"
     code_kernels: CodeKernels = CodeKernels.NONE
+    activations: Activations = Activations.EXACT
     OPS: ClassVar[tuple[str, ...]]
     PACKS: ClassVar[tuple[str, ...]] = (
         "pack_linear",

@@ -1,14 +1,27 @@
 """Forms of quantized weights: bits, groups and scales, and the kernels that compute with them.
 
-Without torch: plans, checkpoint readers and backends all use `CodeKernels`.
+Without torch: plans, checkpoint readers and backends all use `CodeKernels`. `Activations` says
+whether these kernels round the inputs of a linear layer.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 _HALF = 2  # bytes
 # Values of four-bit floats (E2M1): sign, two bits of exponent, one of fraction.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+class Activations(StrEnum):
+    """Inputs of linear layers with quantized weights, on a CPU.
+
+    EXACT: those of the model. INT8: rounded to int8, with a scale for each token and block of 32 to
+    128 inputs. AUTO: one or the other by the form of the weights and the kernels, see `AUTO_INT8`.
+    """
+
+    AUTO = "auto"
+    EXACT = "exact"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,12 @@ class CodeForm:
             of_groups += groups // self.groups_per_factor * _HALF * (1 + self.has_minima)
         return -(-out_features * in_features * self.held_bits // 8) + out_features * of_groups
 
+    def rounds_inputs(self, activations: Activations, kernels: "CodeKernels") -> bool:
+        """Return whether `kernels` that hold such codes multiply inputs rounded to int8."""
+        if self.is_float or not kernels.can_round or activations is Activations.EXACT:
+            return False
+        return activations is Activations.INT8 or (kernels, self.held_bits) in AUTO_INT8
+
 
 # Forms of GGUF blocks.
 BLOCK_FORMS = {
@@ -62,19 +81,21 @@ _SIXTEEN = 16  # inputs of which kernels of a GPU load the scales together
 
 
 class CodeKernels(Enum):
-    """Those of a kind of device; where there are none, weights are unpacked when they are read.
+    """Kernels for quantized weights; without any, weights are unpacked when they are read.
 
-    Plans, what reads a checkpoint and backends all ask this, and so agree.
+    CPU: bfloat16 on tiles or in pairs, float32 in panels. PANELS: both in panels, on any processor.
+    Plans, readers of checkpoints and backends all ask this, and so agree.
     """
 
     NONE = "none"
     CPU = "cpu"
+    PANELS = "panels"
     GPU = "gpu"
 
     def hold(self, form: CodeForm, in_features: int, dtype: str) -> bool:
         """Return whether a linear layer of a model in `dtype`, torch's name, holds such codes."""
-        if self is CodeKernels.CPU:
-            return dtype == "bfloat16" and _fits_cpu(form, in_features)
+        if self in (CodeKernels.CPU, CodeKernels.PANELS):
+            return dtype in ("bfloat16", "float32") and _fits_cpu(form, in_features)
         if self is CodeKernels.GPU:
             return dtype in ("bfloat16", "float16") and _fits_gpu(form, in_features)
         return False
@@ -82,7 +103,17 @@ class CodeKernels(Enum):
     @property
     def of_experts(self) -> "CodeKernels":
         """Kernels for the experts of MoE layers."""
-        return self if self is CodeKernels.GPU else CodeKernels.NONE
+        return CodeKernels.NONE if self is CodeKernels.CPU else self
+
+    @property
+    def can_round(self) -> bool:
+        """True if these kernels can multiply inputs rounded to int8."""
+        return self in (CodeKernels.CPU, CodeKernels.PANELS)
+
+
+# Kernels, and bits of integer codes as these hold them, for which `Activations.AUTO` is int8. A
+# change of the table changes bits, so it raises the version of the kernel sets.
+AUTO_INT8 = frozenset((CodeKernels.PANELS, num_bits) for num_bits in (4, 5, 6, 8))
 
 
 def _fits_cpu(form: CodeForm, in_features: int) -> bool:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 HELP = """Measure how quantization and similar settings change a model's answers.
 
-The model runs with the given flags, and then without --quantization and --kv-cache-dtype, or, \
-with --against, another folder or file, for instance the model before quantization. Both score \
-the same text and answer the same prompts greedily.
+The model runs with the given flags, and then without --quantization and --kv-cache-dtype and, \
+if --activations is given, with exact ones, or, with --against, another folder or file, for \
+instance the model before quantization. Both score the same text and answer the same prompts \
+greedily.
 
 Shows the perplexity of both, the number of identical answers, the tokens before the first \
 difference, and the number of first differences that are near ties, where rounding alone decides. \
@@ -35,6 +36,7 @@ Examples:
   pagedrun bench accuracy --model model-Q4_K_M.gguf --against ./model --text wiki.txt --chunk 512
   pagedrun bench accuracy --model ./model-awq --against ./model --text prompts.jsonl --json
   pagedrun bench accuracy --model ./model --kv-cache-dtype int8 --text wiki.txt --save int8.md
+  pagedrun bench accuracy --model ./model-awq --activations int8 --text wiki.txt
 """
 
 # Flags of the measured way that its reference does not have.
@@ -136,7 +138,8 @@ FLAGS = (
     Flags.of(AccuracyOptions)
     + GENERATE.only(
         *("revision", "tokenizer", "device", "dtype", "quantization", "kv_cache_dtype"),
-        *("kernel_set", "max_model_len", "block_size", "num_blocks", "kv_cache_memory_bytes"),
+        *("kernel_set", "activations", "max_model_len"),
+        *("block_size", "num_blocks", "kv_cache_memory_bytes"),
         *("gpu_memory_utilization", "enforce_eager", "reproducible"),
         *("max_num_seqs", "max_num_batched_tokens"),
     )
@@ -222,13 +225,15 @@ def _ways(options: AccuracyOptions, given: TypedValues) -> "tuple[Way, Way]":
     folder = resolve_model(options.model, read(RunOptions, given).revision)
     flags = values_of(EngineConfig, given, {"model"})
     others = {name: value for name, value in flags.items() if name not in _CHANGES}
+    if "activations" in flags:
+        others["activations"] = "exact"
     if options.against_dtype is not None:
         others["dtype"] = options.against_dtype
     other = folder if options.against is None else resolve_model(options.against)
     if options.against is None and others == flags:
         raise UsageError(
-            "there is nothing to compare: give --quantization, --kv-cache-dtype, --against-dtype, "
-            "or --against with another model"
+            "there is nothing to compare: give --quantization, --kv-cache-dtype, --activations "
+            "int8, --against-dtype, or --against with another model"
         )
     tokenizer = values_of(JobConfig, given).get("tokenizer")
     texts = None if tokenizer is None else resolve_model(str(tokenizer))

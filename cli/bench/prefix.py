@@ -78,8 +78,8 @@ FLAGS = (
     + Flags.of(PrefixOptions)
     + GENERATE.only(
         *("device", "dtype", "block_size", "num_blocks", "kv_cache_memory_bytes"),
-        *("kernel_set", "kv_cache_dtype", "gpu_memory_utilization", "enforce_eager"),
-        "max_num_batched_tokens",
+        *("kernel_set", "activations", "kv_cache_dtype", "gpu_memory_utilization"),
+        *("enforce_eager", "max_num_batched_tokens"),
     )
     + Flags.of(ResultOptions)
 )

@@ -53,6 +53,7 @@ Examples:
   pagedrun bench throughput --compare alone --repeat 5
   pagedrun bench throughput --rows 16 --shared 448 --output 64 --against transformers
   pagedrun bench throughput --rows 1 --shared 0 --quantization int8 --compare quantization=none
+  pagedrun bench throughput --model ./model-awq --compare activations=exact
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
   pagedrun bench throughput --model ./model --save result.json
 """
@@ -145,8 +146,9 @@ FLAGS = (
     + Flags.of(ThroughputOptions)
     + GENERATE.only(
         *("device", "dtype", "quantization", "max_model_len", "block_size", "num_blocks"),
-        *("kv_cache_memory_bytes", "kernel_set", "kv_cache_dtype", "gpu_memory_utilization"),
-        *("enforce_eager", "reproducible", "max_num_seqs", "max_num_batched_tokens"),
+        *("kv_cache_memory_bytes", "kernel_set", "activations", "kv_cache_dtype"),
+        *("gpu_memory_utilization", "enforce_eager", "reproducible"),
+        *("max_num_seqs", "max_num_batched_tokens"),
         *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
     )
     + Flags.of(ResultOptions)

@@ -149,7 +149,7 @@ ASK = (
     + GENERATE.only(
         *("recipe", "model", "revision", "tokenizer", "model_impl", "device", "dtype"),
         *("quantization", "max_model_len", "reproducible", "enforce_eager", "kernel_set"),
-        *("raw", "system", "chat_template", "chat_template_kwargs", "on_overlong"),
+        *("activations", "raw", "system", "chat_template", "chat_template_kwargs", "on_overlong"),
         "generation_config",
     )
     + Flags.of(SamplingParams)

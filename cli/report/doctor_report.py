@@ -42,6 +42,7 @@ def _processor(facts: ProcessorFacts) -> list[Line]:
         ("bytes", facts["bytes"]),
         ("--quantization int8", facts["int8"]),
         ("quantized models", facts["quantized"]),
+        ("  activations", facts["activations"]),
     ]
 
 

@@ -19,7 +19,12 @@ from pagedrun.cli.report.report import (
     note_width,
     summary,
 )
-from pagedrun.cli.report.report_figures import Figure, failed_rows, states_owner
+from pagedrun.cli.report.report_figures import (
+    Figure,
+    describe_activations,
+    failed_rows,
+    states_owner,
+)
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.json_lines import json_line
 from pagedrun.cli.terminal.units import show_rate, show_seconds, show_size
@@ -105,7 +110,8 @@ def _rows(report: JobReport) -> Iterator[Figure]:
 def _memory(report: JobReport) -> Iterator[Figure]:
     """Yield the figures in descending importance."""
     memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
-    yield Figure("weights", show_size(memory["weights"]))
+    inputs = describe_activations(report["weights"])
+    yield Figure("weights", show_size(memory["weights"]), inputs or "")
     used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"
     yield Figure("KV pool", show_size(memory["kv_pool"]), used)
     if "states" in memory:

@@ -350,12 +350,23 @@ def state_figures(states: StateFigures) -> list[Figure]:
 
 
 def describe_weights(weights: WeightFigures) -> str:
-    """Return the bits per weight in memory and, if known, in the files."""
+    """Return the bits per weight in memory and, if known, in the files; and the inputs of linear
+    layers if some are quantized."""
     held, stored = weights["held_bits"], weights["stored_bits"]
     told = f"{held:.3g} bits a weight"
-    if weights["stored_bytes"] is None or stored is None:
-        return told
-    return f"{told}; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
+    if weights["stored_bytes"] is not None and stored is not None:
+        told += f"; on disk {show_size(weights['stored_bytes'])}, {stored:.3g} bits a weight"
+    inputs = describe_activations(weights)
+    return told if inputs is None else f"{told}; {inputs}"
+
+
+def describe_activations(weights: WeightFigures) -> str | None:
+    """Return the inputs of linear layers; None if no layer is quantized in memory."""
+    if not weights["quantized_layers"]:
+        return None
+    if not weights["int8_layers"]:
+        return "activations exact"
+    return f"activations int8 in {weights['int8_layers']:,} of {weights['linear_layers']:,} layers"
 
 
 def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
@@ -363,8 +374,8 @@ def unpacking_warning(model: Path, found: "WeightExpansion") -> str:
     times = found.held_bytes / found.stored_bytes
     told = (
         f"{model.name}: its weights take {show_size(found.stored_bytes)} on disk and "
-        f"{show_size(found.held_bytes)} in memory, {times:.1f} times as much: they are unpacked to "
-        f"{found.dtype}, as no kernels of this run compute with fewer bits"
+        f"{show_size(found.held_bytes)} in memory, {times:.1f} times as much: they are held as "
+        f"{found.dtype} where the kernels of this run do not compute with their format"
     )
     if not found.settings:
         return f"{told}; no setting holds them in less on this machine"

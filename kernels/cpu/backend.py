@@ -27,13 +27,15 @@ from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend, Linear
+from pagedrun.kernels.quantized_form import Activations, CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
 
 
 class CpuBackend(Backend):
     """Operations in Numba and oneDNN, and `AttentionOps`, with products in `kernel_set`.
 
-    None is the fastest set of this processor. Raises `ValueError` for a set that it cannot run.
+    None is the fastest set of this processor. `activations`: inputs of linear layers with quantized
+    weights. Raises `ValueError` for a set that the processor cannot run.
     """
 
     name = "pagedrun.kernels.cpu"
@@ -65,7 +67,12 @@ class CpuBackend(Backend):
     dequantize = staticmethod(weights.dequantize)
     decode_attention = staticmethod(decode.decode_attention)
 
-    def __init__(self, kernel_set: KernelSet | None = None) -> None:
+    def __init__(
+        self,
+        kernel_set: KernelSet | None = None,
+        activations: Activations = Activations.AUTO,
+    ) -> None:
+        self.activations = activations
         self.kernel_set = KernelSet.usable(kernel_set)
         self.code_kernels = self.kernel_set.code_kernels
         self.prefill_attention = partial(
@@ -100,12 +107,31 @@ class CpuBackend(Backend):
         row_invariant: bool = False,
     ) -> Linear:
         """Return a linear layer, quantized where there are kernels for it."""
-        if weight.can_be_held(self.code_kernels, dtype):
+        is_held = weight.can_be_held(self.code_kernels, dtype)
+        if is_held and dtype is torch.bfloat16 and self.code_kernels is CodeKernels.CPU:
             return QuantizedLinear(weight, bias, self.kernel_set)
-        return super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
+        linear = self.pack_linear(self.dequantize(weight, dtype), bias)
+        if is_held:  # until there are kernels in panels, by whose size plans count
+            linear.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
+        return linear
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
     ) -> PackedGroupedLinear:
         """Return the linear layers of many experts."""
         return PackedGroupedLinear(weights, bias, self.kernel_set)
+
+    def pack_quantized_experts(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        dtype: torch.dtype,
+        bias: Tensor | None = None,
+    ) -> PackedGroupedLinear:
+        """Return the linear layers of many experts, quantized where there are kernels for it."""
+        plain = [[self.dequantize(each, dtype) for each in part] for part in weights]
+        linear = self.pack_grouped_linear(plain, bias)
+        found = [each for part in weights for each in part]
+        if found[0].can_be_held(self.code_kernels.of_experts, dtype):  # as in `pack_quantized`
+            linear.num_bytes -= sum(each.nbytes for part in plain for each in part)
+            linear.num_bytes += sum(each.num_bytes for each in found)
+        return linear

@@ -77,6 +77,7 @@ class BackendWrapper(Backend):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.name, self.code_kernels = backend.name, backend.code_kernels
+        self.activations = backend.activations
         own = vars(type(self))
         for name in self.OPS:
             if name not in own:

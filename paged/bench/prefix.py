@@ -127,9 +127,8 @@ class PrefixBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = choose_device(
-            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
-        )
+        asked = (self.flags.get(name, "auto") for name in ("device", "kernel_set", "activations"))
+        device = choose_device(*asked)
         timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(

@@ -23,7 +23,7 @@ from pagedrun.paged.bench.result import (
 )
 from pagedrun.paged.bench.workload import BenchModel, Workload
 from pagedrun.paged.execution.device import choose_device
-from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.engine import FIXED, Engine
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 
@@ -87,7 +87,7 @@ class Comparison:
 class ThroughputBench:
     """Rows to run on a model; `flags` are fields of `EngineConfig`.
 
-    `comparison` adds a second engine, on the same weights unless its quantization differs, `peer`
+    `comparison` adds a second engine, on the same weights unless they depend on its setting, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
     `profile` asks for times by operation; on a GPU for one more run of each engine under the
     profiler. Raises `UsageError` for rows that `peer` cannot be measured with.
@@ -110,20 +110,17 @@ class ThroughputBench:
 
         Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
         """
-        device = choose_device(
-            self.flags.get("device", "auto"), self.flags.get("kernel_set", "auto")
-        )
-        timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
-        engine = self.model.engine(timer.kernels, **self.flags)
+        engine, timer = self._loaded(self.flags)
+        device = engine.loaded.device
         contenders: list[Contender] = [EngineContender(NAME, engine, timer)]
         if self.comparison is not None:
             name, alone = self.comparison.name, self.comparison.alone
-            other = self._other(engine, timer, self.comparison.changes)
+            other, its_timer = self._other(engine, timer, self.comparison.changes)
             if other.config == engine.config and not alone:
                 raise UsageError(f"{option('compare')}: {name} is already set by the other flags")
             other = reading_alone(other) if alone else other
-            contenders.append(EngineContender(name, other, timer))
+            contenders.append(EngineContender(name, other, its_timer))
         if self.peer is not None:
             say(f"Building the same model in {self.peer.name}")
             dtype = engine.loaded.dtype
@@ -171,11 +168,19 @@ class ThroughputBench:
                     profiles[contender.name] = profile
         return profiles
 
-    def _other(self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]) -> Engine:
-        """Return the engine with `changes`, on the same weights unless quantized otherwise."""
-        if "quantization" not in changes:
-            return engine.reconfigured(**changes)
-        return self.model.engine(timer.kernels, **{**self.flags, **changes})
+    def _other(
+        self, engine: Engine, timer: OpTimer, changes: Mapping[str, Any]
+    ) -> tuple[Engine, OpTimer]:
+        """Return the engine with `changes` and its timer, on the same weights if possible."""
+        if changes.keys() & FIXED:
+            return self._loaded({**self.flags, **changes})
+        return engine.reconfigured(**changes), timer
+
+    def _loaded(self, flags: Mapping[str, Any]) -> tuple[Engine, OpTimer]:
+        """Load the model; return its engine, and the timer of its kernels."""
+        asked = (flags.get(name, "auto") for name in ("device", "kernel_set", "activations"))
+        timer = OpTimer(choose_device(*asked).kernels)
+        return self.model.engine(timer.kernels, **flags), timer
 
 
 _SUMMARIZED: Mapping[str, Callable[[ComparedRun], float | None]] = {

@@ -165,7 +165,7 @@ class BenchModel:
         `on` replaces the device of the flags, `kernels` those of the device.
         """
         config = EngineConfig.fitting(model=self.folder or Path(self.name), **flags)
-        device = on or choose_device(config.device, config.kernel_set)
+        device = on or choose_device(config.device, config.kernel_set, config.activations)
         if kernels is not None:
             device = replace(device, kernels=kernels)
         read = None

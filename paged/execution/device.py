@@ -20,12 +20,14 @@ from torch import Tensor
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,
     GpuDescription,
     GpuDtypes,
     choose_kernel_set,
+    gpu_activations,
 )
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError, option
@@ -233,20 +235,20 @@ class Device:
         return {}
 
 
-def choose_device(asked: str, kernel_set: str = "auto") -> Device:
+def choose_device(asked: str, kernel_set: str = "auto", activations: str = "auto") -> Device:
     """Return the device for `--device asked`; "auto" is the GPU if there is one.
 
-    Raises `UsageError` for `cuda` if torch finds no GPU, and for a `kernel_set` that the processor
-    does not support.
+    Raises `UsageError` for `cuda` if torch finds no GPU, for a `kernel_set` that the processor does
+    not support, and for `activations` int8 on a GPU.
     """
     if asked == "cuda" or (asked == "auto" and torch.cuda.is_available()):
+        gpu_activations(activations)
         return CudaDevice.current()
     from pagedrun.kernels.cpu.backend import CpuBackend  # here: a GPU needs no Numba
 
     chosen = choose_kernel_set(kernel_set)
-    return Device(
-        torch.device("cpu"), CpuBackend(chosen), async_scheduling=False, kernel_set=chosen
-    )
+    kernels = CpuBackend(chosen, Activations(activations))
+    return Device(torch.device("cpu"), kernels, async_scheduling=False, kernel_set=chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagedrun.kernels.partition import ReadOnce
-from pagedrun.kernels.quantized_form import CodeKernels
+from pagedrun.kernels.quantized_form import Activations, CodeKernels
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,
@@ -32,13 +32,14 @@ class DeviceFacts:
     """Facts that decide number formats, kernels and sizes of pools.
 
     `memory`: of a GPU; None for a CPU, which uses host memory. `read_once`, `async_scheduling`: see
-    `Device`. `code_kernels`: the kernels for quantized weights.
+    `Device`. `code_kernels`: the kernels for quantized weights, `activations`: their inputs.
     """
 
     read_once: ReadOnce
     async_scheduling: bool = False
     memory: DeviceMemory | None = None
     code_kernels: CodeKernels = CodeKernels.NONE
+    activations: Activations = Activations.AUTO
 
     @property
     def dtypes(self) -> DeviceDtypes:
@@ -75,27 +76,33 @@ class DeviceFacts:
 DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 
 
-def chosen_device(asked: str, kernel_set: str) -> DeviceFacts:
+def chosen_device(asked: str, kernel_set: str, activations: str = "auto") -> DeviceFacts:
     """Return the facts of the device that `choose_device` chooses; imports torch."""
     import torch
 
     from pagedrun.paged.execution.device import choose_device
 
-    device = choose_device(asked, kernel_set)
+    device = choose_device(asked, kernel_set, activations)
     memory = None
     if device.has_own_memory:
         free, total = torch.cuda.mem_get_info(device.torch_device)
         memory = DeviceMemory(total, free)
-    codes = device.kernels.code_kernels
-    return DeviceFacts(device.read_once, device.async_scheduling, memory, codes)
+    return DeviceFacts(
+        device.read_once,
+        device.async_scheduling,
+        memory,
+        device.kernels.code_kernels,
+        device.kernels.activations,
+    )
 
 
 def probe_device(
     asked: str,
     kernel_set: str,
+    activations: str = "auto",
     *,
     driver_files: Iterable[Path] = DRIVER_FILES,
-    choose: Callable[[str, str], DeviceFacts] = chosen_device,
+    choose: Callable[[str, str, str], DeviceFacts] = chosen_device,
 ) -> DeviceFacts:
     """Return the facts of the device of a run with `--device asked`.
 
@@ -103,6 +110,10 @@ def probe_device(
     Raises `UsageError` where `choose_device` does.
     """
     if asked == "cuda" or (asked == "auto" and any(path.exists() for path in driver_files)):
-        return choose(asked, kernel_set)
+        return choose(asked, kernel_set, activations)
     chosen = choose_kernel_set(kernel_set)
-    return DeviceFacts(chosen.read_once, code_kernels=chosen.code_kernels)
+    return DeviceFacts(
+        chosen.read_once,
+        code_kernels=chosen.code_kernels,
+        activations=Activations(activations),
+    )

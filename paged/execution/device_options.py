@@ -3,6 +3,7 @@
 from typing import Protocol, TypedDict
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, multiplies_bfloat16
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.paged.values.engine_config import KV_DTYPES
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -84,6 +85,19 @@ def choose_kernel_set(asked: str) -> KernelSet:
     except ValueError as error:
         where = VARIABLE if asked == "auto" else f"{option('kernel_set')} {asked}"
         raise UsageError(f"{where}: {error}") from error
+
+
+def gpu_activations(asked: str) -> Activations:
+    """Return the inputs of layers with quantized weights for `--activations asked` on a GPU.
+
+    Raises `UsageError` for int8, which its kernels do not round to.
+    """
+    if asked == Activations.INT8:
+        raise UsageError(
+            f"{option('activations')} int8 needs a CPU: a GPU multiplies quantized weights by "
+            f"unchanged inputs; use auto or exact, or {option('device')} cpu"
+        )
+    return Activations.EXACT
 
 
 class GpuDescription(TypedDict, total=False):

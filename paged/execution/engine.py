@@ -38,7 +38,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 FIXED = frozenset(
     {
         *("model", "model_impl", "device", "dtype", "quantization", "reproducible", "kernel_set"),
-        *("prefix_store", "prefix_store_bytes", "jump_ahead"),
+        *("activations", "prefix_store", "prefix_store_bytes", "jump_ahead"),
     }
 )
 
@@ -217,7 +217,7 @@ class Engine:
             model_identity=model_identity(loaded.config),
             dtype=loaded.dtype,
             reproducible=config.reproducible and not loaded.device.is_row_invariant,
-            machine=loaded.device.machine(str(loaded.dtype).removeprefix("torch.")),
+            machine=loaded.machine,
             warn=warn or (lambda message: None),
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagedrun.kernels.environment import threads
+from pagedrun.kernels.quantized_weight import dtype_name
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
@@ -28,10 +29,11 @@ from pagedrun.paged.models.checkpoint.checkpoint import (
     open_checkpoint,
 )
 from pagedrun.paged.models.checkpoint.header import stored_bytes_of
-from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, StoredTensors
+from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, HeldCodes, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
 from pagedrun.paged.models.modules.mlp import MlpSpec
@@ -52,8 +54,9 @@ class LoadedModel:
 
     `grammar_mask`: the first processor of the sampler. `memory`: allocates the pools of one run at
     a time. `prefix_store`: opened before the weights were read, None without one. `stored_bytes`:
-    size of the weights in their files, None for weights that come from no file. `load_s`: seconds
-    spent loading. `compiling`: compilation of CPU kernels in the background, None on a GPU.
+    size of the weights in their files, None for weights that come from no file. `linears`: its
+    linear layers on the device. `load_s`: seconds spent loading. `compiling`: compilation of CPU
+    kernels in the background, None on a GPU.
     """
 
     config: RunnableConfig
@@ -66,6 +69,7 @@ class LoadedModel:
     memory: PoolMemory
     prefix_store: PrefixStore | None
     stored_bytes: int | None
+    linears: LinearLayers
     load_s: float
     compiling: "AheadCompiler | None"
 
@@ -95,10 +99,11 @@ class LoadedModel:
         model_config.check_tokenizer(tokenizer.vocab_size, config.model)
         threads.configure()
         began = time.perf_counter()
-        device = device or choose_device(config.device, config.kernel_set)
+        device = device or choose_device(config.device, config.kernel_set, config.activations)
         dtype = device.dtype(config.dtype, model_config.dtype)
         compiling = _compiling(config, model_config, device, dtype)
         store, stored_bytes = None, None
+        linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
             source = _source(config, device, dtype, read)
@@ -109,7 +114,8 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                model, stored_bytes = _stored(config, model_config, checkpoint, device, dtype)
+                found = _stored(config, model_config, checkpoint, device, dtype)
+                model, stored_bytes, linears = found
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -132,9 +138,27 @@ class LoadedModel:
             memory,
             store,
             stored_bytes,
+            linears,
             load_s,
             compiling,
         )
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype, such as "bfloat16"."""
+        return dtype_name(self.dtype)
+
+    @property
+    def arithmetic(self) -> dict[str, object]:
+        """Everything that the last bits of answers depend on, as plain JSON values."""
+        own = {**self.config.network.arithmetic(), **self.linears.arithmetic()}
+        return {**self.device.arithmetic(self.dtype_name), **own}
+
+    @property
+    def machine(self) -> dict[str, object]:
+        """The same without the network's part, and the name of the kernels: the identity of stored
+        prefixes."""
+        return {**self.device.machine(self.dtype_name), **self.linears.arithmetic()}
 
     def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
         """Wait for the background compilation, and compile the remaining kernels in this thread.
@@ -165,28 +189,36 @@ def _stored(
     checkpoint: BaseCheckpoint,
     device: Device,
     dtype: torch.dtype,
-) -> tuple[Model, int]:
-    """Return the model of a checkpoint, with layers of pagedrun or of Transformers, and the size of
-    its weights in their files."""
+) -> tuple[Model, int, LinearLayers]:
+    """Return the model of a checkpoint, with layers of pagedrun or of Transformers, the size of its
+    weights in their files, and its linear layers."""
     if isinstance(model_config, ModelConfig):
         tensors = ModelTensors(checkpoint, model_config.network)
         if config.quantization == "none" and tensors.quantized:
             raise _unwanted(config.model, tensors.quantized[0])
         source = _source(config, device, dtype, tensors.read, tensors.stored)
-        return _model(config, model_config, tensors.network, source), tensors.num_bytes
+        model = _model(config, model_config, tensors.network, source)
+        codes = _codes(device, dtype, tensors.stored)
+        return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
     # Imported here: it takes seconds, and most models do not need it.
     from pagedrun.paged.models.transformers_backend.model import load_transformers
 
-    model = load_transformers(
+    traced = load_transformers(
         model_config.network, checkpoint, dtype, device, row_invariant=config.reproducible
     )
-    if config.reproducible and model.library["rows_depend_on_batch"]:
+    if config.reproducible and traced.library["rows_depend_on_batch"]:
         raise ModelError(
             f"{config.model}: with Transformers' code, rows of a {model_config.model_type} "
             f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
-    return model, stored_bytes_of(checkpoint)
+    return traced, stored_bytes_of(checkpoint), LinearLayers()
+
+
+def _codes(device: Device, dtype: torch.dtype, stored: StoredTensors) -> HeldCodes:
+    """Return the tensors whose weights stay quantized on the device."""
+    kernels = device.kernels
+    return HeldCodes(stored, kernels.code_kernels, dtype_name(dtype), kernels.activations)
 
 
 def _unwanted(folder: Path, name: str) -> ModelError:

@@ -20,6 +20,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import attention_shapes
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.metrics.report_sections import LedgerFigures, WeightFigures, weight_figures
+from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.pool_sizing import SlotSizes
@@ -216,22 +217,23 @@ def _measure_step(
 class MemoryLedger:
     """Sums up the memory of a run; `budget`: the one its pool was sized by.
 
-    `stored_weight_bytes`: size of the weights in their files, None without files. `graphs`: of the
-    run, None without.
+    `stored_weight_bytes`: size of the weights in their files, None without files. `linears`: linear
+    layers of the model. `graphs`: of the run, None without.
     """
 
     model: Model
     cache: KVCache
     device: Device
     budget: MemoryBudget
-    stored_weight_bytes: int | None = None
+    stored_weight_bytes: int | None
+    linears: LinearLayers
     graphs: DecodeGraphs | None = None
 
     @property
     def weights(self) -> WeightFigures:
         """The report's `weights` object."""
         count, held = self.model.network.num_weights, self.model.num_bytes
-        return weight_figures(count, self.stored_weight_bytes, held)
+        return weight_figures(count, self.stored_weight_bytes, held, self.linears.counts)
 
     def report(
         self, peak_blocks: Seq[int], peak_slots: int, step_tokens: int, step_logits: int

@@ -149,7 +149,7 @@ class Run:
         self._answers = OutputCollector()
         self._scores = ScoreLog(lambda token: tokenizer.decode([token], skip_special_tokens=False))
         self._ledger = MemoryLedger(
-            model, cache, loaded.device, budget, loaded.stored_bytes, graphs
+            model, cache, loaded.device, budget, loaded.stored_bytes, loaded.linears, graphs
         )
         self._last = last = AdmissionDeadline(ends_at)
         self._by_row: tuple[RequestListener, ...] = (self._scores, self._searches, last)

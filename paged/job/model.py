@@ -8,14 +8,24 @@ from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.job.open_model import ModelFolder
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
+from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine, start_replicas
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 
 
 def _arithmetic(model: ModelFolder, device: Device) -> Mapping[str, object]:
     """Return everything that the last bits of answers depend on, as plain JSON values."""
-    dtype = device.dtypes.of_model(model.settings.dtype, model.config.dtype)
-    return {**device.arithmetic(dtype), **model.config.network.arithmetic()}
+    config, kernels = model.config, device.kernels
+    dtype = device.dtypes.of_model(model.settings.dtype, config.dtype)
+    linears = LinearLayers.of_checkpoint(
+        config,
+        CheckpointHeader.read(model.settings.model),
+        kernels.code_kernels,
+        dtype,
+        kernels.activations,
+    )
+    return {**device.arithmetic(dtype), **config.network.arithmetic(), **linears.arithmetic()}
 
 
 class LocalModel(ModelFolder):
@@ -30,7 +40,8 @@ class LocalModel(ModelFolder):
     ) -> None:
         super().__init__(engine_config, tokenizer_folder, chat_template)
         self._policy = policy
-        self._device = choose_device(engine_config.device, engine_config.kernel_set)
+        config = engine_config
+        self._device = choose_device(config.device, config.kernel_set, config.activations)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return everything that the last bits of answers depend on, as plain JSON values."""
@@ -68,7 +79,9 @@ class ReplicatedModel(ModelFolder):
         if self._replicas.ray_address is not None:
             return self.load_engine().arithmetic()
         config = self.settings
-        return _arithmetic(self, choose_device(config.device, config.kernel_set))
+        return _arithmetic(
+            self, choose_device(config.device, config.kernel_set, config.activations)
+        )
 
     def load_engine(self) -> ReplicaEngine:
         """Start the replicas and wait until they have read the weights."""

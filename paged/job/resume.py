@@ -128,6 +128,7 @@ _NOT_DECIDING = frozenset(
         "enforce_eager",
         "model_impl",  # its result is under "arithmetic"
         "kernel_set",  # its result is under "arithmetic"
+        "activations",  # its result is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
         "replicas",
@@ -149,8 +150,9 @@ _NOT_DECIDING = frozenset(
         "strict",
     }
 )
-# Arithmetic has `computed_by` only if Transformers computed the model.
-_BY_PAGEDRUN = {"computed_by": "pagedrun"}
+# Arithmetic has `computed_by` only if Transformers computed the model, and `activations` only if
+# the model has weights of which they are the inputs; before there was a choice they were exact.
+_IMPLIED = {"computed_by": "pagedrun", "activations": "exact"}
 # Values equivalent to another one.
 _ALIKE = {
     ("quantization", "none"): "auto",  # equal in every run that "auto" accepts
@@ -174,7 +176,7 @@ def check_same_job(new: Manifest, path: Path) -> None:
         raise UsageError(
             f"{option('resume')}: {path} is not a manifest of this version; {_INSTEAD}"
         ) from error
-    if old.arithmetic != new.arithmetic:
+    if {**_IMPLIED, **old.arithmetic} != {**_IMPLIED, **new.arithmetic}:
         raise UsageError(_other_arithmetic(old.arithmetic, new.arithmetic))
     differing = _differing(_identity(old), _identity(new))
     if differing:
@@ -213,15 +215,21 @@ def _identity(manifest: Manifest) -> dict[str, JSONValue]:
 
 def _other_arithmetic(old: Mapping[str, JSONValue], new: Mapping[str, JSONValue]) -> str:
     """Return the message about rows computed with different arithmetic."""
-    old, new = {**_BY_PAGEDRUN, **old}, {**_BY_PAGEDRUN, **new}
+    old, new = {**_IMPLIED, **old}, {**_IMPLIED, **new}
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     differences = ", ".join(
         f"{name.replace('_', ' ')} was {old.get(name)} and is {new.get(name)}" for name in names
     )
     way_out = f"{_INSTEAD} to compute all rows here"
-    if old.get("kernel_set") != new.get("kernel_set") and old.get("kernel_set"):
+    activations = ""
+    if "activations" in names:
+        activations = f"{option('activations')} {old['activations']}"
+    if "kernel_set" in names and old.get("kernel_set"):
         kernel_set = f"{option('kernel_set')} {old['kernel_set']}"
-        way_out = f"pass {kernel_set} if the processor supports it, or {way_out}"
+        both = f"{kernel_set} and {activations}" if activations else kernel_set
+        way_out = f"pass {both} if the processor supports it, or {way_out}"
+    elif activations:
+        way_out = f"pass {activations}, or {way_out}"
     if "pagedrun" in (old["computed_by"], new["computed_by"]) and "computed_by" in names:
         model_impl = "auto" if old["computed_by"] == "pagedrun" else "transformers"
         way_out = f"pass {option('model_impl')} {model_impl}, or {way_out}"

@@ -23,6 +23,7 @@ from pagedrun._version import __version__
 from pagedrun.kernels.environment.code_folder import SOURCES
 from pagedrun.kernels.environment.threads import cpu_quota, prepare_environment
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, features, has_features, processor_name
+from pagedrun.kernels.quantized_form import AUTO_INT8
 from pagedrun.paged.execution.device_facts import DRIVER_FILES
 from pagedrun.paged.planning.memory import HostMemory
 
@@ -71,8 +72,8 @@ class LimitFacts(TypedDict):
 
 
 class ProcessorFacts(TypedDict):
-    """`kernel_set`: used by runs; `kernel_sets`: supported ones. `speed`, `bytes`, `int8` and
-    `quantized` are sentences."""
+    """`kernel_set`: used by runs; `kernel_sets`: supported ones. `speed`, `bytes`, `int8`,
+    `quantized` and `activations` are sentences."""
 
     name: str
     features: list[str]
@@ -82,6 +83,7 @@ class ProcessorFacts(TypedDict):
     bytes: str
     int8: str
     quantized: str
+    activations: str
 
 
 class Examination(TypedDict):
@@ -190,18 +192,27 @@ _SHOWN = ("amx-bf16", "amx-int8", "avx512bf16", "avx512vnni", "avx512f", "avx2",
 _SPEED = {
     KernelSet.AMX: "bfloat16 on matrix tiles, the fastest set",
     KernelSet.AVX512_BF16: "bfloat16 in pairs for attention, oneDNN for linear layers",
-    KernelSet.PORTABLE: "attention in float32, oneDNN for linear layers; the slowest set",
+    KernelSet.PORTABLE: "attention and linear layers in float32, on any processor; the slowest set",
 }
 
 _QUANTIZED = {
-    KernelSet.AMX: "in bfloat16 quantized in memory: four bits in groups of 128 are the "
-    "fastest at few rows, plain bfloat16 at hundreds",
-    KernelSet.AVX512_BF16: "in bfloat16 quantized in memory: four bits are the fastest at few "
-    "rows; at hundreds they are a tenth slower than plain bfloat16, and --quantization int8 is "
-    "faster",
-    KernelSet.PORTABLE: "unpacked while they are read, with the memory use and speed of "
-    "unquantized weights",
+    KernelSet.AMX: "quantized in memory, except experts. In bfloat16 four bits in groups of 128 "
+    "are the fastest at few rows, plain bfloat16 at hundreds",
+    KernelSet.AVX512_BF16: "quantized in memory, except experts. In bfloat16 four bits are the "
+    "fastest at few rows; at hundreds they are a tenth slower than plain bfloat16, and "
+    "--quantization int8 is faster",
+    KernelSet.PORTABLE: "quantized in memory, experts too",
 }
+
+
+def _activations(chosen: KernelSet) -> str:
+    """Return a sentence about the inputs of layers with quantized weights."""
+    kernels = chosen.code_kernels
+    rounded = sorted(num_bits for each, num_bits in AUTO_INT8 if each is kernels)
+    if not rounded:
+        return "exact; --activations int8 rounds those of integer codes to 8 bits"
+    bits = ", ".join(map(str, rounded))
+    return f"int8 for integer codes of {bits} bits, else exact; --activations exact for all"
 
 
 def processor_facts(findings: Findings) -> ProcessorFacts:
@@ -215,6 +226,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
         "bytes": "not known without numba",
         "int8": "not known without numba",
         "quantized": "not known without numba",
+        "activations": "not known without numba",
     }
     try:
         there = features()
@@ -232,6 +244,7 @@ def processor_facts(findings: Findings) -> ProcessorFacts:
     facts["bytes"] = f"those of {chosen}; use --kernel-set {chosen} for identical output elsewhere"
     facts["int8"] = _int8(chosen)
     facts["quantized"] = _QUANTIZED[chosen]
+    facts["activations"] = _activations(chosen)
     if chosen is not KernelSet.supported()[0]:
         findings.advice.append(
             f"{VARIABLE} selects {chosen}; without it, runs use {facts['kernel_sets'][0]}, "

@@ -288,7 +288,9 @@ class WeightFigures(TypedDict):
     """`weights`: their number, bytes, and average bits.
 
     `stored`: tensors in their files, scales of quantized ones included; None without files. `held`:
-    in memory.
+    in memory. `linear_layers`: projections of the files, those of all experts of a layer as one;
+    0 if unknown. `quantized_layers` of them are quantized in memory, `int8_layers` multiply inputs
+    rounded to int8.
     """
 
     count: int
@@ -296,6 +298,9 @@ class WeightFigures(TypedDict):
     stored_bits: float | None
     held_bytes: int
     held_bits: float
+    linear_layers: int
+    quantized_layers: int
+    int8_layers: int
 
 
 class EngineReport(TypedDict):
@@ -399,14 +404,20 @@ def group_figures(shape: PoolShape, peak_blocks: int, block_size: int) -> GroupF
     }
 
 
-def weight_figures(count: int, stored_bytes: int | None, held_bytes: int) -> WeightFigures:
-    """Return the figures of `count` weights."""
+def weight_figures(
+    count: int, stored_bytes: int | None, held_bytes: int, linears: tuple[int, int, int]
+) -> WeightFigures:
+    """Return the figures of `count` weights; linears: numbers of layers, as in the figures."""
+    layers, quantized, int8 = linears
     return {
         "count": count,
         "stored_bytes": stored_bytes,
         "stored_bits": None if stored_bytes is None else 8 * stored_bytes / count,
         "held_bytes": held_bytes,
         "held_bits": 8 * held_bytes / count,
+        "linear_layers": layers,
+        "quantized_layers": quantized,
+        "int8_layers": int8,
     }
 
 

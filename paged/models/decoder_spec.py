@@ -22,6 +22,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     NamedTensors,
     Parameter,
     Part,
+    StoredLinear,
     StoredTensors,
 )
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
@@ -183,6 +184,11 @@ class DecoderSpec:
         if self.head is None and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
         return held
+
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the linear layers of a checkpoint that has the tensors `stored`."""
+        tied = () if self.head is not None else (self.embedding.tied_head(stored),)
+        return *(each for part in self._parts() for each in part.linears(stored)), *tied
 
     @property
     def kv_groups(self) -> tuple[KVLayers, ...]:

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateSpec
-from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
+from pagedrun.paged.models.checkpoint.tensors import (
+    NO_QUANTIZED,
+    HeldCodes,
+    StoredLinear,
+    StoredTensors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,10 @@ class Network(Protocol):
 
         `codes`: weights that stay quantized.
         """
+        ...
+
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the linear layers of a checkpoint that has the tensors `stored`, if known."""
         ...
 
     def activation_bytes(self, dtype_bytes: int, num_tokens: int, num_logits: int) -> int:

@@ -62,9 +62,8 @@ class LoadedPartEngine:
     def offer(self) -> ReplicaOffer:
         """Return the offer of the replica."""
         engine, loaded = self._engine, self._engine.loaded
-        dtype = str(loaded.dtype).removeprefix("torch.")
+        dtype = loaded.dtype_name
         hardware = describe_hardware(loaded.device.torch_device.type)
-        arithmetic = {**loaded.device.arithmetic(dtype), **loaded.config.network.arithmetic()}
         versions = {f"version of {name}": str(each) for name, each in hardware["versions"].items()}
         fingerprint = {
             VERSION: __version__,
@@ -75,13 +74,13 @@ class LoadedPartEngine:
             "number format": dtype,
             "format of keys and values": str([each.dtype for each in engine.kv_cache_specs]),
             "threads": str(hardware["threads"]),
-            **{name: str(each) for name, each in loaded.device.machine(dtype).items()},
+            **{name: str(each) for name, each in loaded.machine.items()},
         }
         return ReplicaOffer(
             self._node,
             fingerprint,
             engine.basis(self._sizing),
-            arithmetic,
+            loaded.arithmetic,
             hardware,
             tuple(engine.notices()),
         )

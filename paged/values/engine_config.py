@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.paged.values.errors import UsageError, option, turned_off
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import Rule, integers, one_of
@@ -29,6 +30,7 @@ class PreemptionMode(StrEnum):
 
 DEVICES = ("auto", "cpu", "cuda")
 KERNEL_SETS = ("auto", *KernelSet)
+ACTIVATIONS = tuple(Activations)
 MODEL_IMPLS = ("auto", "pagedrun", "transformers")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none", "int8")
@@ -55,7 +57,8 @@ class EngineConfig:
     sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
     filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
     bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
-    multiplies matrices on a CPU. `model_impl` "transformers" has the library's code compute the
+    multiplies matrices on a CPU, `activations` the inputs of its layers with quantized weights, see
+    `Activations`. `model_impl` "transformers" has the library's code compute the
     model, whatever its type; the others, that of pagedrun. `prefix_store` is a
     folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. `fitted`
     names those fields that nobody gave and that an engine may change to suit the device and the
@@ -237,6 +240,16 @@ class EngineConfig:
             rule=one_of(KERNEL_SETS),
         ),
     ] = "auto"
+    activations: Annotated[
+        str,
+        Flag(
+            "Inputs of layers with quantized weights on a CPU: unchanged (exact), rounded to "
+            "8 bits (int8), or either by weight format and kernel set (auto).",
+            Panel.MODEL,
+            "KIND",
+            rule=one_of(ACTIVATIONS),
+        ),
+    ] = "auto"
     jump_ahead: Annotated[
         bool,
         Flag(
@@ -384,6 +397,7 @@ class EngineOptions(TypedDict, total=False):
     reproducible: bool
     enforce_eager: bool
     kernel_set: str
+    activations: str
     jump_ahead: bool
     prefix_store: str | Path | None
     prefix_store_bytes: int

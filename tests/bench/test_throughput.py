@@ -31,6 +31,16 @@ class TestThroughput:
         assert expected is not None
         assert ratio["end_to_end"] == expected
 
+    def test_a_setting_of_the_weights_loads_them_again(self) -> None:
+        """The times of an engine are those of its own kernels."""
+        flags = {**FLOAT32, "device": "cpu", "kernel_set": "portable"}
+        other = Comparison("activations=exact", {"activations": "exact"})
+        result: Any = ThroughputBench(TINY, self.workload, flags, other).run(silent)
+        ours, theirs = (each["runs"][0].ops for each in result["contenders"])
+        assert ours.keys() == theirs.keys() != set()
+        (ratio,) = result["ratios"]
+        assert (ratio["rows_alike"], ratio["rows"]) == (6, 6)
+
     def test_rows_of_several_lengths(self) -> None:
         workload = Workload(6, 16, Lengths(2, 30), Lengths(2, 9))
         requests = workload.requests(512)

@@ -140,7 +140,7 @@ def test_auto_is_the_device_that_a_run_takes(tmp_path: Path) -> None:
     driver = tmp_path / "driver"
     asked: list[str] = []
 
-    def choose(device: str, kernel_set: str) -> DeviceFacts:
+    def choose(device: str, kernel_set: str, activations: str) -> DeviceFacts:
         asked.append(device)
         return gpu_facts()
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import as_flag, spelled
 from tests.conftest import MakeModel
 from tests.support.command import Command
-from tests.support.gguf_writer import write_gguf
+from tests.support.gguf_writer import wide, write_gguf
 from tests.support.jsonl import write_jsonl
 from tests.support.low_bit_writers import AwqWriter
 from tests.support.plan_jobs import assert_told, generated_rows, job
 from tests.support.quantized_checkpoints import write
+from tests.support.quantized_forms import HELD, TABLES
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
 
@@ -84,16 +86,37 @@ def test_of_weights_that_are_rounded_to_int8(dtype: str, make_model: MakeModel, 
     assert weights["held_bits"] < 20
 
 
+ALL_SETS = tuple(KernelSet)
+
+
+def expansion(
+    model: Path, dtype: str, kernels: KernelSet, supported: Sequence[KernelSet] = ALL_SETS
+) -> WeightExpansion | None:
+    device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
+    return WeightExpansion.of(EngineConfig(model=model, dtype=dtype), device, supported)
+
+
+@pytest.mark.parametrize("kernels", KernelSet)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gguf_file_is_unpacked_nowhere(
+    dtype: str, kernels: KernelSet, make_model: MakeModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
+    assert expansion(path, dtype, kernels) is None
+
+
 @pytest.mark.parametrize(
     ("dtype", "kernels", "settings"),
     [
-        ("bfloat16", KernelSet.AMX, None),
-        ("float32", KernelSet.AMX, (("dtype", "bfloat16"),)),
-        ("bfloat16", KernelSet.PORTABLE, (("kernel_set", "amx"),)),
-        ("float32", KernelSet.PORTABLE, (("dtype", "bfloat16"), ("kernel_set", "amx"))),
+        ("bfloat16", KernelSet.PORTABLE, None),
+        ("float32", KernelSet.PORTABLE, None),
+        ("bfloat16", KernelSet.AMX, (("kernel_set", "portable"),)),
+        ("bfloat16", KernelSet.AVX512_BF16, (("kernel_set", "portable"),)),
+        ("float32", KernelSet.AMX, (("kernel_set", "portable"),)),
     ],
 )
-def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
+def test_experts_that_are_unpacked_are_told_of_with_the_flags_that_help(
     dtype: str,
     kernels: KernelSet,
     settings: tuple[tuple[str, str], ...] | None,
@@ -101,9 +124,8 @@ def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "model.gguf"
-    write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
-    device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
-    found = WeightExpansion.of(EngineConfig(model=path, dtype=dtype), device, KernelSet.AMX)
+    write_gguf(make_model("qwen3_moe", "quantized"), path, kind_of)
+    found = expansion(path, dtype, kernels)
     if settings is None:
         assert found is None
         return
@@ -116,16 +138,21 @@ def test_a_gguf_file_that_is_unpacked_is_told_of_with_the_flags_that_help(
         assert f"{as_flag(name)} {value}" in told
 
 
-def test_where_nothing_holds_codes_no_flag_is_advised(
-    make_model: MakeModel, tmp_path: Path
+@pytest.mark.parametrize("form", ["nf4", "gptq in any order"])
+def test_what_no_kernels_hold_is_advised_fewer_bits_at_most(
+    form: str, make_model: MakeModel, tmp_path: Path
 ) -> None:
-    path = tmp_path / "model.gguf"
-    write_gguf(make_model("qwen3", "gguf-source"), path, kind_of)
-    device, portable = DeviceFacts(KernelSet.PORTABLE.read_once), KernelSet.PORTABLE
-    found = WeightExpansion.of(EngineConfig(model=path, dtype="bfloat16"), device, portable)
-    assert found is not None
-    assert (found.settings, found.least_bytes) == ((), 0)
-    assert "no setting holds them in less" in unpacking_warning(path, found)
+    """Another kernel set would not help, and is not named."""
+    quantization, writer = TABLES[form] if form in TABLES else HELD[form][:2]
+    write(wide(make_model, "qwen2", dtype="bfloat16"), tmp_path, quantization, writer)
+    for kernels in KernelSet:
+        found = expansion(tmp_path, "float32", kernels)
+        assert found is not None
+        assert found.settings == (("dtype", "bfloat16"),)
+        found = expansion(tmp_path, "bfloat16", kernels)
+        assert found is not None
+        assert (found.settings, found.least_bytes) == ((), 0)
+        assert "no setting holds them in less" in unpacking_warning(tmp_path, found)
 
 
 def test_plain_weights_and_missing_ones_are_not_told_of(
@@ -144,9 +171,9 @@ def test_every_command_warns_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)  # ask would read it
-    folder = make_model("qwen3", "gguf-source")
-    write_gguf(folder, tmp_path / "model.gguf", kind_of)
-    model = ("--model", tmp_path / "model.gguf", "--dtype", "float32", "--tokenizer", folder)
+    folder = wide(make_model, "qwen2", tie_word_embeddings=False)
+    write(folder, tmp_path / "model", *TABLES["nf4"])
+    model = ("--model", tmp_path / "model", "--dtype", "float32")
     for command in (
         ("plan", rows, "--progress", "none"),
         ("generate", rows, "-o", tmp_path / "no" / "out.jsonl", "--progress", "none"),
@@ -154,7 +181,7 @@ def test_every_command_warns_of_it(
         ("ask", "why", "--max-tokens", "1"),
     ):
         _, _, err = pagedrun(*command, *model)
-        assert "Warning: model.gguf: its weights take " in err, command[0]
+        assert "Warning: model: its weights take " in err, command[0]
         assert "--dtype bfloat16" in err, command[0]
 
 

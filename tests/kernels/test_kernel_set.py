@@ -96,15 +96,27 @@ def test_what_is_written_down(have: Have, monkeypatch: pytest.MonkeyPatch) -> No
     assert tiles["kernel_set"] == "amx"
     assert tiles["processor_features"] == sorted(TILES[1:])
     assert tiles["read_once"] == [KernelSet.AMX.read_once.min_rows, 2048]
-    assert not tiles.keys() & {"processor", "torch", "onednn_max_cpu_isa"}
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    for each, dtype in ((KernelSet.AMX, "float32"), (KernelSet.PORTABLE, "bfloat16")):
-        described = each.describe(dtype)
-        assert described["kernel_set"] == each.value
-        assert described["onednn_max_cpu_isa"] == "AVX2"
-        assert described["processor"]
-        assert described["torch"]
-        assert json.loads(json.dumps(described)) == described
+    of_onednn = {"processor", "torch", "onednn_max_cpu_isa"}
+    for each in KernelSet:
+        for dtype in ("float32", "bfloat16"):
+            described = each.describe(dtype)
+            assert described["kernel_set"] == each.value
+            assert json.loads(json.dumps(described)) == described
+            if (each, dtype) != (KernelSet.AVX512_BF16, "bfloat16"):
+                assert not described.keys() & of_onednn
+                continue
+            assert described["onednn_max_cpu_isa"] == "AVX2"
+            assert described["processor"]
+            assert described["torch"]
+
+
+def test_versions() -> None:
+    """Bits of float32 are those of one implementation in every set."""
+    assert {each.version_for("float32") for each in KernelSet} == {2}
+    of_bfloat16 = {each: each.version_for("bfloat16") for each in KernelSet}
+    assert of_bfloat16 == {KernelSet.AMX: 1, KernelSet.AVX512_BF16: 2, KernelSet.PORTABLE: 2}
+    assert KernelSet.PORTABLE.describe("float32")["version"] == 2
 
 
 @pytest.fixture

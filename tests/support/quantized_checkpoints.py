@@ -18,6 +18,7 @@ from torch import Tensor
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
@@ -73,7 +74,8 @@ class WeightExpansion(CpuBackend):
     """Keeps the weights that it is given to pack."""
 
     def __init__(self) -> None:
-        super().__init__(KernelSet.PORTABLE)  # it holds nothing in few bits
+        super().__init__(KernelSet.PORTABLE)
+        self.code_kernels = CodeKernels.NONE
         self.weights: list[Tensor] = []
 
     def pack_linear(

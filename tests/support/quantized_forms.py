@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.models.checkpoint.checkpoint import ModelTensors, open_checkpoint
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
@@ -104,11 +105,13 @@ def experts(folder: Path) -> list[tuple[Tensor, ...]]:
     """Return gates, ups and downs of all layers as the program computes with them."""
     with open_checkpoint(folder) as checkpoint:
         tensors = ModelTensors(checkpoint, ModelConfig.from_folder(folder).network)
+        backend = CpuBackend()
+        backend.code_kernels = CodeKernels.NONE
         source = WeightSource(
             tensors.read,
             torch.float32,
             torch.device("cpu"),
-            CpuBackend(),
+            backend,
             stored=tensors.stored,
         )
         parts = [part for layer in tensors.network.layers for part in layer.parts]

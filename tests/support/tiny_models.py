@@ -67,7 +67,7 @@ def tiny_engine(
     """
     model = tiny_config(num_layers)
     config = EngineConfig.fitting(model=Path("tiny"), **flags)
-    device = on or choose_device(config.device, config.kernel_set)
+    device = on or choose_device(config.device, config.kernel_set, config.activations)
     if kernels is not None:
         device = replace(device, kernels=kernels)
     weights = RandomWeights(model, device.dtype(config.dtype, model.dtype), 0, device.torch_device)

@@ -61,7 +61,8 @@ def plan_file(
     includes the work of so many replicas. `device` is the device to plan for, None for that of a
     run.
     """
-    device = device or probe_device(config.engine.device, config.engine.kernel_set)
+    engine = config.engine
+    device = device or probe_device(engine.device, engine.kernel_set, engine.activations)
     plan = _FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
     return plan.run(calibrates)
 
@@ -269,6 +270,7 @@ def _engine_flags(config: EngineConfig) -> dict[str, PlainValue]:
     names = (
         "model_impl",
         "dtype",
+        "activations",
         "max_model_len",
         "block_size",
         "num_blocks",

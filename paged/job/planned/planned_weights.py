@@ -1,8 +1,10 @@
-"""Memory of a model's weights, computed before they are loaded."""
+"""Memory of a model's weights and inputs of its linear layers, computed before it is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
@@ -11,6 +13,7 @@ from pagedrun.paged.models.checkpoint.header import (
     stored_bytes_of,
 )
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
+from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
@@ -41,9 +44,10 @@ class PlannedWeights:
             stored = StoredNetwork.of(model.network, header)
             self._stored_bytes = stored.num_bytes
             network = stored.network  # with experts in the layout of the files
-            codes = HeldCodes(stored.stored, device.code_kernels, dtype)
+            codes = HeldCodes(stored.stored, device.code_kernels, dtype, device.activations)
         elif header is not None:
             self._stored_bytes = stored_bytes_of(header)
+        self.linears = LinearLayers.of(network, codes)
         self.held_bytes = network.held_bytes(
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
         )
@@ -51,7 +55,8 @@ class PlannedWeights:
     @property
     def figures(self) -> WeightFigures:
         """Section of the report."""
-        return weight_figures(self._count, self._stored_bytes, self.held_bytes)
+        counts = self.linears.counts
+        return weight_figures(self._count, self._stored_bytes, self.held_bytes, counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +77,15 @@ class WeightExpansion:
         cls,
         config: EngineConfig,
         device: DeviceFacts | None = None,
-        best: KernelSet | None = None,
+        supported: Sequence[KernelSet] | None = None,
     ) -> "WeightExpansion | None":
         """Return the expansion of a run; None if its weights stay low-bit or are unknown.
 
-        device: that of the run, None for the default. best: the processor's fastest kernels, None
-        to ask for them.
+        device: that of the run, None for the default. supported: the processor's kernel sets,
+        fastest first, None to ask for them.
         """
         try:
-            device = device or probe_device(config.device, config.kernel_set)
+            device = device or probe_device(config.device, config.kernel_set, config.activations)
             model = describe_model(config.model, config.model_impl)
             dtype = device.dtypes.of_model(config.dtype, model.dtype)
         except UsageError:
@@ -94,7 +99,7 @@ class WeightExpansion:
         if weights.held_bytes < MANY_TIMES * stored:
             return None
         found = cls(stored, weights.held_bytes, dtype)
-        for settings in _alternatives(dtype, device, best):
+        for settings in _alternatives(dtype, device, supported):
             chosen = dict(settings)
             kernels = device.code_kernels
             if "kernel_set" in chosen:
@@ -107,13 +112,15 @@ class WeightExpansion:
 
 
 def _alternatives(
-    dtype: str, device: DeviceFacts, best: KernelSet | None
+    dtype: str, device: DeviceFacts, supported: Sequence[KernelSet] | None
 ) -> list[tuple[tuple[str, str], ...]]:
     """Return the settings to try, the smallest change first."""
     of_dtype = (("dtype", "bfloat16"),) if dtype == "float32" else ()
-    of_kernels: tuple[tuple[str, str], ...] = ()
+    others: dict[CodeKernels, KernelSet] = {}
     if device.memory is None:
-        best = best or KernelSet.supported()[0]
-        if best.code_kernels is not device.code_kernels:
-            of_kernels = (("kernel_set", best.value),)
-    return [each for each in (of_dtype, of_kernels, of_dtype + of_kernels) if each]
+        for each in KernelSet.supported() if supported is None else supported:
+            others.setdefault(each.code_kernels, each)
+        others.pop(device.code_kernels, None)
+    of_kernels = [(("kernel_set", each.value),) for each in others.values()]
+    tried = [of_dtype, *of_kernels, *(of_dtype + each for each in of_kernels)]
+    return [each for each in tried if each]

@@ -35,7 +35,9 @@ MIN_RUN_SECONDS = 1.0  # shorter runs are mostly start-up
 FOLDER = "times"
 MOST_SECONDS = 1e9
 # Settings that determine step times, beside the model and the machine.
-_SETTINGS = ("dtype", "quantization", "kv_cache_dtype", "kernel_set", "model_impl")
+_SETTINGS = (
+    *("dtype", "quantization", "kv_cache_dtype", "kernel_set", "activations", "model_impl"),
+)
 
 
 @dataclass(frozen=True, slots=True)

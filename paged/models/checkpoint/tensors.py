@@ -2,8 +2,9 @@
 
 `plan` sizes a model by them and the loader reads by them. A `Part` of a network declares its
 `Parameter`s. `StoredTensors` gives shape and dtype of each tensor from the header of a checkpoint.
-`HeldCodes` adds the kernels of the backend, by which weights stay quantized in memory. A `RowOrder`
-permutes rows of a matrix from the order of the checkpoint to that of the kernels.
+`HeldCodes` adds the kernels of the backend, by which weights stay quantized in memory. A
+`StoredLinear` is a linear layer as a checkpoint holds it. A `RowOrder` permutes rows of a matrix
+from the order of the checkpoint to that of the kernels.
 
 pagedrun calls tensors `model.…` and `lm_head.…`. Checkpoints of models with a vision tower put
 other prefixes before the decoder's names, and hold tensors of other parts, which are ignored by
@@ -17,7 +18,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Protocol
 
-from pagedrun.kernels.quantized_form import CodeForm, CodeKernels
+from pagedrun.kernels.quantized_form import Activations, CodeForm, CodeKernels
 from pagedrun.paged.files.gguf import BLOCK_TYPES
 
 
@@ -88,15 +89,30 @@ def number_bytes(stored: "StoredTensors", name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLinear:
+    """Linear layer as a checkpoint holds it; the experts of an MoE layer are one for a projection.
+
+    form: of quantized weights, None for others. has_int8_inputs: its inputs are rounded to int8
+    whatever `Activations` says.
+    """
+
+    in_features: int
+    form: CodeForm | None = None
+    is_of_experts: bool = False
+    has_int8_inputs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HeldCodes:
     """Tensors `stored` for a model in `dtype` on `kernels`; implements `StoredTensors`.
 
-    Empty if the kernels hold no quantized weights.
+    Empty if the kernels hold no quantized weights. `activations`: inputs of those that they hold.
     """
 
     stored: StoredTensors
     kernels: CodeKernels
     dtype: str
+    activations: Activations = Activations.AUTO
 
     def get(self, name: str) -> StoredTensor | None:
         """Return the tensor stored under a name, if any."""
@@ -105,6 +121,19 @@ class HeldCodes:
     def hold(self, form: CodeForm, in_features: int) -> bool:
         """Return True if linear layers hold codes of this form."""
         return self.kernels.hold(form, in_features, self.dtype)
+
+    def holds(self, linear: StoredLinear) -> bool:
+        """Return True if the weights of a linear layer stay quantized."""
+        own = self.of_experts if linear.is_of_experts else self
+        return linear.form is not None and own.hold(linear.form, linear.in_features)
+
+    def rounds(self, linear: StoredLinear) -> bool:
+        """Return True if the weights of a linear layer stay quantized and its inputs are rounded to
+        int8."""
+        own = self.of_experts if linear.is_of_experts else self
+        if linear.form is None or not own.hold(linear.form, linear.in_features):
+            return False
+        return linear.form.rounds_inputs(self.activations, own.kernels)
 
     @property
     def of_experts(self) -> "HeldCodes":
@@ -140,6 +169,10 @@ class Part:
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes in memory where the weights in `codes` stay quantized."""
         return self.num_bytes(dtype_bytes)
+
+    def linears(self, stored: StoredTensors) -> "tuple[StoredLinear, ...]":
+        """Return the linear layers of a checkpoint that has the tensors `stored`."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

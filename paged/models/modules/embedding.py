@@ -10,6 +10,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Parameter,
     Part,
     Role,
+    StoredLinear,
     StoredTensors,
 )
 from pagedrun.paged.models.modules.linear import LinearSpec
@@ -57,11 +58,16 @@ class EmbeddingSpec(Part):
         """Return True if the table stays quantized."""
         return self._form(codes) is not None
 
+    def tied_head(self, stored: StoredTensors) -> StoredLinear:
+        """Return the table as the linear layer of a head."""
+        tensor = stored.get(self.weight.name)
+        form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
+        return StoredLinear(self.hidden_size, form)
+
     def _form(self, codes: HeldCodes) -> CodeForm | None:
         """Return the format of blocks that stay quantized, else None."""
-        tensor = codes.get(self.weight.name)
-        form = None if tensor is None else BLOCK_FORMS.get(tensor.dtype)
-        return form if form is not None and codes.hold(form, self.hidden_size) else None
+        head = self.tied_head(codes)
+        return head.form if codes.holds(head) else None
 
 
 @dataclass(frozen=True, slots=True)

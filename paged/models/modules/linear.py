@@ -17,6 +17,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     Parameter,
     Part,
     RowOrder,
+    StoredLinear,
     StoredTensors,
 )
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pagedrun.kernels.ops import Linear
+    from pagedrun.kernels.quantized_form import CodeForm
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
@@ -69,6 +71,14 @@ class LinearMethod(ABC):
     def matrix_bytes(self, linear: "LinearSpec", dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of `matrix`; `codes` selects those that stay quantized."""
         return linear.num_weights * dtype_bytes
+
+    def forms(self, linear: "LinearSpec", stored: StoredTensors) -> "tuple[CodeForm | None, ...]":
+        """Return the form of each part that is quantized and has one, None for the others."""
+        return (None,) * len(linear.parts)
+
+    def has_int8_inputs(self, linear: "LinearSpec", stored: StoredTensors) -> bool:
+        """Return True if inputs are rounded to int8 whatever `Activations` says."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,14 @@ class LinearSpec(Part):
         """Return the bytes of the weights in memory where those in `codes` stay quantized."""
         return self.method.held_bytes(self, dtype_bytes, codes)
 
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return each part as a checkpoint with the tensors `stored` holds it."""
+        is_int8 = self.method.has_int8_inputs(self, stored)
+        return tuple(
+            StoredLinear(self.in_features, None if is_int8 else form, has_int8_inputs=is_int8)
+            for form in self.method.forms(self, stored)
+        )
+
     def load(self, source: "WeightSource") -> "Linear":
         """Return the layer with its weights."""
         return self.method.load(self, source)
@@ -163,6 +181,10 @@ class ExpertLayout(ABC):
     @abstractmethod
     def held_bytes(self, experts: "ExpertsSpec", dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of matrices and biases; `codes` selects those that stay quantized."""
+
+    @abstractmethod
+    def linears(self, experts: "ExpertsSpec", stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return a linear layer for each projection, by that of the first expert."""
 
     @abstractmethod
     def load(self, experts: "ExpertsSpec", source: "WeightSource") -> ExpertMatrices:
@@ -216,6 +238,10 @@ class ExpertsSpec(Part):
     def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of all experts in memory where those in `codes` stay quantized."""
         return self.layouts[0].held_bytes(self, dtype_bytes, codes.of_experts)
+
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return a linear layer for each projection of a checkpoint with the tensors `stored`."""
+        return self.layouts[0].linears(self, stored)
 
     def load(self, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices of all experts."""

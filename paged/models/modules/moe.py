@@ -13,9 +13,11 @@ from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.paged.files.json_object import JsonObject, is_integer
 from pagedrun.paged.models.checkpoint.tensors import (
     NO_TENSORS,
+    HeldCodes,
     Parameter,
     Part,
     Role,
+    StoredLinear,
     StoredTensors,
 )
 from pagedrun.paged.models.modules.linear import ExpertLayout, ExpertsSpec, LinearSpec, Projection
@@ -66,6 +68,17 @@ class RouterSpec(Part):
         """Return the bytes of the matrix, its bias and the correction."""
         correction = sum(each.num_bytes(dtype_bytes) for each in self._corrections)
         return correction + self.linear.num_bytes(4 if self.in_float32 else dtype_bytes)
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return the same where the weights in `codes` stay quantized."""
+        correction = sum(each.num_bytes(dtype_bytes) for each in self._corrections)
+        if not self.in_float32:
+            return correction + self.linear.held_bytes(dtype_bytes, codes)
+        return correction + self.linear.held_bytes(4, replace(codes, dtype="float32"))
+
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the linear layer of a checkpoint that has the tensors `stored`."""
+        return self.linear.linears(stored)
 
     @property
     def _corrections(self) -> tuple[Parameter, ...]:

@@ -19,6 +19,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     HeldCodes,
     Parameter,
     Role,
+    StoredLinear,
     StoredTensor,
     StoredTensors,
 )
@@ -69,6 +70,11 @@ class PerExpert(ExpertLayout):
             for linear in self._linears(experts, name)
         )
 
+    def linears(self, experts: ExpertsSpec, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the projections of the first expert."""
+        names = (self.gate, self.up, self.down)
+        return tuple(_of_experts(self._linears(experts, name)[0], stored) for name in names)
+
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the matrices, memory-mapped if plain."""
         gate, up, down = (
@@ -85,6 +91,12 @@ class PerExpert(ExpertLayout):
             experts.linear(f"{experts.name}.{number}.{projection}", *sizes)
             for number in range(experts.num_experts)
         ]
+
+
+def _of_experts(linear: LinearSpec, stored: StoredTensors) -> StoredLinear:
+    """Return a projection of experts, described by that of one."""
+    [form] = linear.method.forms(linear, stored)
+    return StoredLinear(linear.in_features, form, is_of_experts=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,10 @@ class StackedLinear:
         """Return the bytes of `matrices`."""
         of_one = replace(codes, stored=_OfOneExpert(codes.stored))
         return self.num_experts * self.linear.matrix_bytes(dtype_bytes, of_one)
+
+    def stored_linear(self, stored: StoredTensors) -> StoredLinear:
+        """Return the projection in a checkpoint with the tensors `stored`."""
+        return _of_experts(self.linear, _OfOneExpert(stored))
 
     def matrices(self, source: "WeightSource") -> "list[PackedWeight | Tensor]":
         """Return the matrix of each expert, views of one tensor if that is plain."""
@@ -154,6 +170,10 @@ class _StackedLayout(ExpertLayout):
     def held_bytes(self, experts: ExpertsSpec, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of all stacks."""
         return sum(each.held_bytes(dtype_bytes, codes) for each in self._stacks(experts))
+
+    def linears(self, experts: ExpertsSpec, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the projection of each stack."""
+        return tuple(each.stored_linear(stored) for each in self._stacks(experts))
 
     @abstractmethod
     def _stacks(self, experts: ExpertsSpec) -> tuple[StackedLinear, ...]: ...
@@ -231,6 +251,11 @@ class Interleaved(ExpertLayout):
         """Return the bytes of the plain matrices."""
         return experts.num_bytes(dtype_bytes)
 
+    def linears(self, experts: ExpertsSpec, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the two plain projections."""
+        sizes = experts.hidden_size, experts.intermediate_size
+        return tuple(StoredLinear(size, is_of_experts=True) for size in sizes)
+
     def load(self, experts: ExpertsSpec, source: "WeightSource") -> ExpertMatrices:
         """Return the transposed matrices."""
         gate_up, down = (source.tensor(each).mT for each in self._matrices(experts))
@@ -290,6 +315,11 @@ class Mxfp4(ExpertLayout):
         interleaved_biases = dtype_bytes * (2 * inner + hidden)
         matrices = _MXFP4_FORM.num_bytes(2 * inner, hidden) + _MXFP4_FORM.num_bytes(hidden, inner)
         return experts.num_experts * (matrices + interleaved_biases)
+
+    def linears(self, experts: ExpertsSpec, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return the two projections."""
+        sizes = experts.hidden_size, experts.intermediate_size
+        return tuple(StoredLinear(size, _MXFP4_FORM, is_of_experts=True) for size in sizes)
 
     def _matrices(self, experts: ExpertsSpec) -> tuple[tuple[Parameter, Parameter], ...]:
         hidden, inner = experts.hidden_size, experts.intermediate_size

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pagedrun.kernels.ops import Linear
+    from pagedrun.kernels.quantized_form import CodeForm
     from pagedrun.kernels.quantized_weight import PackedWeight
     from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 
@@ -51,6 +52,10 @@ class Int8(LinearMethod):
             source.quantized(each.name, source.tensor(each)) for each in _DENSE.weights(linear)
         ]
         return _pack(linear, parts, source)
+
+    def has_int8_inputs(self, linear: LinearSpec, stored: StoredTensors) -> bool:
+        """Return True."""
+        return True
 
     def matrix(self, linear: LinearSpec, source: "WeightSource") -> "Tensor":
         """Return the plain matrix of an expert; experts are not quantized."""
@@ -100,14 +105,22 @@ class Int8Activations(LinearMethod):
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one product of the backend's."""
-        size = linear.in_features
-        found = [_CODES.parameters(part, size, source.stored) for part in linear.parts]
-        if any(each is None for each in found) or size > MAX_IN_FEATURES:
+        if not self.has_int8_inputs(linear, source.stored):
             return _UNPACKED.load(linear, source)
         for part in linear.parts:
             check_stray_bias(part, linear, source)
-        parts = [_CODES.codes(part, size, source) for part in linear.parts]
+        parts = [_CODES.codes(part, linear.in_features, source) for part in linear.parts]
         return _pack(linear, parts, source)
+
+    def has_int8_inputs(self, linear: LinearSpec, stored: StoredTensors) -> bool:
+        """Return True if no part is stored plain, and sums fit."""
+        size = linear.in_features
+        found = [_CODES.parameters(part, size, stored) for part in linear.parts]
+        return size <= MAX_IN_FEATURES and all(each is not None for each in found)
+
+    def forms(self, linear: LinearSpec, stored: StoredTensors) -> "tuple[CodeForm | None, ...]":
+        """Return the form of each part of a layer without int8 inputs, or of an expert."""
+        return _UNPACKED.forms(linear, stored)
 
     def matrix_bytes(self, linear: LinearSpec, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of one expert's matrix, quantized if its kernels allow."""

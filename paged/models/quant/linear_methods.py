@@ -165,6 +165,13 @@ class QuantizedWeights(LinearMethod):
 
     matrix_bytes = held_bytes
 
+    def forms(self, linear: LinearSpec, stored: StoredTensors) -> tuple[CodeForm | None, ...]:
+        """Return the form of each part, None for a plain one and one without kernels."""
+        found = [(part, self._packed(part, linear, stored)) for part in linear.parts]
+        return tuple(
+            None if packed is None else packed[0].form(part, stored) for part, packed in found
+        )
+
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one layer."""
         weights = [

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateArray, StateSpec
-from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
+from pagedrun.paged.models.checkpoint.tensors import (
+    NO_QUANTIZED,
+    HeldCodes,
+    StoredLinear,
+    StoredTensors,
+)
 from pagedrun.paged.models.network import (
     AttentionHeads,
     KVLayers,
@@ -71,6 +76,10 @@ class TransformersNetwork(ABC):
     def held_bytes(self, dtype_bytes: int, *, packs: bool, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of all weights in memory; packed ones replace those of Transformers."""
         return self.num_bytes(dtype_bytes)
+
+    def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
+        """Return nothing: linear layers are those of Transformers, and never quantized."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ import pytest
 
 from tests.conftest import MakeModel
 from tests.support.command import Command
+from tests.support.quantized_checkpoints import write
+from tests.support.quantized_forms import HELD
 
 TEXT = "Where does the water of the long river go? Down to the sea. " * 3
 DTYPES = ("--device", "cpu", "--dtype", "bfloat16", "--against-dtype", "float32")
@@ -51,6 +53,27 @@ def test_tables_and_json(model: Path, text: Path, bench: Command, tmp_path: Path
     for words in ("perplexity", "identical answers", "near ties", "river.txt, 180 tokens"):
         assert words in err
     assert "| perplexity |" in saved.read_text()
+
+
+def test_rounded_activations_are_compared_with_exact_ones(
+    text: Path, bench: Command, make_model: MakeModel, tmp_path: Path
+) -> None:
+    dense = make_model("qwen2", "quantized", tie_word_embeddings=False)
+    write(dense, tmp_path / "codes", *HELD["awq"][:2])
+    flags = ["--model", tmp_path / "codes", "--text", text, "--device", "cpu", "--dtype", "float32"]
+    sizes = ["--max-chunks", 1, "--chunk", 40, "--prompts", 1, "--output", 2, "--quiet", "--json"]
+    status, out, err = bench("accuracy", *flags, *sizes, "--activations", "int8")
+    assert status == 0, err
+    result = json.loads(out)
+    ways = result["measured"], result["reference"]
+    assert [each["name"] for each in ways] == [
+        "codes --activations int8",
+        "codes --activations exact",
+    ]
+    assert [each["config"]["activations"] for each in ways] == ["int8", "exact"]
+    status, _, err = bench("accuracy", *flags, *sizes, "--activations", "exact")
+    assert status == 2
+    assert "there is nothing to compare" in err
 
 
 def test_prompts_in_rows(model: Path, bench: Command, tmp_path: Path) -> None:

@@ -181,4 +181,6 @@ def test_what_no_kernel_is_for_is_held_in_plain_numbers(kernel_set: KernelSet) -
         assert torch.equal(layer(x), backend.pack_linear(plain)(x))
         assert layer.num_bytes == plain.nbytes
     for other in KernelSet.supported():
-        assert not weight.can_be_held(CpuBackend(other).code_kernels, torch.float32)
+        kernels = CpuBackend(other).code_kernels
+        assert weight.can_be_held(kernels, torch.float32)
+        assert not weight.can_be_held(kernels, torch.float16)

@@ -1,0 +1,53 @@
+"""Which kernels hold which codes, and where inputs are rounded."""
+
+import pytest
+
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import BLOCK_FORMS, Activations, CodeForm, CodeKernels
+
+CPU, PANELS, GPU = CodeKernels.CPU, CodeKernels.PANELS, CodeKernels.GPU
+FOUR, EIGHT = CodeForm(4, 32, 2), CodeForm(8, None, 4)
+FLOAT8 = CodeForm(8, 128, 4, is_float=True)
+FLOAT4 = CodeForm(4, 32, 1, is_float=True)
+
+
+def test_kernels_of_the_sets() -> None:
+    assert KernelSet.PORTABLE.code_kernels is PANELS
+    assert KernelSet.AMX.code_kernels is KernelSet.AVX512_BF16.code_kernels is CPU
+
+
+@pytest.mark.parametrize("kernels", [CPU, PANELS])
+def test_processors_hold_the_same_forms_in_both_dtypes(kernels: CodeKernels) -> None:
+    for dtype in ("float32", "bfloat16"):
+        for form in (FOUR, EIGHT, FLOAT8, *BLOCK_FORMS.values()):
+            assert kernels.hold(form, 256, dtype), form
+        assert not kernels.hold(FLOAT4, 256, dtype)
+        assert not kernels.hold(CodeForm(4, 32, 2, is_scattered=True), 256, dtype)
+        assert not kernels.hold(CodeForm(4, 40, 2), 256, dtype)
+    assert not kernels.hold(FOUR, 256, "float16")
+
+
+def test_kernels_of_experts() -> None:
+    assert PANELS.of_experts is PANELS
+    assert GPU.of_experts is GPU
+    assert CPU.of_experts is CodeKernels.NONE.of_experts is CodeKernels.NONE
+
+
+@pytest.mark.parametrize("form", [FOUR, EIGHT, *BLOCK_FORMS.values()], ids=str)
+def test_inputs_of_integer_codes(form: CodeForm) -> None:
+    for kernels in CodeKernels:
+        assert not form.rounds_inputs(Activations.EXACT, kernels)
+    for kernels in (CPU, PANELS):
+        assert form.rounds_inputs(Activations.INT8, kernels)
+    assert form.rounds_inputs(Activations.AUTO, PANELS)
+    assert not form.rounds_inputs(Activations.AUTO, CPU)
+
+
+@pytest.mark.parametrize("activations", Activations)
+def test_inputs_that_are_never_rounded(activations: Activations) -> None:
+    for kernels in CodeKernels:
+        assert not FLOAT8.rounds_inputs(activations, kernels)
+        assert not FLOAT4.rounds_inputs(activations, kernels)
+    for form in (FOUR, EIGHT):
+        assert not form.rounds_inputs(activations, GPU)
+        assert not form.rounds_inputs(activations, CodeKernels.NONE)
