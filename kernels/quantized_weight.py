@@ -177,11 +177,12 @@ def joined_neighbors(weights: Sequence[PackedWeight]) -> Iterator[PackedWeight]:
         end = start + 1
         while end < len(weights) and _are_alike(weights[start], weights[end]):
             end += 1
-        yield _as_one(weights[start:end])
+        yield beside(weights[start:end])
         start = end
 
 
-def _as_one(weights: Sequence[PackedWeight]) -> PackedWeight:
+def beside(weights: Sequence[PackedWeight]) -> PackedWeight:
+    """Return matrices of the same inputs and form as one, their outputs side by side."""
     if len(weights) == 1:
         return weights[0]
     by_row = [each.by_row() for each in weights]

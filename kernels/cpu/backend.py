@@ -24,10 +24,10 @@ from pagedrun.kernels.cpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears import int8_linear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
-from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
+from pagedrun.kernels.cpu.quantized.linear import QuantizedExperts, QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.ops import Backend, Linear
-from pagedrun.kernels.quantized_form import Activations, CodeKernels
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import PackedWeight
 
 
@@ -107,13 +107,11 @@ class CpuBackend(Backend):
         row_invariant: bool = False,
     ) -> Linear:
         """Return a linear layer, quantized where there are kernels for it."""
-        is_held = weight.can_be_held(self.code_kernels, dtype)
-        if is_held and dtype is torch.bfloat16 and self.code_kernels is CodeKernels.CPU:
-            return QuantizedLinear(weight, bias, self.kernel_set)
-        linear = self.pack_linear(self.dequantize(weight, dtype), bias)
-        if is_held:  # until there are kernels in panels, by whose size plans count
-            linear.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
-        return linear
+        if not weight.can_be_held(self.code_kernels, dtype):
+            return super().pack_quantized(weight, dtype, bias, row_invariant=row_invariant)
+        return QuantizedLinear(
+            weight, bias, self.kernel_set, dtype=dtype, activations=self.activations
+        )
 
     def pack_grouped_linear(
         self, weights: Sequence[Sequence[Tensor]], bias: Tensor | None = None
@@ -126,12 +124,10 @@ class CpuBackend(Backend):
         weights: Sequence[Sequence[PackedWeight]],
         dtype: torch.dtype,
         bias: Tensor | None = None,
-    ) -> PackedGroupedLinear:
+    ) -> GroupedLinear:
         """Return the linear layers of many experts, quantized where there are kernels for it."""
-        plain = [[self.dequantize(each, dtype) for each in part] for part in weights]
-        linear = self.pack_grouped_linear(plain, bias)
-        found = [each for part in weights for each in part]
-        if found[0].can_be_held(self.code_kernels.of_experts, dtype):  # as in `pack_quantized`
-            linear.num_bytes -= sum(each.nbytes for part in plain for each in part)
-            linear.num_bytes += sum(each.num_bytes for each in found)
-        return linear
+        if not weights[0][0].can_be_held(self.code_kernels.of_experts, dtype):
+            return super().pack_quantized_experts(weights, dtype, bias)
+        return QuantizedExperts(
+            weights, bias, self.kernel_set, dtype=dtype, activations=self.activations
+        )

@@ -1,11 +1,15 @@
-"""Layouts of quantized codes and scales in memory, for products on AMX tiles and for pairs.
+"""Layouts of quantized codes and scales in memory: for AMX tiles, for pairs and for quads.
 
 For pairs (`pack_pairs`): a register of code values has, for each of sixteen outputs, two adjacent
 inputs as halves of a word, the operand of `vdpbf16ps`. It is looked up by 32 indices of 16 bits;
 index `2 * i + j` is for input j of output i, and contains codes of several pairs of inputs. A panel
 has two such halves of its outputs, one after the other.
+
+For quads (`pack_quads`): a word has four adjacent inputs of an output, one byte each; see `quads`.
 """
 
+from collections.abc import Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numba
@@ -26,6 +30,7 @@ PANEL = 32  # outputs whose codes lie together
 STEP = 32  # inputs of a panel whose codes lie together
 FOUR_BITS, FIVE_BITS, SIX_BITS, EIGHT_BITS, FLOAT8 = range(5)
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
+_WHOLE_ROW = 1 << 30  # inputs of a group that is a whole row
 FLOAT8_FACTOR = 256.0  # that their codes are less by where they are taken for float16
 _FORMS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 # Bytes of a panel's step: of the lower four bits, or of whole codes, and of those above.
@@ -38,6 +43,16 @@ _STEP_BYTES = {
 }
 
 
+class Layout(Enum):
+    """Layout of codes. BYTE_PAIRS: of pairs, with codes of eight bits as they are, instead of as
+    sign and magnitude."""
+
+    TILES = "tiles"
+    PAIRS = "pairs"
+    BYTE_PAIRS = "byte pairs"
+    QUADS = "quads"
+
+
 class CodePlaces(NamedTuple):
     """Addresses and layout of a weight, for kernels; an absent array has address 0.
 
@@ -47,16 +62,11 @@ class CodePlaces(NamedTuple):
     and `factors`, `minimum_factors` have 32 float16 for every `groups_per_factor` groups.
 
     kind: of the codes; scale_form: of scales and minima, as numbered above. A group has
-    `steps_per_group` steps; 0: a step has two.
+    `steps_per_group` steps; 0: a step has two. group_size: inputs of a group.
+    offset: added to codes in quads, so that they begin at
+    0. rounds: weights in quads are rounded to bfloat16.
     """
 
-    codes: int
-    above: int
-    scales: int
-    factors: int
-    zeros: int
-    minima: int
-    minimum_factors: int
     kind: int
     scale_form: int
     step_bytes: int
@@ -65,44 +75,47 @@ class CodePlaces(NamedTuple):
     steps_per_group: int
     num_groups: int
     groups_per_factor: int
+    group_size: int
+    offset: int
+    rounds: bool
+    codes: int = 0
+    above: int = 0
+    scales: int = 0
+    factors: int = 0
+    zeros: int = 0
+    minima: int = 0
+    minimum_factors: int = 0
+
+    def at(self, arrays: Sequence[NDArray[np.uint8]]) -> "CodePlaces":
+        """Return the places with the addresses of arrays, in the order of the last fields."""
+        addresses = (0 if each.size == 0 else each.ctypes.data for each in arrays)
+        named: dict[str, Any] = dict(zip(self._fields[-len(arrays) :], addresses, strict=True))
+        return self._replace(**named)
 
 
 class CodeArrays:
-    """A weight supported by `CodeKernels.CPU`, in `arrays`; `places` has their addresses.
-
-    Codes have the layout of tiles, or `in_pairs` that of `pack_pairs`, with sign and magnitude for
-    eight bits unless `as_bytes`.
-    """
+    """A weight supported by kernels of a CPU, in `arrays`; `places` has their addresses."""
 
     def __init__(
-        self, weight: PackedWeight, *, in_pairs: bool = False, as_bytes: bool = False
+        self, weight: PackedWeight, layout: Layout = Layout.TILES, *, rounds: bool = False
     ) -> None:
         weight = weight.by_row()
         kind, scales = _kind(weight), weight.scales
         if kind == FLOAT8:
-            factor = 1.0 if in_pairs else FLOAT8_FACTOR
+            factor = FLOAT8_FACTOR if layout is Layout.TILES else 1.0
             scales = GroupScales(scales.to_float32() * factor)
         minima = weight.minima
         num_groups = scales.values.shape[1]
         num_factors = num_groups if scales.factors is None else scales.factors.shape[1]
         num_steps = -(-weight.in_features // STEP)
         self.arrays = [
-            *_packed_codes(weight, kind, in_pairs, as_bytes),
+            *_packed_codes(weight, kind, layout),
             *map(_by_panel, (scales.values, scales.factors, weight.zeros)),
             _by_panel(None if minima is None else minima.values),
             _by_panel(None if minima is None else minima.factors),
         ]
-        places = [0 if each.size == 0 else each.ctypes.data for each in self.arrays]
-        codes, above, first, factors, zeros, second, minimum_factors = places
         step_bytes, above_bytes = _STEP_BYTES[kind]
         self.places = CodePlaces(
-            codes=codes,
-            above=above,
-            scales=first,
-            factors=factors,
-            zeros=zeros,
-            minima=second,
-            minimum_factors=minimum_factors,
             kind=kind,
             scale_form=INT8 if scales.factors is not None else _FORMS[scales.values.dtype],
             step_bytes=step_bytes,
@@ -111,7 +124,10 @@ class CodeArrays:
             steps_per_group=num_steps if num_groups == 1 else weight.group_size // STEP,
             num_groups=num_groups,
             groups_per_factor=num_groups // num_factors,
-        )
+            group_size=_WHOLE_ROW if num_groups == 1 else weight.group_size,
+            offset=0 if kind == FLOAT8 else first_code(weight),
+            rounds=rounds,
+        ).at(self.arrays)
 
 
 def first_code(weight: PackedWeight) -> int:
@@ -120,15 +136,19 @@ def first_code(weight: PackedWeight) -> int:
 
 
 def _packed_codes(
-    weight: PackedWeight, kind: int, in_pairs: bool, as_bytes: bool
+    weight: PackedWeight, kind: int, layout: Layout
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return codes, or their lower four bits, and the bits above."""
     steps = -(-weight.out_features // PANEL), -(-weight.in_features // STEP)
     below, above = (aligned_empty((*steps, size), np.uint8) for size in _STEP_BYTES[kind])
     choose_threads(weight.codes.numel())
     source = as_array(weight.codes.contiguous()).view(np.uint8)
-    if in_pairs:
-        offset = 0 if kind == FLOAT8 or as_bytes else first_code(weight)
+    if layout is Layout.QUADS:
+        offset = 0 if kind == FLOAT8 else first_code(weight)
+        words = below.view(np.uint32), above.view(np.uint32)
+        pack_quads(source, weight.form.held_bits, offset, *words)
+    elif layout is not Layout.TILES:
+        offset = 0 if kind == FLOAT8 or layout is Layout.BYTE_PAIRS else first_code(weight)
         pack_pairs(source, weight.form.held_bits, offset, below, above)
     elif kind in (EIGHT_BITS, FLOAT8):
         _pack_bytes(source, below)
@@ -318,3 +338,41 @@ def _squeezed(codes: Any, bits: Any) -> Any:
     codes = codes | (codes >> np.uint64(16 - bits))
     pair = (np.uint64(1) << np.uint64(2 * bits)) - np.uint64(1)
     return (codes & pair) | (((codes >> np.uint64(32)) & pair) << np.uint64(2 * bits))
+
+
+QUADS = 8  # of a step
+
+
+@kernel
+def pack_quads(codes: Any, num_bits: Any, offset: Any, packed: Any, above: Any) -> None:
+    """Copy codes, bytes [out_features, in_features], to steps; `offset` is added to each.
+
+    num_bits: 4, 5, 6 or 8. packed: [num_panels, num_steps, words]; with eight bits quads in order.
+    above: with five bits bit q of a byte belongs to quad q; with six bits, two bits of a byte
+    belong to each quad of four. Zeros follow the last row and column.
+    """
+    mask, flip = np.uint32(0x01010101 * ((1 << num_bits) - 1)), np.uint32(0x01010101 * offset)
+    num_steps = packed.shape[1]
+    for panel in numba.prange(packed.shape[0]):
+        packed[panel] = np.uint32(0)
+        above[panel] = np.uint32(0)
+        padded = np.zeros(num_steps * PANEL, np.uint8)
+        quads = padded.view(np.uint32)
+        for column in range(min(PANEL, codes.shape[0] - panel * PANEL)):
+            padded[: codes.shape[1]] = codes[panel * PANEL + column]
+            for step in range(num_steps):
+                lower, upper = packed[panel, step], above[panel, step]
+                for q in range(QUADS):
+                    # Two's complement plus half of its range is the same with its sign flipped.
+                    quad = np.uint32((quads[step * QUADS + q] & mask) ^ flip)
+                    if num_bits == 8:
+                        lower[q * PANEL + column] = quad
+                        continue
+                    nibbles = np.uint32((quad & np.uint32(0x0F0F0F0F)) << np.uint32(q // 4 * 4))
+                    lower[q % 4 * PANEL + column] |= nibbles
+                    high = np.uint32((quad >> np.uint32(4)) & np.uint32(0x0F0F0F0F))
+                    if num_bits == 5:
+                        upper[column] |= np.uint32(high << np.uint32(q))
+                    elif num_bits == 6:
+                        bits = np.uint32(high << np.uint32(q % 4 * 2))
+                        upper[q // 4 * PANEL + column] |= bits

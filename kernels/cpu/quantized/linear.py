@@ -1,6 +1,8 @@
-"""Linear layers of quantized weights, multiplied on AMX tiles or by `vdpbf16ps`.
+"""Linear layers of quantized weights.
 
-Codes become bfloat16 in the cache or in registers, a few at a time.
+In bfloat16, AMX tiles and `vdpbf16ps` multiply codes that become bfloat16 in the cache or in
+registers. Everything else is multiplied in panels: exactly in float32, or with inputs rounded to
+int8.
 """
 
 from collections.abc import Sequence
@@ -10,10 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import choose_threads
+from pagedrun.kernels.cpu.jit import choose_threads, num_threads
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias
+from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, all_rows, multiply_panels
 from pagedrun.kernels.cpu.quantized.amx_product import (
     NARROW_ROWS,
     ROWS,
@@ -21,6 +25,7 @@ from pagedrun.kernels.cpu.quantized.amx_product import (
     multiply_tiles,
 )
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP, CodeArrays
+from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
 from pagedrun.kernels.cpu.quantized.pair_product import (
     FEW_ROWS,
     ROWS_AT_ONCE,
@@ -28,29 +33,46 @@ from pagedrun.kernels.cpu.quantized.pair_product import (
     PairArrays,
     multiply_rows,
 )
+from pagedrun.kernels.cpu.quantized.panel_codes import PanelArrays
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.quantized_form import Activations
+from pagedrun.kernels.quantized_weight import PackedWeight, beside
 
 
 class QuantizedLinear:
-    """`y = x @ weight.T + bias` in bfloat16, with the bits of `PackedLinear` of the same weight.
+    """`y = x @ weight.T + bias` with a weight that stays quantized in memory.
 
-    weight: one supported by `CodeKernels.CPU`; not kept. bias: [out_features] bfloat16, or None.
-    kernel_set: one that has these; None: the processor's best.
+    weight: one that kernels of `kernel_set` hold; not kept. bias: [out_features] in `dtype`, or
+    None. dtype: of x and y, bfloat16 or float32. kernel_set: None is the processor's best.
+    Exact products on tiles and in panels have the bits of `PackedLinear` with the dequantized
+    weight. With inputs in int8, see `PanelProducts`, a row has the same bytes in every set.
     """
 
     is_packed = True
     row_invariant = True
 
     def __init__(
-        self, weight: PackedWeight, bias: Tensor | None = None, kernel_set: KernelSet | None = None
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        kernel_set: KernelSet | None = None,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        activations: Activations = Activations.EXACT,
     ) -> None:
         self.out_features, self.in_features = weight.out_features, weight.in_features
         self.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
+        kernel_set = KernelSet.usable(kernel_set)
+        rounds_inputs = weight.form.rounds_inputs(activations, kernel_set.code_kernels)
         added = padded_bias(bias, -(-self.out_features // PANEL) * PANEL)
-        is_tiles = KernelSet.usable(kernel_set) is KernelSet.AMX
-        self._multiply = (AmxProducts if is_tiles else PairProducts)(weight, added)
+        self._multiply: AmxProducts | PairProducts | PanelProducts
+        if rounds_inputs or dtype is not torch.bfloat16 or kernel_set is KernelSet.PORTABLE:
+            self._multiply = PanelProducts(PanelArrays([weight], dtype), added, rounds_inputs)
+        elif kernel_set is KernelSet.AMX:
+            self._multiply = AmxProducts(weight, added)
+        else:
+            self._multiply = PairProducts(weight, added)
 
     @property
     def arrays(self) -> Sequence[NDArray[np.uint8]]:
@@ -58,11 +80,80 @@ class QuantizedLinear:
         return self._multiply.arrays
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map x [num_rows, in_features] bfloat16 to [num_rows, out_features] bfloat16."""
+        """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
         if len(x):
             self._multiply(as_array(x.contiguous()), as_array(out))
         return out
+
+
+class QuantizedExperts:
+    """Linear layers of many experts, quantized in memory, in panels; implements `GroupedLinear`.
+
+    weights: parts whose outputs lie side by side, each with a weight for every expert, all of one
+    form; not kept. bias: [num_experts, out_features] in `dtype`, or None. Other arguments as for
+    `QuantizedLinear`.
+    """
+
+    row_invariant = True
+
+    def __init__(
+        self,
+        weights: Sequence[Sequence[PackedWeight]],
+        bias: Tensor | None,
+        kernel_set: KernelSet,
+        *,
+        dtype: torch.dtype,
+        activations: Activations,
+    ) -> None:
+        self.num_experts, first = len(weights[0]), weights[0][0]
+        self.in_features = first.in_features
+        self.out_features = sum(part[0].out_features for part in weights)
+        self.num_bytes = sum(each.num_bytes for part in weights for each in part)
+        self.num_bytes += 0 if bias is None else bias.nbytes
+        added = np.empty(0, np.float32)
+        if bias is not None:
+            padded = functional.pad(bias.float(), (0, -self.out_features % PANEL))
+            added = padded.numpy().reshape(-1)
+        experts = (beside(of_expert) for of_expert in zip(*weights, strict=True))
+        rounds_inputs = first.form.rounds_inputs(activations, kernel_set.code_kernels)
+        self._multiply = PanelProducts(
+            PanelArrays(experts, dtype, num_weights=self.num_experts), added, rounds_inputs
+        )
+
+    def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Map rows to [num_rows, out_features], in the dtype of x."""
+        rows = RowsOfExperts.of(starts.numpy(), None if tokens is None else tokens.numpy())
+        num_rows = len(x if tokens is None else tokens)
+        out = torch.empty(num_rows, self.out_features, dtype=x.dtype)
+        if num_rows:
+            self._multiply(as_array(x.contiguous()), as_array(out), rows)
+        return out
+
+
+class PanelProducts:
+    """Product `x @ weight.T + bias`, in float32 or with inputs rounded to int8.
+
+    bias: float32, one for each output of all panels, or empty.
+    """
+
+    def __init__(
+        self, weights: PanelArrays, bias: NDArray[np.float32], rounds_inputs: bool
+    ) -> None:
+        self.arrays = weights.arrays
+        self._weights, self._bias, self._rounds_inputs = weights, bias, rounds_inputs
+
+    def __call__(
+        self, x: NDArray[Any], out: NDArray[Any], rows: RowsOfExperts | None = None
+    ) -> None:
+        """Write the product to out [num_rows, out_features]. rows: None for a single weight."""
+        rows = all_rows(len(x)) if rows is None else rows
+        choose_threads(len(rows.segments) * x.shape[1] * out.shape[1])
+        codes, threads = self._weights.codes, num_threads()
+        if self._rounds_inputs:
+            multiply_int8(threads, x, rows, codes, self._weights.sizes, self._bias, out)
+        else:
+            multiply_panels(threads, x, rows, codes, self._bias, out)
 
 
 class AmxProducts:

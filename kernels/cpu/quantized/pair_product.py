@@ -28,6 +28,7 @@ from pagedrun.kernels.cpu.quantized.code_arrays import (
     STEP,
     CodeArrays,
     CodePlaces,
+    Layout,
     first_code,
     tables_of,
 )
@@ -278,7 +279,7 @@ class PairArrays:
         form = weight.form
         num_bits = form.held_bits
         converted = num_bits == 8 and not form.is_float and int(weight.codes.numpy().min()) == -128
-        held = CodeArrays(weight, in_pairs=True, as_bytes=converted)
+        held = CodeArrays(weight, Layout.BYTE_PAIRS if converted else Layout.PAIRS)
         self.arrays = held.arrays
         self.tables: NDArray[np.uint8] = tables_of(
             num_bits, first_code(weight), is_float=form.is_float

@@ -1,5 +1,5 @@
-"""A weight in few bits multiplies as what it means does: on tiles as that does in bfloat16, bit by
-bit, without them as a simple twin, and in every batch alike."""
+"""Exact products of quantized weights: the bits of the dequantized weight on tiles and in panels,
+those of a simple twin in pairs, the same in every batch."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbors
 from tests.kernels.cpu.pair_chains import pair_chains
 from tests.support.every_pair import every_pair
@@ -30,7 +31,7 @@ ROW_COUNTS = [1, 2, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 64, 70]
 OUT = 70  # two panels and a part
 
 
-SETS = [KernelSet.AMX, KernelSet.AVX512_BF16]
+SETS = [KernelSet.AMX, KernelSet.AVX512_BF16, KernelSet.PORTABLE]
 
 
 @pytest.fixture
@@ -42,8 +43,8 @@ def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
 
 def twin(kernel_set: KernelSet, weight: PackedWeight, bias: Tensor | None = None) -> Multiply:
     """Return what a kernel set's products of a weight must be, to the last bit."""
-    if kernel_set is KernelSet.AMX:
-        return CpuBackend(kernel_set).pack_linear(
+    if kernel_set is not KernelSet.AVX512_BF16:
+        return CpuBackend(kernel_set, Activations.EXACT).pack_linear(
             CpuBackend.dequantize(weight, torch.bfloat16), bias
         )
     return lambda x: pair_chains(x, weight, bias)
@@ -73,7 +74,7 @@ def test_the_bits_of_a_twin(
     weight = FORMS[form](OUT, columns)
     plain = CpuBackend.dequantize(weight, torch.bfloat16)
     bias = random(OUT, seed=7).bfloat16() if has_bias else None
-    backend = CpuBackend(kernel_set)
+    backend = CpuBackend(kernel_set, Activations.EXACT)
     assert weight.can_be_held(backend.code_kernels, torch.bfloat16)
     x = torch.randn(ROW_COUNTS[-1], columns, generator=torch.Generator().manual_seed(8)).bfloat16()
     if cancel:
@@ -94,7 +95,7 @@ def test_the_bits_of_a_twin(
 @pytest.mark.parametrize("shape", [(1, 40), (33, 333), (1000, 576)])
 def test_odd_sizes(kernel_set: KernelSet, form: str, shape: tuple[int, int]) -> None:
     weight = FORMS[form](*shape)
-    layer = CpuBackend(kernel_set).pack_quantized(weight, torch.bfloat16)
+    layer = CpuBackend(kernel_set, Activations.EXACT).pack_quantized(weight, torch.bfloat16)
     for num_rows in (1, 7, 40, 514, 600):  # over 512: more than pass a chunk at once
         x = random(num_rows, shape[1], seed=num_rows).bfloat16() - 0.5
         assert torch.equal(layer(x), twin(kernel_set, weight)(x))
@@ -173,7 +174,7 @@ def test_what_no_kernel_is_for_is_held_in_plain_numbers(kernel_set: KernelSet) -
     )
     uneven = PackedWeight(weight.codes, 4, halves(OUT, 7), 40)
     for each in (scattered, uneven):
-        backend = CpuBackend(kernel_set)
+        backend = CpuBackend(kernel_set, Activations.EXACT)
         assert not each.can_be_held(backend.code_kernels, torch.bfloat16)
         plain = CpuBackend.dequantize(each, torch.bfloat16)
         x = random(3, 256, seed=1).bfloat16()

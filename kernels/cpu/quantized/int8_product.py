@@ -1,0 +1,309 @@
+"""Products of quantized weights with inputs rounded to int8, on any processor.
+
+Inputs have a scale for each row and block of `PanelArrays.block` neighbors. Sums of products of
+codes over a block, or over a group of weights within it, are exact integers. Each output adds these
+in ascending order, scaled, in float32: it has the same bytes in every batch and on every processor.
+
+A chunk of a panel is unpacked once for all rows of a batch; see `quads`.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+from pagedrun.kernels.cpu.bfloat16 import to_float32
+from pagedrun.kernels.cpu.jit import EXACT, SERIAL_ELEMENTS, inlined, kernel
+from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.linears.panel_product import (
+    BLOCK,
+    FEW_ROWS,
+    PANELS_OF_TASK,
+    ROWS_AT_ONCE,
+    rows_in_full_blocks,
+    whole_blocks,
+)
+from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
+from pagedrun.kernels.cpu.quantized.panel_codes import KINDS, read_scales
+from pagedrun.kernels.cpu.quantized.quads import (
+    BLOCK_COLUMNS,
+    NUMBER_BYTES,
+    QUAD_BYTES,
+    Finish,
+    multiply_quads,
+    takes_pairs,
+    unpack_bytes,
+)
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats
+from pagedrun.kernels.cpu.simd.lanes import splat
+from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
+from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST
+
+CHUNK_STEPS = 8
+_MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
+_SMALLEST, _LARGEST_CODE = np.float32(SMALLEST), np.float32(LARGEST_CODE)
+
+
+@kernel
+def multiply_int8(
+    num_shares: Any, x: Any, chosen: Any, weights: Any, sizes: Any, bias: Any, out: Any
+) -> None:
+    """Write the products of rows of x with the weights of their experts to `out`.
+
+    sizes: inputs that share a scale, and inputs of an integer sum, a divisor. weights: codes of
+    `PanelArrays`. The others: see `multiply_panels`.
+    """
+    num_panels, num_steps = (out.shape[1] + PANEL - 1) // PANEL, weights.num_steps
+    segments, sum_size = chosen.segments, sizes[1]
+    num_sums = (num_steps * STEP + sum_size - 1) // sum_size
+    words = parts_of_quad(weights) * QUADS * num_steps  # of a row
+    inputs = aligned_floats(chosen.total * words)
+    of_rows = aligned_floats(chosen.total * num_sums * 3)
+    for used in range(segments.shape[0]):
+        total = whole_blocks(segments[used, 2] - segments[used, 1])
+        if total * x.shape[1] <= SERIAL_ELEMENTS:
+            for i in range(total):
+                _quantize_row(x, chosen, used, i, total, weights, sizes, inputs, of_rows)
+        else:
+            for i in numba.prange(total):
+                _quantize_row(x, chosen, used, i, total, weights, sizes, inputs, of_rows)
+    share = (num_panels + num_shares * PANELS_OF_TASK - 1) // (num_shares * PANELS_OF_TASK)
+    num_used = segments.shape[0]
+    for task in numba.prange(num_shares * num_used * share):
+        used = task // share % num_used
+        start = (task // share // num_used * share + task % share) * PANELS_OF_TASK
+        end = min(num_panels, start + PANELS_OF_TASK)
+        if start >= end:
+            continue
+        first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]
+        total = whole_blocks(last - first)
+        full = rows_in_full_blocks(total)
+        offset = segments[used, 0] * num_panels
+        own_bias = bias[offset * PANEL :]
+        own_inputs = inputs.ctypes.data + 4 * place * words
+        own_numbers = of_rows.ctypes.data + 12 * place * num_sums
+        chunk = aligned_floats(CHUNK_STEPS * QUADS * QUAD_BYTES * parts_of_quad(weights) // 4)
+        numbers = aligned_floats(_MOST_SUMS * 2 * PANEL)
+        totals = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
+        row = 0
+        while row < total:
+            stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+            size = (stop - row) * PANEL
+            totals[: (end - start) * size] = np.float32(0.0)
+            for step in range(0, num_steps, CHUNK_STEPS):
+                steps = min(CHUNK_STEPS, num_steps - step)
+                for panel in range(start, end):
+                    _read_chunk(weights, offset + panel, step, steps, sum_size, chunk, numbers)
+                    _multiply_chunk(
+                        (own_inputs, own_numbers, row, full, stop),
+                        weights,
+                        (step, steps, sum_size, num_sums),
+                        chunk,
+                        numbers,
+                        totals.ctypes.data + 4 * (panel - start) * size,
+                    )
+            for panel in range(start, end):
+                num_rows = min(stop, last - first) - row
+                target = (panel - start) * size
+                write_block(totals, target, num_rows, own_bias, first + row, panel * PANEL, out)
+            row = stop
+        # Numba frees an array after its last use, and does not track addresses.
+        chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+    if inputs.shape[0] > 0:
+        inputs[0], of_rows[0] = np.float32(0.0), np.float32(0.0)
+
+
+@inlined(fastmath=EXACT)
+def _read_chunk(
+    weights: Any, panel: Any, step: Any, steps: Any, sum_size: Any, chunk: Any, numbers: Any
+) -> None:
+    """Unpack steps of a panel, and write the scales and shifts of each integer sum."""
+    target, size = chunk.ctypes.data, QUADS * QUAD_BYTES * parts_of_quad(weights)
+    for i in range(steps):
+        at = panel * weights.num_steps + step + i
+        codes = weights.codes + at * weights.step_bytes
+        _unpack(weights, codes, weights.above + at * weights.above_bytes, target + i * size)
+    first = step * STEP // sum_size
+    for i in range((steps * STEP + sum_size - 1) // sum_size):
+        group = (first + i) * sum_size // weights.group_size
+        read_scales(weights, panel, group, numbers.ctypes.data + i * 2 * NUMBER_BYTES)
+
+
+@inlined(fastmath=EXACT)
+def _multiply_chunk(
+    rows: Any, weights: Any, counts: Any, chunk: Any, numbers: Any, totals: Any
+) -> None:
+    """Add the products of a batch's blocks with a chunk.
+
+    rows: addresses of inputs and of their numbers, first row, end of full blocks, end of rows.
+    counts: first step, steps, inputs of a sum, sums of a row.
+    """
+    inputs, of_rows, first, full, stop = rows
+    step, steps, sum_size, num_sums = counts
+    parts = parts_of_quad(weights)
+    first_sum, num_quads = step * STEP // sum_size, sum_size // 4
+    for column in range(0, PANEL, BLOCK_COLUMNS):
+        row = first
+        while row < stop:
+            height = BLOCK if row < full else min(stop - row, FEW_ROWS)
+            x = inputs + 4 * parts * (row * QUADS * weights.num_steps + height * QUADS * step)
+            own = of_rows + 12 * (row * num_sums + height * first_sum)
+            w, group = chunk.ctypes.data + 4 * column, numbers.ctypes.data + 4 * column
+            target = totals + (row - first) * NUMBER_BYTES + 4 * column
+            left = steps * QUADS
+            while left > 0:
+                quads = min(num_quads, left)
+                _multiply_block(weights, height, x, w, quads, own, group, target)
+                left -= quads
+                x += 4 * parts * height * quads
+                w += parts * QUAD_BYTES * quads
+                own += 12 * height
+                group += 2 * NUMBER_BYTES
+            row += height
+
+
+@inlined(fastmath=EXACT)
+def _quantize_row(
+    x: Any,
+    chosen: Any,
+    used: Any,
+    i: Any,
+    total: Any,
+    weights: Any,
+    sizes: Any,
+    inputs: Any,
+    of_rows: Any,
+) -> None:
+    """Write the codes of row i of an expert into its block, and what belongs to its sums."""
+    scale_size, sum_size = sizes
+    segment = chosen.segments[used]
+    num_k, num_quads = x.shape[1], QUADS * weights.num_steps
+    values, codes = np.zeros(4 * num_quads, np.float32), np.zeros(4 * num_quads, np.int8)
+    if i < segment[2] - segment[1]:
+        row = segment[1] + i
+        source = x[chosen.tokens[row] if chosen.tokens.shape[0] > 0 else row]
+        for k in range(num_k):
+            values[k] = to_float32(source[k])
+    full = rows_in_full_blocks(total)
+    height, first = BLOCK, i // BLOCK * BLOCK
+    if i >= full:
+        height = min(total, FEW_ROWS)
+        first = full + (i - full) // height * height
+    place = segment[3] + first
+    num_sums = (4 * num_quads + sum_size - 1) // sum_size
+    floats = of_rows[3 * place * num_sums + i - first :]
+    integers = floats.view(np.int32)
+    at = 0
+    for start in range(0, 4 * num_quads, scale_size):
+        end = min(start + scale_size, 4 * num_quads)
+        largest = largest_magnitude(values[start:end])
+        is_finite = largest < np.float32(np.inf)
+        largest = max(largest, _SMALLEST) if is_finite else np.float32(np.nan)
+        inverse = _LARGEST_CODE / largest if is_finite else np.float32(0.0)
+        scale = largest / _LARGEST_CODE
+        if is_finite:
+            for k in range(start, end, 16):
+                store_codes(codes, k, read_lanes(values, k) * splat(inverse))
+        for begin in range(start, end, sum_size):
+            added = np.int32(0)
+            for code in codes[begin : min(begin + sum_size, end)]:
+                added += np.int32(code)
+            integers[at] = np.int32(-weights.offset) * added
+            floats[at + height] = scale
+            floats[at + 2 * height] = scale * np.float32(added)
+            at += 3 * height
+    quads = codes.view(np.int32)
+    target = inputs[parts_of_quad(weights) * place * num_quads + i - first :].view(np.int32)
+    if parts_of_quad(weights) == 1:
+        for q in range(num_quads):
+            target[q * height] = quads[q]
+    else:
+        for q in range(num_quads):
+            for part in range(2):
+                low = np.int32(codes[4 * q + part]) & np.int32(0xFFFF)
+                high = np.int32(np.int32(codes[4 * q + 2 + part]) << np.int32(16))
+                target[(2 * q + part) * height] = low | high
+
+
+@inlined()
+def largest_magnitude(row: Any) -> Any:
+    """Return the largest magnitude of a row, NaN if one is NaN.
+
+    Bits of magnitudes, as integers, have the order of the numbers, with infinity and NaN last.
+    """
+    largest = np.uint32(0)
+    for k in range(row.shape[0]):
+        bits = np.float32(to_float32(row[k])).view(np.uint32)
+        largest = max(largest, np.uint32(bits & np.uint32(0x7FFFFFFF)))
+    found = np.uint32(largest)
+    return found.view(np.float32)
+
+
+def parts_of_quad(weights: Any) -> int:
+    """Inside kernels: return the words of an input's quad: two of 16 bits a number, or one."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _unpack(weights: Any, codes: Any, above: Any, target: Any) -> None:
+    """Inside kernels: write a step's quads to an address; see `unpack_bytes`."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _multiply_block(
+    weights: Any, height: Any, x: Any, w: Any, quads: Any, of_rows: Any, numbers: Any, totals: Any
+) -> None:
+    """Inside kernels: add the products of a block of 1, 4 or `BLOCK` rows; see
+    `multiply_quads`."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+_INTEGERS = {codes: kind for codes, kind in KINDS.items() if kind[0] != FLOAT8}
+_UNPACKING = {
+    codes: unpack_bytes(kind, in_pairs=takes_pairs(kind)) for codes, (kind, _) in _INTEGERS.items()
+}
+_MULTIPLYING = {
+    codes: [
+        multiply_quads(kind, height, Finish.SHIFTED if is_shifted else Finish.SCALED)
+        for height in (1, FEW_ROWS, BLOCK)
+    ]
+    for codes, (kind, is_shifted) in _INTEGERS.items()
+}
+
+
+@overload(parts_of_quad, strict=False)
+def _overload_parts(weights: Any) -> Any:
+    parts = 2 if takes_pairs(_INTEGERS[weights.instance_class][0]) else 1
+    return lambda weights: parts
+
+
+@overload(_unpack, strict=False)
+def _overload_unpack(weights: Any, codes: Any, above: Any, target: Any) -> Any:
+    unpack = _UNPACKING[weights.instance_class]
+    return lambda weights, codes, above, target: unpack(codes, above, target)
+
+
+@overload(_multiply_block, strict=False)
+def _overload_multiply_block(
+    weights: Any, height: Any, x: Any, w: Any, quads: Any, of_rows: Any, numbers: Any, totals: Any
+) -> Any:
+    one, few, full = _MULTIPLYING[weights.instance_class]
+
+    def multiply(
+        weights: Any,
+        height: Any,
+        x: Any,
+        w: Any,
+        quads: Any,
+        of_rows: Any,
+        numbers: Any,
+        totals: Any,
+    ) -> None:
+        if height == BLOCK:
+            full(x, w, quads, of_rows, numbers, totals)
+        elif height == FEW_ROWS:
+            few(x, w, quads, of_rows, numbers, totals)
+        else:
+            one(x, w, quads, of_rows, numbers, totals)
+
+    return multiply
