@@ -3,7 +3,7 @@
 `Dense` reads plain matrices. `QuantizedWeights` reads quantized ones: a `WeightFormat` has the
 tensors of one storage format and their meaning. If the backend has kernels for its codes, weights
 stay quantized in memory; otherwise they are dequantized to the model's dtype at load. Both give
-the same products up to rounding: activations are not quantized here.
+the same products up to rounding, unless kernels round the inputs (`Activations`).
 """
 
 from abc import ABC, abstractmethod
