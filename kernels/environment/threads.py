@@ -23,6 +23,11 @@ that then; `prepare_environment` warns.
 
 "omp" wakes its threads in 12 us where "workqueue" takes 31, so it is taken where its library
 exists (slim containers may lack it).
+
+A virtual machine may take much longer: on two processors of an Ice Lake server, a call of two
+threads took 60 to 160 us more than one, several times what a small product takes. So Numba's
+threads, and only these, spin for up to `SPINS` iterations (0.2 to 0.5 ms) before they sleep: a
+decode step of a model of 135M parameters took 27.5 ms instead of 42.2, and 36.6 with 3,000.
 """
 
 import math
@@ -30,11 +35,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from ctypes import CDLL
 
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
 from pagedrun.kernels.environment.code_folder import keep_code_private
+
+
+SPINS = 10_000
 
 
 def cpu_quota() -> int:
@@ -101,12 +109,29 @@ def _num_cpus() -> int:
 
 
 def _threading_layer() -> str:
-    """Return "omp" if numba's OpenMP library is available, else "workqueue"."""
-    try:
-        CDLL("libgomp.so.1.0.0" if sys.platform == "linux" else "libomp.dylib")
-    except OSError:
-        return "workqueue"
+    """Return "omp" if numba's OpenMP library is available, else "workqueue".
+
+    The library is loaded here, and so reads a number of spins that torch's copy does not see.
+    """
+    with _variable("GOMP_SPINCOUNT", str(SPINS)):
+        try:
+            CDLL("libgomp.so.1.0.0" if sys.platform == "linux" else "libomp.dylib")
+        except OSError:
+            return "workqueue"
     return "omp"
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for a while, unless the user has set it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _cgroup_quotas() -> Iterator[float]:

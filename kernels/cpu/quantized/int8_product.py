@@ -35,12 +35,13 @@ from pagedrun.kernels.cpu.quantized.quads import (
     takes_pairs,
     unpack_bytes,
 )
-from pagedrun.kernels.cpu.simd.arrays import aligned_floats
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
 from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST
 
 CHUNK_STEPS = 8
+_BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
 _MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
 _SMALLEST, _LARGEST_CODE = np.float32(SMALLEST), np.float32(LARGEST_CODE)
 
@@ -86,28 +87,31 @@ def multiply_int8(
         chunk = aligned_floats(CHUNK_STEPS * QUADS * QUAD_BYTES * parts_of_quad(weights) // 4)
         numbers = aligned_floats(_MOST_SUMS * 2 * PANEL)
         totals = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
-        row = 0
-        while row < total:
-            stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
-            size = (stop - row) * PANEL
-            totals[: (end - start) * size] = np.float32(0.0)
-            for step in range(0, num_steps, CHUNK_STEPS):
-                steps = min(CHUNK_STEPS, num_steps - step)
-                for panel in range(start, end):
-                    _read_chunk(weights, offset + panel, step, steps, sum_size, chunk, numbers)
-                    _multiply_chunk(
-                        (own_inputs, own_numbers, row, full, stop),
-                        weights,
-                        (step, steps, sum_size, num_sums),
-                        chunk,
-                        numbers,
-                        totals.ctypes.data + 4 * (panel - start) * size,
-                    )
-            for panel in range(start, end):
-                num_rows = min(stop, last - first) - row
-                target = (panel - start) * size
-                write_block(totals, target, num_rows, own_bias, first + row, panel * PANEL, out)
-            row = stop
+        # Few rows read one panel after the other; with more, a batch of them meets several.
+        at_once = 1 if total <= FEW_ROWS else end - start
+        for begin in range(start, end, at_once):
+            row = 0
+            while row < total:
+                stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+                size = (stop - row) * PANEL
+                totals[: at_once * size] = np.float32(0.0)
+                for step in range(0, num_steps, CHUNK_STEPS):
+                    steps = min(CHUNK_STEPS, num_steps - step)
+                    for panel in range(begin, begin + at_once):
+                        _read_chunk(weights, offset + panel, step, steps, sum_size, chunk, numbers)
+                        _multiply_chunk(
+                            (own_inputs, own_numbers, row, full, stop),
+                            weights,
+                            (step, steps, sum_size, num_sums),
+                            chunk,
+                            numbers,
+                            totals.ctypes.data + 4 * (panel - begin) * size,
+                        )
+                for panel in range(begin, begin + at_once):
+                    num_rows, target = min(stop, last - first) - row, (panel - begin) * size
+                    column = panel * PANEL
+                    write_block(totals, target, num_rows, own_bias, first + row, column, out)
+                row = stop
         # Numba frees an array after its last use, and does not track addresses.
         chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
     if inputs.shape[0] > 0:
@@ -122,8 +126,13 @@ def _read_chunk(
     target, size = chunk.ctypes.data, QUADS * QUAD_BYTES * parts_of_quad(weights)
     for i in range(steps):
         at = panel * weights.num_steps + step + i
-        codes = weights.codes + at * weights.step_bytes
-        _unpack(weights, codes, weights.above + at * weights.above_bytes, target + i * size)
+        codes, above = (
+            weights.codes + at * weights.step_bytes,
+            weights.above + at * weights.above_bytes,
+        )
+        prefetch_at(codes + _BYTES_AHEAD, weights.step_bytes // 64)
+        prefetch_at(above + _BYTES_AHEAD // 4, weights.above_bytes // 64)
+        _unpack(weights, codes, above, target + i * size)
     first = step * STEP // sum_size
     for i in range((steps * STEP + sum_size - 1) // sum_size):
         group = (first + i) * sum_size // weights.group_size
