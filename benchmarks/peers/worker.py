@@ -97,11 +97,12 @@ def preload_libraries() -> None:
     found = [*Path(sys.prefix, "lib").glob("libiomp5.so")]
     found += sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
     loaded = os.environ.get("LD_PRELOAD", "")
-    if found and "libiomp" not in loaded:
-        libraries = ":".join([*map(str, found), *filter(None, [loaded])])
-        # The last two are what vLLM sets where it binds threads to CPUs.
-        threads = {"LD_PRELOAD": libraries, "KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | threads)
+    missing = [str(path) for path in found if str(path) not in loaded]
+    if missing:
+        libraries = ":".join([*missing, *filter(None, [loaded])])
+        # The last two are as vLLM sets them where it binds threads to CPUs.
+        changes = {"LD_PRELOAD": libraries, "KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | changes)
 
 
 class OpenVino:
