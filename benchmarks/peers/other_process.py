@@ -26,7 +26,7 @@ def peer_path(name: str, given: Path | None, variable: str, needed: str) -> Path
             f"{option('against')} {name} needs {needed}; name it with {option('peer_path')} or "
             f"{variable} (docs/benchmarks.md shows the installation)"
         )
-    path = Path(text).expanduser()
+    path = Path(text).expanduser().absolute()
     if not path.exists():
         place = option("peer_path") if given else variable
         raise UsageError(f"{place} is {path}, which does not exist; it must be {needed}")

@@ -7,6 +7,7 @@ JSON: the job, then a run for each line. The model is a folder that Transformers
 import json
 import subprocess
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,7 +130,8 @@ class WorkerPeer:
         if process is not None:
             with process:
                 assert process.stdin is not None
-                process.stdin.close()  # its loop ends
+                with suppress(BrokenPipeError):
+                    process.stdin.close()  # its loop ends
                 try:
                     process.wait(END_S)
                 except subprocess.TimeoutExpired:
