@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.transformers_peer import load_model
+from benchmarks.peers.transformers_peer import load_model
 from pagedrun.paged.bench.workload import BenchModel, Workload
 
 

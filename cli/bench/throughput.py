@@ -1,12 +1,13 @@
 """`pagedrun bench throughput`: flags, benchmark and tables."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import pagedrun
@@ -32,6 +33,7 @@ from pagedrun.paged.values.flags import Flag
 if TYPE_CHECKING:
     from pagedrun.paged.bench.contender import DeviceProfile, Peer, RunFigures
     from pagedrun.paged.bench.throughput import (
+        ContenderFigures,
         ThroughputBench,
         ThroughputBenchFigures,
     )
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
 HELP = """Measure prompt and generated tokens per second on this machine.
 
 Rows of random tokens with a shared beginning are answered greedily to their full length. With \
---compare or --against, two settings or two programs run them in turns in one process, and the \
-ratios are printed. --against needs a checkout of pagedrun's repository.
+--compare or --against, two settings or two programs run them in turns, and the ratios are \
+printed. --against needs a checkout of pagedrun's repository, and for other programs than \
+Transformers an installation of its own: docs/benchmarks.md describes it.
 
 --compare takes a flag of the engine without its dashes, or "alone": every row reads the shared \
 prefix itself, as fast as rows without one (no-prefix-once gives the same bytes, and is therefore \
@@ -52,6 +55,7 @@ Examples:
   pagedrun bench throughput --rows 256 --shared 0 --unique 100:1024 --output 100:1024
   pagedrun bench throughput --compare alone --repeat 5
   pagedrun bench throughput --rows 16 --shared 448 --output 64 --against transformers
+  pagedrun bench throughput --model model.gguf --against llama.cpp --peer-path llama.cpp/build/bin
   pagedrun bench throughput --rows 1 --shared 0 --quantization int8 --compare quantization=none
   pagedrun bench throughput --model ./model-awq --compare activations=exact
   pagedrun bench throughput --shape llama-3.1-8b --layers 4 --profile
@@ -63,6 +67,9 @@ class PeerName(StrEnum):
     """Other programs that can run the same rows."""
 
     TRANSFORMERS = "transformers"
+    LLAMA_CPP = "llama.cpp"
+    VLLM = "vllm"
+    OPENVINO = "openvino"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +107,15 @@ class ThroughputOptions:
         Flag(
             "Also run the same rows and weights in another program.",
             Heading.COMPARED,
+        ),
+    ] = None
+    peer_path: Annotated[
+        Path | None,
+        Flag(
+            "Folder with llama-batched-bench, or the Python interpreter of vLLM or OpenVINO.",
+            Heading.COMPARED,
+            "PATH",
+            default="$PAGEDRUN_LLAMA_CPP, $PAGEDRUN_VLLM_PYTHON, $PAGEDRUN_OPENVINO_PYTHON",
         ),
     ] = None
     hf_batch: Annotated[
@@ -156,7 +172,7 @@ FLAGS = (
 
 
 # In a checkout; an installed package has no such folder.
-ADAPTERS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(pagedrun.__file__).resolve().parents[2] / "benchmarks"
 
 
 def _figures(result: "ThroughputBenchFigures") -> Sheet:
@@ -182,16 +198,28 @@ def _figures(result: "ThroughputBenchFigures") -> Sheet:
         last("CPUs busy elsewhere", "others_busy", "{:.1f}"),
         last("preemptions", "preemptions", "{:,}"),
     ]
-    peaks = [run.peak_memory for each in contenders for run in each["runs"]]
+    memory = _peak_memory(contenders)
     return Sheet(
         "Throughput",
         ("", *(each["name"] for each in contenders)),
         rows,
-        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. Peak memory of "
-        f"the process: {show_size(max(peaks))}."
+        f"Middle of {result['repeat']} (least…most). Cached prompt tokens count. {memory}"
         if result["repeat"] > 1
-        else f"Cached prompt tokens count. Peak memory of the process: {show_size(max(peaks))}.",
+        else f"Cached prompt tokens count. {memory}",
     )
+
+
+def _peak_memory(contenders: "Seq[ContenderFigures]") -> str:
+    """Return a sentence with the peak memory of this process and of those of peers."""
+    from pagedrun.paged.bench.contender import OtherProcessRun
+
+    peaks: dict[str, int] = {}
+    for each in contenders:
+        for run in each["runs"]:
+            owner = each["name"] if isinstance(run, OtherProcessRun) else "the process"
+            peaks[owner] = max(run.peak_memory, peaks.get(owner, 0))
+    shown = (f"{owner}: {show_size(peak)}" for owner, peak in peaks.items() if peak)
+    return f"Peak memory of {', '.join(shown)}."
 
 
 def _kernels(profiles: "list[DeviceProfile]") -> list[tuple[str, ...]]:
@@ -255,7 +283,9 @@ def _ratios(result: "ThroughputBenchFigures") -> Sheet:
             show_spread(ratio["end_to_end"], show_ratio),
             show_spread(ratio["prefill"], show_ratio),
             show_spread(ratio["decode"], show_ratio),
-            f"{ratio['rows_alike']:,} of {ratio['rows']:,}",
+            NOTHING
+            if ratio["rows_alike"] is None
+            else f"{ratio['rows_alike']:,} of {ratio['rows']:,}",
         )
         for ratio in result["ratios"]
     ]
@@ -336,7 +366,7 @@ def throughput_bench(given: TypedValues) -> "ThroughputBench":
         ),
         flags=values_of(EngineConfig, given, {"model"}),
         comparison=comparison(options.compare) if options.compare else None,
-        peer=transformers_peer(options.hf_batch) if options.against else None,
+        peer=open_peer(options.against, options.peer_path, options.hf_batch),
         repeat=options.repeat or (3 if is_compared else 1),
         profile=options.profile,
     )
@@ -353,22 +383,33 @@ def throughput_sheets(result: "ThroughputBenchFigures") -> list[Sheet]:
     return sheets
 
 
-def transformers_peer(batch_rows: int | None, adapters: Path = ADAPTERS) -> "Peer":
-    """Return Transformers as a peer with batches of `batch_rows` rows, None: as many as fit.
+def open_peer(
+    name: PeerName | None,
+    path: Path | None = None,
+    batch_rows: int | None = None,
+    benchmarks: Path = BENCHMARKS,
+) -> "Peer | None":
+    """Return the peer called `name`, None without a name.
 
-    Raises `UsageError` without its adapter.
+    `path` is the place of its program, `batch_rows` the batch size of Transformers, None: as many
+    as fit. Raises `UsageError` without its adapter or its program, and for what it does not take.
     """
-    path = adapters / "transformers_peer.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
+    if name is None:
+        for value, field in ((path, "peer_path"), (batch_rows, "hf_batch")):
+            if value is not None:
+                raise UsageError(f"{option(field)} belongs to {option('against')}")
+        return None
+    module = f"{name.replace('.', '_')}_peer"
+    if not (benchmarks / "peers" / f"{module}.py").is_file():
         raise UsageError(
-            f"{option('against')} transformers needs benchmarks/{path.name}, which is in the "
+            f"{option('against')} {name} needs benchmarks/peers/{module}.py, which is in the "
             "repository of pagedrun and not in an installed package; run it in a checkout"
         )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    peer: Peer = module.TransformersPeer(batch_rows)
+    # Not by way of sys.path: other folders of a checkout have names of packages.
+    package = ModuleType(benchmarks.name)
+    package.__path__ = [str(benchmarks)]
+    sys.modules.setdefault(benchmarks.name, package)
+    peer: Peer = import_module(f"{benchmarks.name}.peers.{module}").open_peer(path, batch_rows)
     return peer
 
 

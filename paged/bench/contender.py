@@ -67,6 +67,11 @@ class ComparedRun:
         return self.generated_tokens / self.total_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcessRun(ComparedRun):
+    """Figures of a run in a process of its own, whose memory `peak_memory` is, 0 if unknown."""
+
+
 class Contender(Protocol):
     """Program that answers requests and can be measured doing so."""
 
@@ -87,12 +92,21 @@ class Contender(Protocol):
 class Peer(Contender, Protocol):
     """Another program that can run the same rows."""
 
-    def check(self, workload: Workload) -> None:
-        """Raise `UsageError` for rows that it cannot be measured with."""
+    @property
+    def version(self) -> str | None:
+        """Version of the program, None if it is unknown."""
+        ...
+
+    def check(self, model: BenchModel, workload: Workload) -> None:
+        """Raise `UsageError` for a model or rows that it cannot be measured with."""
         ...
 
     def load(self, model: BenchModel, dtype: torch.dtype, device: torch.device) -> None:
         """Load the model, or make the same random weights; before anything is run."""
+        ...
+
+    def close(self) -> None:
+        """End its process and remove its files, if it has any."""
         ...
 
 

@@ -159,16 +159,18 @@ class Neighbours:
         self._at = perf_counter()
         self._all = self._busy()
 
-    def cpus_busy(self) -> float | None:
+    def cpus_busy(self, children_s: float = 0.0) -> float | None:
         """Return the mean number of CPUs kept busy by other processes, at least 0.
 
-        None if it is unknown, or too little time has passed.
+        `children_s` are CPU seconds of measured processes that this one started. None if it is
+        unknown, or too little time has passed.
         """
         before, now = self._all, self._busy()
         seconds = perf_counter() - self._at
         if before is None or now is None or seconds < MIN_SECONDS:
             return None
-        return max((now - before - (process_time() - self._own)) / seconds, 0.0)
+        own = process_time() - self._own + children_s
+        return max((now - before - own) / seconds, 0.0)
 
     def _busy(self) -> float | None:
         """Return the busy seconds of all CPUs since the machine started."""

@@ -33,24 +33,28 @@ Spreads = Mapping[str, Spread | None]
 class ContenderFigures(TypedDict):
     """One entry of `contenders`: its runs, and the spread over them by figure.
 
-    `device_profile` only of a profiled run on a GPU.
+    `version` only of another program, `device_profile` only of a profiled run on a GPU.
     """
 
     name: str
+    version: NotRequired[str | None]
     summary: Spreads
     runs: Seq[ComparedRun]
     device_profile: NotRequired[DeviceProfile]
 
 
 class ContenderRatio(TypedDict):
-    """One entry of `ratios`: times of a contender divided by the engine's, and equal answers."""
+    """One entry of `ratios`: times of a contender divided by the engine's, and equal answers.
+
+    The numbers of equal rows are None for a program that does not give its tokens.
+    """
 
     name: str
     end_to_end: Spread | None
     prefill: Spread | None
     decode: Spread | None
-    rows_alike: int
-    first_tokens_alike: int
+    rows_alike: int | None
+    first_tokens_alike: int | None
     rows: int
 
 
@@ -90,7 +94,7 @@ class ThroughputBench:
     `comparison` adds a second engine, on the same weights unless they depend on its setting, `peer`
     another program. All take turns, `repeat` times, in an order that is reversed each time.
     `profile` asks for times by operation; on a GPU for one more run of each engine under the
-    profiler. Raises `UsageError` for rows that `peer` cannot be measured with.
+    profiler. Raises `UsageError` for a model or rows that `peer` cannot be measured with.
     """
 
     model: BenchModel
@@ -103,13 +107,21 @@ class ThroughputBench:
 
     def __post_init__(self) -> None:
         if self.peer is not None:
-            self.peer.check(self.workload)
+            self.peer.check(self.model, self.workload)
 
     def run(self, say: Say) -> ThroughputBenchFigures:
         """Measure, reporting progress to `say`; return the result in JSON's types.
 
-        Raises `UsageError` for settings that cannot be, `ModelError` for a model that cannot.
+        Raises `UsageError` for settings that cannot be and a peer that fails, `ModelError` for a
+        model that cannot be. Closes the peer.
         """
+        try:
+            return self._measure(say)
+        finally:
+            if self.peer is not None:
+                self.peer.close()
+
+    def _measure(self, say: Say) -> ThroughputBenchFigures:
         say(f"Loading {self.model.name}")
         engine, timer = self._loaded(self.flags)
         device = engine.loaded.device
@@ -146,7 +158,13 @@ class ThroughputBench:
             "repeat": self.repeat,
             "profile": self.profile,
             "contenders": [
-                _contender(name, figures, profiles.get(name)) for name, figures in runs.items()
+                _contender(
+                    contender.name,
+                    runs[contender.name],
+                    profiles.get(contender.name),
+                    self.peer if contender is self.peer else None,
+                )
+                for contender in contenders
             ],
             "ratios": [
                 _ratio(name, runs[NAME], figures, tokens[NAME], tokens[name])
@@ -193,10 +211,12 @@ _SUMMARIZED: Mapping[str, Callable[[ComparedRun], float | None]] = {
 
 
 def _contender(
-    name: str, runs: Seq[ComparedRun], profile: DeviceProfile | None
+    name: str, runs: Seq[ComparedRun], profile: DeviceProfile | None, peer: Peer | None
 ) -> ContenderFigures:
     summary = {each: Spread.of_known(map(figure, runs)) for each, figure in _SUMMARIZED.items()}
     result: ContenderFigures = {"name": name, "summary": summary, "runs": runs}
+    if peer is not None:
+        result["version"] = peer.version
     if profile is not None:
         result["device_profile"] = profile
     return result
@@ -209,20 +229,25 @@ def _ratio(
     our_tokens: Tokens,
     their_tokens: Tokens,
 ) -> ContenderRatio:
-    """Return the ratios of the times, turn by turn, and the number of equal answers."""
+    """Return the ratios of the times, turn by turn, and the number of equal answers.
+
+    `their_tokens` is empty for a program that does not give its tokens.
+    """
 
     def spread(key: Callable[[ComparedRun], float | None]) -> Spread | None:
         return Spread.of_ratios([*map(key, theirs)], [*map(key, ours)])
 
-    pairs = list(zip(our_tokens, their_tokens, strict=True))
+    pairs = list(zip(our_tokens, their_tokens, strict=True)) if their_tokens else []
     return {
         "name": name,
         "end_to_end": spread(lambda each: each.total_s),
         "prefill": spread(lambda each: each.prefill_s),
         "decode": spread(_decode_seconds_per_token),
-        "rows_alike": sum(mine == other for mine, other in pairs),
-        "first_tokens_alike": sum(mine[:1] == other[:1] for mine, other in pairs),
-        "rows": len(pairs),
+        "rows_alike": sum(mine == other for mine, other in pairs) if pairs else None,
+        "first_tokens_alike": (
+            sum(mine[:1] == other[:1] for mine, other in pairs) if pairs else None
+        ),
+        "rows": len(our_tokens),
     }
 
 

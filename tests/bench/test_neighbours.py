@@ -47,6 +47,7 @@ class TestNeighbours:
         clocks.passed_s += 10
         clocks.computed_s += 3
         assert neighbours.cpus_busy() == pytest.approx(2)
+        assert neighbours.cpus_busy(children_s=15) == pytest.approx(0.5)
 
     def test_a_moment_is_too_short_to_tell(self, clocks: Clocks) -> None:
         neighbours = Neighbours()

@@ -41,11 +41,11 @@ NOT_IN_THE_REPOSITORY = {
 }
 FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 # Options of other programs, and one that pagedrun does not have and says so.
-# Those of vLLM, lm-eval, the scripts under benchmarks/, Ray's launcher and Slurm.
+# Those of vLLM, lm-eval, the scripts under benchmarks/, Ray's launcher, Slurm and CMake.
 OTHER_FLAGS = {
     *("--trust-remote-code", "--tasks", "--part", "--dry-run"),
     *("--generate", "--head", "--port", "--address", "--block", "--nodes", "--ntasks-per-node"),
-    *("--exclusive", "--level", "--specialised"),
+    *("--exclusive", "--level", "--specialised", "--build", "--target"),
 }
 
 # Words that were given up for the field's own terms, or for plainer English.

@@ -133,8 +133,9 @@ def test_every_flag_is_named_in_full_at_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     flags = {
         "throughput": "--shape --layers --model --revision --rows --shared --unique --output "
-        "--group-size --against --hf-batch --compare --repeat --profile --dtype --block-size "
-        "--num-blocks --max-num-seqs --no-prefix-once --no-prefix-caching --save --json --quiet",
+        "--group-size --against --peer-path --hf-batch --compare --repeat --profile --dtype "
+        "--block-size --num-blocks --max-num-seqs --no-prefix-once --no-prefix-caching "
+        "--save --json --quiet",
         "prefix": "--shape --layers --model --prefix --group --unique --output --repeat --budget "
         "--save --json --quiet",
         "kernels": "--shape --heads --kv-heads --head-dim --block-size --device --dtype --context "

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.bench.small import SMALL
 from tests.support.command import Command
+from tests.support.fake_peers import batched_bench
 
 
 class TestThroughput:
@@ -34,6 +35,21 @@ class TestThroughput:
         assert status == 0
         assert "than transformers" in err
         assert "4 of 4" in err  # float32: the same tokens
+
+    def test_against_llama_cpp(self, bench: Command, tmp_path: Path) -> None:
+        args = ["--against", "llama.cpp", "--peer-path", batched_bench(tmp_path), "--repeat", "1"]
+        status, _, err = bench("throughput", *SMALL, *args)
+        assert status == 0
+        row = next(line for line in err.splitlines() if "than llama.cpp" in line)
+        assert row.rstrip().endswith("–")  # it gives no tokens to compare
+
+    def test_a_missing_peer_is_one_sentence(
+        self, bench: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PAGEDRUN_VLLM_PYTHON", raising=False)
+        status, out, err = bench("throughput", *SMALL, "--against", "vllm")
+        assert (status, out) == (2, "")
+        assert "name it with --peer-path or PAGEDRUN_VLLM_PYTHON" in " ".join(err.split())
 
     def test_comparing_repeats_unless_told(self, bench: Command) -> None:
         for extra, repeat in (([], 1), (["--compare", "block-size=32"], 3)):

@@ -6,6 +6,8 @@ packages do not have it.
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -42,7 +44,12 @@ class TransformersPeer:
     def __init__(self, batch_rows: int | None = None) -> None:
         self._batch_rows = batch_rows
 
-    def check(self, workload: Workload) -> None:
+    @property
+    def version(self) -> str | None:
+        """Version of the library."""
+        return version("transformers")
+
+    def check(self, model: BenchModel, workload: Workload) -> None:
         """Raise `UsageError` for rows of several lengths: they would be padded."""
         if not workload.has_one_length:
             raise UsageError(
@@ -90,6 +97,9 @@ class TransformersPeer:
             others_busy=neighbours.cpus_busy(),
         ), tokens
 
+    def close(self) -> None:
+        """Leave the model to this process, whose end frees it."""
+
     def _generate(self, batch: Seq[Request]) -> tuple[Tokens, list[float]]:
         """Return the new tokens of each row and the seconds that each of them took."""
         prompts = torch.tensor([request.prompt_token_ids for request in batch], device=self._device)
@@ -132,6 +142,19 @@ class _Clock:
         self.seconds.append(now - self._at)
         self._at = now
         return scores
+
+
+def open_peer(path: Path | None, batch_rows: int | None) -> TransformersPeer:
+    """Return Transformers with batches of `batch_rows` rows, None: as many as fit.
+
+    Raises `UsageError` for a `path`, since pagedrun's own environment has it.
+    """
+    if path is not None:
+        raise UsageError(
+            f"{option('peer_path')} belongs to the other programs; Transformers is in pagedrun's "
+            "own environment"
+        )
+    return TransformersPeer(batch_rows)
 
 
 def load_model(model: BenchModel, dtype: torch.dtype, device: torch.device) -> Any:
