@@ -41,7 +41,6 @@ from ctypes import CDLL
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
 from pagedrun.kernels.environment.code_folder import keep_code_private
 
-
 SPINS = 10_000
 
 
