@@ -187,9 +187,17 @@ _PLAIN = (0, 1, 2, 3, 4, 5, 6, 7)
 _INTERLEAVED = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
-def unpack_codes(words: Tensor, num_bits: int, order: tuple[int, ...]) -> Tensor:
+def unpack_codes(
+    words: Tensor, num_bits: int, order: tuple[int, ...], *, transposed: bool = False
+) -> Tensor:
     """Return the codes in `words` as signed numbers; see the reference."""
     num_rows, num_words = words.shape
+    if transposed:
+        codes = torch.empty(num_words * len(order), num_rows, dtype=torch.int8)
+        choose_threads(codes.numel())
+        given = as_array(words.contiguous())
+        _unpack_columns(given, num_bits, np.array(order, np.int64), as_array(codes))
+        return codes
     codes = torch.empty(num_rows, num_words * len(order), dtype=torch.int8)
     choose_threads(codes.numel())
     given = as_array(words.contiguous())
@@ -210,6 +218,24 @@ def _unpack_codes(words: Any, num_bits: int, order: Any, codes: Any) -> None:
             of_word = codes[row, column * num_codes : (column + 1) * num_codes]
             for i in range(num_codes):
                 of_word[order[i]] = np.int8(((word >> (i * num_bits)) & mask) - half)
+
+
+_TILE = 64
+
+
+@kernel
+def _unpack_columns(words: Any, num_bits: int, order: Any, codes: Any) -> None:
+    """Write codes to columns, in tiles whose lines stay in the cache."""
+    mask, half = (1 << num_bits) - 1, 1 << (num_bits - 1)
+    for first in numba.prange((words.shape[0] + _TILE - 1) // _TILE):
+        begin = first * _TILE
+        end = min(words.shape[0], begin + _TILE)
+        for column in range(words.shape[1]):
+            for i in range(order.shape[0]):
+                target = codes[column * order.shape[0] + order[i]]
+                for row in range(begin, end):
+                    word = np.int64(words[row, column])
+                    target[row] = np.int8(((word >> (i * num_bits)) & mask) - half)
 
 
 @kernel

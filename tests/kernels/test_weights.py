@@ -82,6 +82,9 @@ def test_codes_of_words_in_any_order(num_bits: int, order: tuple[int, ...]) -> N
     packed = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
     for backend in (Backend, CpuBackend):
         assert_same(backend.unpack_codes(packed, num_bits, order), codes.char(), torch.int8)
+        columns = backend.unpack_codes(packed, num_bits, order, transposed=True)
+        assert columns.is_contiguous()
+        assert_same(columns, codes.char().T, torch.int8)
 
 
 @BOTH

@@ -354,25 +354,46 @@ def pack_quads(codes: Any, num_bits: Any, offset: Any, packed: Any, above: Any) 
     mask, flip = np.uint32(0x01010101 * ((1 << num_bits) - 1)), np.uint32(0x01010101 * offset)
     num_steps = packed.shape[1]
     for panel in numba.prange(packed.shape[0]):
-        packed[panel] = np.uint32(0)
+        num_columns = min(PANEL, codes.shape[0] - panel * PANEL)
+        if num_columns < PANEL:
+            packed[panel] = np.uint32(0)
         above[panel] = np.uint32(0)
-        padded = np.zeros(num_steps * PANEL, np.uint8)
+        padded = np.zeros(num_steps * STEP, np.uint8)
         quads = padded.view(np.uint32)
-        for column in range(min(PANEL, codes.shape[0] - panel * PANEL)):
-            padded[: codes.shape[1]] = codes[panel * PANEL + column]
-            for step in range(num_steps):
-                lower, upper = packed[panel, step], above[panel, step]
-                for q in range(QUADS):
-                    # Two's complement plus half of its range is the same with its sign flipped.
-                    quad = np.uint32((quads[step * QUADS + q] & mask) ^ flip)
-                    if num_bits == 8:
-                        lower[q * PANEL + column] = quad
-                        continue
-                    nibbles = np.uint32((quad & np.uint32(0x0F0F0F0F)) << np.uint32(q // 4 * 4))
-                    lower[q % 4 * PANEL + column] |= nibbles
-                    high = np.uint32((quad >> np.uint32(4)) & np.uint32(0x0F0F0F0F))
-                    if num_bits == 5:
-                        upper[column] |= np.uint32(high << np.uint32(q))
-                    elif num_bits == 6:
-                        bits = np.uint32(high << np.uint32(q % 4 * 2))
-                        upper[q // 4 * PANEL + column] |= bits
+        for column in range(num_columns):
+            source = codes[panel * PANEL + column]
+            for k in range(source.shape[0]):
+                padded[k] = source[k]
+            # Two's complement plus half of its range is the same with its sign flipped.
+            for q in range(quads.shape[0]):
+                quads[q] = (quads[q] & mask) ^ flip
+            _place_column(quads, num_bits, packed[panel].reshape(-1), column)
+            if num_bits in (5, 6):
+                _place_upper_bits(quads, num_bits, above[panel], column)
+
+
+@inlined()
+def _place_column(quads: Any, num_bits: Any, packed: Any, column: Any) -> None:
+    """Write the quads of a column, or the lower four bits of two in one word."""
+    if num_bits == 8:
+        for q in range(quads.shape[0]):
+            packed[q * PANEL + column] = quads[q]
+        return
+    low, four = np.uint32(0x0F0F0F0F), np.uint32(4)
+    for step in range(quads.shape[0] // QUADS):
+        for j in range(QUADS // 2):
+            one, other = quads[step * QUADS + j] & low, quads[step * QUADS + j + QUADS // 2] & low
+            place = (step * QUADS // 2 + j) * PANEL + column
+            packed[place] = np.uint32(one | np.uint32(other << four))
+
+
+@inlined()
+def _place_upper_bits(quads: Any, num_bits: Any, above: Any, column: Any) -> None:
+    for step in range(above.shape[0]):
+        upper = above[step]
+        for q in range(QUADS):
+            high = np.uint32((quads[step * QUADS + q] >> np.uint32(4)) & np.uint32(0x0F0F0F0F))
+            if num_bits == 5:
+                upper[column] |= np.uint32(high << np.uint32(q))
+            else:
+                upper[q // 4 * PANEL + column] |= np.uint32(high << np.uint32(q % 4 * 2))

@@ -180,8 +180,8 @@ class Awq(WeightFormat):
 
         def codes(name: str) -> "Tensor":
             words = source.read(f"{part.name}.{name}").to(source.device)
-            unpacked = source.kernels.unpack_codes(words, _AWQ_BITS, _AWQ_ORDER)
-            return unpacked[:, : part.out_features].T.contiguous()
+            unpack = source.kernels.unpack_codes
+            return unpack(words, _AWQ_BITS, _AWQ_ORDER, transposed=True)[: part.out_features]
 
         scales = source.read(f"{part.name}.scales").T.contiguous().to(source.device)
         size = self.group_size or in_features
