@@ -220,22 +220,34 @@ def _unpack_codes(words: Any, num_bits: int, order: Any, codes: Any) -> None:
                 of_word[order[i]] = np.int8(((word >> (i * num_bits)) & mask) - half)
 
 
-_TILE = 64
+_ROWS_OF_TILE, _WORDS_OF_TILE = 64, 16
 
 
 @kernel
 def _unpack_columns(words: Any, num_bits: int, order: Any, codes: Any) -> None:
-    """Write codes to columns, in tiles whose lines stay in the cache."""
-    mask, half = (1 << num_bits) - 1, 1 << (num_bits - 1)
-    for first in numba.prange((words.shape[0] + _TILE - 1) // _TILE):
-        begin = first * _TILE
-        end = min(words.shape[0], begin + _TILE)
-        for column in range(words.shape[1]):
-            for i in range(order.shape[0]):
-                target = codes[column * order.shape[0] + order[i]]
-                for row in range(begin, end):
-                    word = np.int64(words[row, column])
-                    target[row] = np.int8(((word >> (i * num_bits)) & mask) - half)
+    """Write codes to columns, in tiles: the lines of words are read once, rows become neighbors."""
+    mask, half = np.int32((1 << num_bits) - 1), np.int32(1 << (num_bits - 1))
+    num_codes = order.shape[0]
+    for tile in numba.prange((words.shape[0] + _ROWS_OF_TILE - 1) // _ROWS_OF_TILE):
+        begin = tile * _ROWS_OF_TILE
+        num_rows = min(_ROWS_OF_TILE, words.shape[0] - begin)
+        turned = np.empty((_WORDS_OF_TILE, _ROWS_OF_TILE), np.int32)
+        for first in range(0, words.shape[1], _WORDS_OF_TILE):
+            num_words = min(_WORDS_OF_TILE, words.shape[1] - first)
+            for row in range(num_rows):
+                for column in range(num_words):
+                    turned[column, row] = words[begin + row, first + column]
+            for column in range(num_words):
+                for i in range(num_codes):
+                    place = (first + column) * num_codes + order[i]
+                    target = codes[place, begin : begin + num_rows]
+                    _unpack_field(turned[column], np.int32(i * num_bits), mask, half, target)
+
+
+@inlined()
+def _unpack_field(words: Any, shift: Any, mask: Any, half: Any, codes: Any) -> None:
+    for i in range(codes.shape[0]):
+        codes[i] = np.int8(((words[i] >> shift) & mask) - half)
 
 
 @kernel
