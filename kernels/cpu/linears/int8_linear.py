@@ -1,8 +1,7 @@
-"""Linear layers in int8, weights and inputs: AMX tiles, AVX512-VNNI, or float32 on any processor.
+"""Linear layers in int8, weights and inputs: AMX tiles, or quads on any processor.
 
-Sums are exact in all three, so they give the same bytes. In float32, sums of up to `EXACT_TERMS`
-products of codes are exact; AVX512-VNNI multiplies unsigned with signed codes; a tile holds twice
-as many terms as in bfloat16.
+Sums are exact in both, so they give the same bytes. A tile holds twice as many terms as in
+bfloat16.
 """
 
 from typing import Any
@@ -17,38 +16,23 @@ from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
-from pagedrun.kernels.cpu.linears.linear import pack_panels
+from pagedrun.kernels.cpu.linears.panel_product import (
+    BLOCK,
+    FEW_ROWS,
+    PANELS_OF_TASK,
+    ROWS_AT_ONCE,
+    rows_in_full_blocks,
+    whole_blocks,
+)
+from pagedrun.kernels.cpu.quantized import quads
+from pagedrun.kernels.cpu.quantized.code_arrays import EIGHT_BITS, QUADS, pack_quads
+from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
+from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, write_quads
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
-from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
 from pagedrun.kernels.kernel_set import KernelSet, has_features
 from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST, check_in_features, int8_bytes
-
-
-class Int8Fma:
-    """Writes `x @ (codes * scales).T + bias` to `out`.
-
-    codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`.
-    """
-
-    def __init__(
-        self, codes: NDArray[np.int8], columns: NDArray[np.float32], bias: NDArray[np.float32]
-    ) -> None:
-        out_features, in_features = codes.shape
-        self._weights = aligned_empty((-(-out_features // COLUMNS), in_features, COLUMNS), np.int8)
-        pack_panels(codes, self._weights)
-        self._columns, self._bias = columns, bias
-
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
-        codes, scales = quantized_panels(x, 1)
-        rows = np.zeros((-(-len(x) // ROWS) * ROWS, codes.shape[1] * STEP), np.float32)
-        rows[: len(x)] = codes.reshape(len(x), rows.shape[1])
-        choose_threads(self._weights.size)
-        _multiply_floats(
-            rows, self._weights, Scales(scales, self._columns, self._bias), as_array(out)
-        )
 
 
 class Int8Amx:
@@ -75,37 +59,34 @@ class Int8Amx:
         multiply_tiles(rows, self._weights, epilogue, as_array(out))
 
 
-class Int8Vnni:
-    """Writes `x @ (codes * scales).T + bias` to `out`.
+class Int8Quads:
+    """Writes `x @ (codes * scales).T + bias` to `out`, on any processor; see `quads`.
 
     codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`. Sums
-    start at the negated contribution of the offset of a row's codes; they fit 32 bits:
-    255 * 128 * 2^16 < 2^31.
+    start at the negated contribution of the offset of codes; they fit 32 bits: 255 * 127 * 2^16 <
+    2^31.
     """
 
     def __init__(
         self, codes: NDArray[np.int8], columns: NDArray[np.float32], bias: NDArray[np.float32]
     ) -> None:
-        num_panels, num_steps = -(-codes.shape[0] // COLUMNS), -(-codes.shape[1] // STEP)
-        self._weights = aligned_empty((num_panels, num_steps * STEP // 4, COLUMNS), np.uint32)
-        _pack_words(codes, self._weights.view(np.int8))
-        self._starts = np.zeros(num_panels * COLUMNS, np.int32)
-        self._starts[: codes.shape[0]] = codes.sum(axis=1, dtype=np.int32) * -_OFFSET
+        steps = -(-codes.shape[0] // COLUMNS), -(-codes.shape[1] // _QUAD_STEP)
+        self._weights = aligned_empty((*steps, QUADS * COLUMNS), np.uint32)
+        choose_threads(codes.size)
+        nothing = np.empty((*steps, 0), np.uint32)
+        pack_quads(codes.view(np.uint8), 8, _OFFSET, self._weights, nothing)
         self._columns, self._bias = columns, bias
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
-        codes, scales = quantized_panels(x, 1)
-        height = 1 if len(x) == 1 else -(-len(x) // ROWS) * ROWS
-        rows = np.zeros((height, codes.shape[1] * STEP), np.uint8)
-        unsigned = codes.view(np.uint8).reshape(len(x), rows.shape[1])
-        np.bitwise_xor(unsigned, _OFFSET, out=rows[: len(x)])
+        if len(x) == 0:
+            return
+        epilogue = Scales(np.empty(len(x), np.float32), self._columns, self._bias)
         choose_threads(self._weights.size)
-        epilogue = Scales(scales, self._columns, self._bias)
-        _multiply_words(rows, self._weights, self._starts, epilogue, as_array(out))
+        _multiply_rows(as_array(x.contiguous()), self._weights, epilogue, as_array(out))
 
 
-Products = Int8Amx | Int8Vnni | Int8Fma
+Products = Int8Amx | Int8Quads
 
 
 class Int8Linear:
@@ -147,7 +128,7 @@ class Int8Linear:
 def _fastest_products(kernel_set: KernelSet) -> type[Products]:
     if kernel_set is KernelSet.AMX and has_features("amx-int8"):
         return Int8Amx
-    return Int8Vnni if has_features("avx512f", "avx512vnni") else Int8Fma
+    return Int8Quads
 
 
 @kernel
@@ -166,73 +147,102 @@ def _pack_tiles(codes: Any, packed: Any) -> None:
                 packed[panel, k // STEP, tile, k % STEP // 4, place + k % 4] = source[k]
 
 
-_OFFSET = 128  # added to a row's codes
-_multiply_word_block, _multiply_word_row = block_product(ROWS, 2), block_product(1, 2)
+_OFFSET = 128  # added to a weight's codes
+_STEP_BYTES = QUADS * quads.QUAD_BYTES
+_PARTS = 2 if quads.takes_pairs(EIGHT_BITS) else 1  # words of an input's quad
+_unpack = quads.unpack_bytes(EIGHT_BITS, in_pairs=True)
+_one, _few, _full = (
+    quads.multiply_quads(EIGHT_BITS, height, quads.Finish.INTEGER)
+    for height in (1, FEW_ROWS, BLOCK)
+)
 
 
 @kernel
-def _pack_words(codes: Any, packed: Any) -> None:
-    """Copy codes [columns, k] to rows of panels, four of each column; zeros follow the ends."""
-    num_columns, num_k = codes.shape
-    for panel in numba.prange(packed.shape[0]):
-        packed[panel] = 0
-        for column in range(min(COLUMNS, num_columns - panel * COLUMNS)):
-            source = codes[panel * COLUMNS + column]
-            for k in range(num_k):
-                packed[panel, k // 4, column * 4 + k % 4] = source[k]
+def _multiply_rows(x: Any, weights: Any, epilogue: Any, out: Any) -> None:
+    """Multiply rows of x with quads [num_panels, num_steps, 256], and write their scales."""
+    num_panels, num_steps = weights.shape[:2]
+    total = whole_blocks(x.shape[0])
+    full = rows_in_full_blocks(total)
+    num_quads = QUADS * num_steps
+    inputs = aligned_floats(total * num_quads * _PARTS).view(np.int32)
+    starts = np.zeros(total, np.int32)
+    for i in numba.prange(total):
+        _quantize_to_block(x, i, total, num_quads, epilogue.rows, starts, inputs)
+    for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
+        start = task * PANELS_OF_TASK
+        chunk = aligned_floats(CHUNK_STEPS * QUADS * COLUMNS * 2)
+        sums = aligned_floats(min(total, ROWS_AT_ONCE + 2 * BLOCK) * COLUMNS).view(np.int32)
+        for panel in range(start, min(num_panels, start + PANELS_OF_TASK)):
+            row = 0
+            while row < total:
+                stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+                for i in range(row, stop):
+                    for column in range(COLUMNS):
+                        sums[(i - row) * COLUMNS + column] = starts[i]
+                for step in range(0, num_steps, CHUNK_STEPS):
+                    steps = min(CHUNK_STEPS, num_steps - step)
+                    address = weights.ctypes.data + (panel * num_steps + step) * _STEP_BYTES
+                    if _PARTS == 2:
+                        for i in range(steps):
+                            target = chunk.ctypes.data + 2 * i * _STEP_BYTES
+                            _unpack(address + i * _STEP_BYTES, 0, target)
+                        address = chunk.ctypes.data
+                    x_address = inputs.ctypes.data
+                    _multiply_chunk(
+                        (row, full, stop), x_address, num_steps, step, steps, address, sums
+                    )
+                num_rows = min(stop, x.shape[0]) - row
+                write_block(sums, 0, num_rows, epilogue, row, panel * COLUMNS, out)
+                row = stop
+        chunk[0], sums[0] = np.float32(0.0), np.int32(0)  # Numba does not track addresses
+    inputs[0] = np.int32(0)
 
 
-@kernel
-def _multiply_words(rows: Any, weights: Any, starts: Any, epilogue: Any, out: Any) -> None:
-    """Multiply unsigned codes `rows`: one row, or a multiple of `ROWS`."""
-    num_panels, num_words = weights.shape[:2]
-    for panel in numba.prange(num_panels):
-        sums = np.empty(ROWS * COLUMNS, np.int32)
-        place, first = panel * num_words * COLUMNS, panel * COLUMNS
-        if rows.shape[0] == 1:
-            sums[:COLUMNS] = starts[first : first + COLUMNS]
-            _multiply_word_row(rows, 0, 0, 4, weights, place, COLUMNS, num_words, sums, 0, COLUMNS)
-            write_block(sums, 0, 1, epilogue, 0, first, out)
-            continue
-        for row in range(0, rows.shape[0], ROWS):
-            for i in range(ROWS):
-                sums[i * COLUMNS : (i + 1) * COLUMNS] = starts[first : first + COLUMNS]
-            a, stride = row * num_words * 4, num_words * 4
-            _multiply_word_block(
-                rows, a, stride, 4, weights, place, COLUMNS, num_words, sums, 0, COLUMNS
-            )
-            write_block(sums, 0, ROWS, epilogue, row, first, out)
+@inlined()
+def _quantize_to_block(
+    x: Any, i: Any, total: Any, num_quads: Any, scales: Any, starts: Any, inputs: Any
+) -> None:
+    """Write the codes of row i into its block, its scale, and the number its sums start from."""
+    full = rows_in_full_blocks(total)
+    height, first = BLOCK, i // BLOCK * BLOCK
+    if i >= full:
+        height = min(total, FEW_ROWS)
+        first = full + (i - full) // height * height
+    codes = np.zeros((x.shape[1] + STEP - 1) // STEP * STEP, np.int8)
+    if i < x.shape[0]:
+        scales[i] = _quantize_row(x, i, codes, 0, STEP)
+    added = np.int32(0)
+    for code in codes:
+        added += np.int32(code)
+    starts[i] = np.int32(-_OFFSET) * added
+    target = inputs[first * num_quads * _PARTS + i - first :]
+    write_quads(codes, num_quads, _PARTS, target, height)
 
 
-EXACT_TERMS = 1024  # 127 * 128 * 1024 < 2^24, below which float32 is exact
-_multiply_block = block_product(ROWS, 2)
+@inlined()
+def _multiply_chunk(
+    rows: Any, inputs: Any, num_steps: Any, step: Any, steps: Any, weights: Any, sums: Any
+) -> None:
+    """Add the products of blocks with some steps of a panel, at an address, to sums.
 
-
-@kernel
-def _multiply_floats(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
-    num_panels, num_k = weights.shape[:2]
-    for panel in numba.prange(num_panels):
-        exact, sums = aligned_floats(ROWS * COLUMNS), np.empty(ROWS * COLUMNS, np.int32)
-        for row in range(0, rows.shape[0], ROWS):
-            sums[:] = 0
-            for k in range(0, num_k, EXACT_TERMS):
-                exact[:] = np.float32(0.0)
-                _multiply_block(
-                    rows,
-                    row * rows.shape[1] + k,
-                    rows.shape[1],
-                    1,
-                    weights,
-                    (panel * num_k + k) * COLUMNS,
-                    COLUMNS,
-                    min(EXACT_TERMS, num_k - k),
-                    exact,
-                    0,
-                    COLUMNS,
-                )
-                for i in range(ROWS * COLUMNS):
-                    sums[i] += np.int32(exact[i])
-            write_block(sums, 0, ROWS, epilogue, row, panel * COLUMNS, out)
+    rows: first row, end of full blocks, end of rows.
+    """
+    first, full, stop = rows
+    num_quads = QUADS * steps
+    for column in range(0, COLUMNS, quads.BLOCK_COLUMNS):
+        row = first
+        while row < stop:
+            height = BLOCK if row < full else min(stop - row, FEW_ROWS)
+            x = inputs + 4 * _PARTS * QUADS * (row * num_steps + height * step)
+            w, target = weights + 4 * column, sums.ctypes.data
+            target += (row - first) * quads.NUMBER_BYTES + 4 * column
+            if height == BLOCK:
+                _full(x, w, num_quads, 0, 0, target)
+            elif height == FEW_ROWS:
+                _few(x, w, num_quads, 0, 0, target)
+            else:
+                _one(x, w, num_quads, 0, 0, target)
+            row += height
 
 
 STEP = 64  # contiguous codes of a row

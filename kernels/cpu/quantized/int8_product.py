@@ -222,17 +222,24 @@ def _quantize_row(
             floats[at + height] = scale
             floats[at + 2 * height] = scale * np.float32(added)
             at += 3 * height
-    quads = codes.view(np.int32)
-    target = inputs[parts_of_quad(weights) * place * num_quads + i - first :].view(np.int32)
-    if parts_of_quad(weights) == 1:
+    parts = parts_of_quad(weights)
+    target = inputs[parts * place * num_quads + i - first :].view(np.int32)
+    write_quads(codes, num_quads, parts, target, height)
+
+
+@inlined()
+def write_quads(codes: Any, num_quads: Any, parts: Any, target: Any, height: Any) -> None:
+    """Write the codes of a row into its block of `height` rows; parts: words of a quad."""
+    if parts == 1:
+        quads = codes.view(np.int32)
         for q in range(num_quads):
             target[q * height] = quads[q]
-    else:
-        for q in range(num_quads):
-            for part in range(2):
-                low = np.int32(codes[4 * q + part]) & np.int32(0xFFFF)
-                high = np.int32(np.int32(codes[4 * q + 2 + part]) << np.int32(16))
-                target[(2 * q + part) * height] = low | high
+        return
+    for q in range(num_quads):
+        for part in range(2):
+            low = np.int32(codes[4 * q + part]) & np.int32(0xFFFF)
+            high = np.int32(np.int32(codes[4 * q + 2 + part]) << np.int32(16))
+            target[(2 * q + part) * height] = low | high
 
 
 @inlined()
