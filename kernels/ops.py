@@ -166,7 +166,8 @@ class Backend:
         """Return `y = x @ weight.T + bias` for x in `dtype` and a quantized weight.
 
         The numbers multiplied are those of `dequantize`, with inputs in int8 those of
-        `reference.quantized`. A weight without a kernel in `code_kernels` is kept in `dtype`. Other arguments as for `pack_linear`.
+        `reference.quantized`. A weight without a kernel in `code_kernels` is kept in `dtype`. Other
+        arguments as for `pack_linear`.
         """
         return self.pack_linear(self.dequantize(weight, dtype), bias, row_invariant=row_invariant)
 

@@ -8,6 +8,7 @@ neighbors. Up to `FEW_ROWS` rows the weights are read once, and converted in reg
 rows, `CHUNK` rows of a panel become float32 in the cache for all blocks of a batch.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numba
@@ -69,6 +70,7 @@ class RowsOfExperts(NamedTuple):
 _NO_TOKENS = np.empty(0, np.int64)
 
 
+@functools.lru_cache(maxsize=256)
 def all_rows(num_rows: int) -> RowsOfExperts:
     """Return the rows of one weight, for all rows of x."""
     total = num_rows
@@ -102,12 +104,13 @@ def multiply_panels(
         else:
             for i in numba.prange(total):
                 _pack_row(x, chosen.tokens, segments[used], i, num_rows, total, rows)
-    share = (num_panels + num_shares * PANELS_OF_TASK - 1) // (num_shares * PANELS_OF_TASK)
+    share = (num_panels + num_shares - 1) // num_shares
+    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
     num_used = segments.shape[0]
-    for task in numba.prange(num_shares * num_used * share):
-        used = task // share % num_used
-        start = (task // share // num_used * share + task % share) * PANELS_OF_TASK
-        end = min(num_panels, start + PANELS_OF_TASK)
+    for task in numba.prange(num_shares * num_used * pieces):
+        used, own_share = task // pieces % num_used, task // pieces // num_used
+        start = own_share * share + task % pieces * PANELS_OF_TASK
+        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
         if start >= end:
             continue
         first, last = segments[used, 1], segments[used, 2]

@@ -69,12 +69,13 @@ def multiply_int8(
         else:
             for i in numba.prange(total):
                 _quantize_row(x, chosen, used, i, total, weights, sizes, inputs, of_rows)
-    share = (num_panels + num_shares * PANELS_OF_TASK - 1) // (num_shares * PANELS_OF_TASK)
+    share = (num_panels + num_shares - 1) // num_shares
+    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
     num_used = segments.shape[0]
-    for task in numba.prange(num_shares * num_used * share):
-        used = task // share % num_used
-        start = (task // share // num_used * share + task % share) * PANELS_OF_TASK
-        end = min(num_panels, start + PANELS_OF_TASK)
+    for task in numba.prange(num_shares * num_used * pieces):
+        used, own_share = task // pieces % num_used, task // pieces // num_used
+        start = own_share * share + task % pieces * PANELS_OF_TASK
+        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
         if start >= end:
             continue
         first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]
