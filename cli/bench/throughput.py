@@ -1,11 +1,11 @@
 """`pagedrun bench throughput`: flags, benchmark and tables."""
 
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
@@ -409,7 +409,13 @@ def open_peer(
     package = ModuleType(benchmarks.name)
     package.__path__ = [str(benchmarks)]
     sys.modules.setdefault(benchmarks.name, package)
-    peer: Peer = import_module(f"{benchmarks.name}.peers.{module}").open_peer(path, batch_rows)
+    spec = importlib.util.find_spec(f"{benchmarks.name}.peers.{module}")
+    assert spec is not None
+    assert spec.loader is not None
+    adapter = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = adapter
+    spec.loader.exec_module(adapter)
+    peer: Peer = adapter.open_peer(path, batch_rows)
     return peer
 
 

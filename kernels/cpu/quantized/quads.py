@@ -212,7 +212,7 @@ def takes_pairs(kind: int) -> bool:
 
 
 class Finish(Enum):
-    """What becomes of an integer sum: added to a total of 32 bits, or scaled and added to a float.
+    """Use of an integer sum: added to a total of 32 bits, or scaled and added to a float.
 
     Scaled: `fma(sum, row's scale * column's scale, total)`; shifted: then `fma(-shift, row's scaled
     sum, total)`. These are the same bits on every processor.

@@ -87,7 +87,7 @@ def test_another_process_leaves_its_code_where_this_one_finds_it(
     with begin(tmp_path) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{json.dumps(wanted())}\n{LAST}\n")
+        process.stdin.write(f"{json.dumps(wanted())}\n{len(wanted().all()) - 1}\n")
         process.stdin.flush()
         assert process.stdout.readline()
         process.stdin.close()

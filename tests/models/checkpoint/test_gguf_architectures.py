@@ -47,7 +47,7 @@ def compare(folder: Path, path: Path, meant: dict[str, torch.Tensor]) -> None:
         metadata={"format": "pt"},
     )
     oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-    llm = LLM(path, tokenizer=folder, dtype="float32", device="cpu")
+    llm = LLM(path, tokenizer=folder, dtype="float32", device="cpu", activations="exact")
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1)
     for prompt, answer in zip(PROMPTS, llm.generate(PROMPTS, params), strict=True):
         found = answer.outputs[0]

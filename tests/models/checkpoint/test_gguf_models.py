@@ -40,7 +40,7 @@ def test_answers_are_those_of_transformers_with_the_weights_in_plain_numbers(
     plain = shutil.copytree(folder, tmp_path / "plain")
     save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
     oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-    llm = LLM(path, tokenizer=folder, dtype="float32")
+    llm = LLM(path, tokenizer=folder, dtype="float32", activations="exact")
     ids = llm.tokenizer.encode_batch(PROMPTS, add_special_tokens=True)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     for prompt, answer in zip(ids, llm.generate(PROMPTS, params, raw=True), strict=True):

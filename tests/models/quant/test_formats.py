@@ -86,7 +86,9 @@ def test_the_program_says_what_the_plain_model_says(form: str, dense: Path, tmp_
     codes, plain, unrounded = (
         [
             done.outputs
-            for done in LLM(folder, dtype="float32", device="cpu").generate(PROMPTS, params)
+            for done in LLM(folder, dtype="float32", device="cpu", activations="exact").generate(
+                PROMPTS, params
+            )
         ]
         for folder in (tmp_path / "codes", tmp_path / "plain", dense)
     )

@@ -37,7 +37,7 @@ def check_logits(model: Path, plain: Path) -> None:
     oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     with torch.no_grad():
         expected = oracle(torch.tensor([PROMPT])).logits[0].log_softmax(-1)
-    llm = LLM(model, tokenizer=plain, dtype="float32", device="cpu")
+    llm = LLM(model, tokenizer=plain, dtype="float32", device="cpu", activations="exact")
     params = SamplingParams(max_tokens=0, prompt_logprobs=NUM_TOP)
     [answer] = llm.generate([PROMPT], params)
     assert answer.prompt_logprobs is not None

@@ -50,7 +50,12 @@ def test_the_program_says_what_the_plain_model_says(
     write_plain(dense, tmp_path / "plain", write(dense, tmp_path / "codes", *EXPERT_FORMS[form]))
     params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
     answers = [
-        [done.outputs for done in LLM(folder, dtype="float32").generate([[7, 8, 9], [1]], params)]
+        [
+            done.outputs
+            for done in LLM(folder, dtype="float32", activations="exact").generate(
+                [[7, 8, 9], [1]], params
+            )
+        ]
         for folder in (tmp_path / "codes", tmp_path / "plain")
     ]
     assert answers[0] == answers[1]
