@@ -21,13 +21,14 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     FEW_ROWS,
     PANELS_OF_TASK,
     ROWS_AT_ONCE,
+    block_of_row,
     rows_in_full_blocks,
     whole_blocks,
 )
 from pagedrun.kernels.cpu.quantized import quads
 from pagedrun.kernels.cpu.quantized.code_arrays import EIGHT_BITS, QUADS, pack_quads
 from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
-from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, write_quads
+from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, largest_magnitude, write_quads
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
@@ -203,11 +204,7 @@ def _quantize_to_block(
     x: Any, i: Any, total: Any, num_quads: Any, scales: Any, starts: Any, inputs: Any
 ) -> None:
     """Write the codes of row i into its block, its scale, and the number its sums start from."""
-    full = rows_in_full_blocks(total)
-    height, first = BLOCK, i // BLOCK * BLOCK
-    if i >= full:
-        height = min(total, FEW_ROWS)
-        first = full + (i - full) // height * height
+    height, first = block_of_row(i, total)
     codes = np.zeros((x.shape[1] + STEP - 1) // STEP * STEP, np.int8)
     if i < x.shape[0]:
         scales[i] = _quantize_row(x, i, codes, 0, STEP)
@@ -282,7 +279,7 @@ def _quantize(x: Any, codes: Any, scales: Any) -> None:
 def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any:
     """Write the codes of a row, with steps `stride` apart; return its scale."""
     num_columns, rest = x.shape[1], x.shape[1] % STEP
-    largest = _largest_magnitude(x[row])
+    largest = largest_magnitude(x[row])
     is_finite = largest < np.float32(np.inf)
     largest = max(largest, _SMALLEST) if is_finite else np.float32(np.nan)
     inverse = _LARGEST_CODE / largest if is_finite else np.float32(0.0)
@@ -295,20 +292,6 @@ def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any
             last[k] = to_float32(x[row, num_columns - rest + k])
         _write_step(last, 0, inverse, codes, target)
     return largest / _LARGEST_CODE
-
-
-@inlined()
-def _largest_magnitude(row: Any) -> Any:
-    """Return the largest magnitude of a row, NaN if one is NaN.
-
-    Bits of magnitudes, as integers, have the order of the numbers, with infinity and NaN last.
-    """
-    largest = np.uint32(0)
-    for k in range(row.shape[0]):
-        bits = np.float32(to_float32(row[k])).view(np.uint32)
-        largest = max(largest, np.uint32(bits & np.uint32(0x7FFFFFFF)))
-    found = np.uint32(largest)
-    return found.view(np.float32)
 
 
 @inlined(fastmath=EXACT)

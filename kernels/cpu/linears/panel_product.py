@@ -160,11 +160,7 @@ def _pack_row(
 ) -> None:
     """Write row i of an expert into its block; those beyond the last have zeros."""
     num_k = x.shape[1]
-    full = rows_in_full_blocks(total)
-    height, first = BLOCK, i // BLOCK * BLOCK
-    if i >= full:
-        height = min(total, FEW_ROWS)
-        first = full + (i - full) // height * height
+    height, first = block_of_row(i, total)
     place = (segment[3] + first) * num_k + i - first
     if i >= num_rows:
         for k in range(num_k):
@@ -179,6 +175,16 @@ def _pack_row(
     else:
         for k in range(num_k):
             target[k * height] = to_float32(source[k])
+
+
+@inlined()
+def block_of_row(i: Any, total: Any) -> Any:
+    """Return the height of the block of row i of whole blocks, and its first row."""
+    full = rows_in_full_blocks(total)
+    if i < full:
+        return BLOCK, i // BLOCK * BLOCK
+    height = min(total, FEW_ROWS)
+    return height, full + (i - full) // height * height
 
 
 @inlined()

@@ -21,6 +21,7 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     FEW_ROWS,
     PANELS_OF_TASK,
     ROWS_AT_ONCE,
+    block_of_row,
     rows_in_full_blocks,
     whole_blocks,
 )
@@ -195,11 +196,7 @@ def _quantize_row(
         source = x[chosen.tokens[row] if chosen.tokens.shape[0] > 0 else row]
         for k in range(num_k):
             values[k] = to_float32(source[k])
-    full = rows_in_full_blocks(total)
-    height, first = BLOCK, i // BLOCK * BLOCK
-    if i >= full:
-        height = min(total, FEW_ROWS)
-        first = full + (i - full) // height * height
+    height, first = block_of_row(i, total)
     place = segment[3] + first
     num_sums = (4 * num_quads + sum_size - 1) // sum_size
     floats = of_rows[3 * place * num_sums + i - first :]
