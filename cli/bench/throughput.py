@@ -409,13 +409,16 @@ def open_peer(
     package = ModuleType(benchmarks.name)
     package.__path__ = [str(benchmarks)]
     sys.modules.setdefault(benchmarks.name, package)
-    spec = importlib.util.find_spec(f"{benchmarks.name}.peers.{module}")
-    assert spec is not None
-    assert spec.loader is not None
-    adapter = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = adapter
-    spec.loader.exec_module(adapter)
-    peer: Peer = adapter.open_peer(path, batch_rows)
+    name_of_module = f"{benchmarks.name}.peers.{module}"
+    if name_of_module not in sys.modules:
+        spec = importlib.util.find_spec(name_of_module)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name_of_module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name_of_module])
+        # As an import statement does.
+        setattr(sys.modules[f"{benchmarks.name}.peers"], module, sys.modules[name_of_module])
+    peer: Peer = sys.modules[name_of_module].open_peer(path, batch_rows)
     return peer
 
 
