@@ -87,7 +87,7 @@ def multiply_panels(
 
     x: [num_tokens, in_features] float32 or bits of bfloat16. chosen: `RowsOfExperts`. weights:
     [num_experts * num_panels, in_features, 32] float32 or bits of bfloat16, or a quantized weight
-    that `chunk_of` reads. bias: float32, 32 numbers for each panel, or empty. out: [num_rows,
+    that `read_chunk` reads. bias: float32, 32 numbers for each panel, or empty. out: [num_rows,
     out_features], float32 or bits of bfloat16. Panels are cut into `num_shares`, one for each
     thread; a share takes its panels of all experts in order, so that threads have equal work for
     any distribution of rows over experts.

@@ -1,6 +1,6 @@
 """Products of quantized weights with inputs rounded to int8, on any processor.
 
-Inputs have a scale for each row and block of `PanelArrays.block` neighbors. Sums of products of
+Inputs have a scale for each row and block of neighbors, see `block_sizes`. Sums of products of
 codes over a block, or over a group of weights within it, are exact integers. Each output adds these
 in ascending order, scaled, in float32: it has the same bytes in every batch and on every processor.
 
