@@ -57,6 +57,12 @@ class PrefixGroups:
     num_partitions: Tensor
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors, in order."""
+        entries = self.rows, self.row_starts, self.table_rows
+        return (*entries, self.first_partitions, self.last_partitions, self.num_partitions)
+
+    @property
     def num_tokens_saved(self) -> int:
         """Tokens that would be read again if every row read alone."""
         again = self.row_starts.diff() - 1

@@ -6,7 +6,7 @@ faster versions. Arithmetic is float32 for narrower inputs and float64 for float
 same code is the oracle of the tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -101,6 +101,20 @@ class Linear(Protocol):
         ...
 
 
+class RecordedStep(Protocol):
+    """Step of a model, computed once while its calls were noted.
+
+    result: overwritten by each replay. can_replay: False if values decide the calls.
+    """
+
+    result: Tensor
+    can_replay: bool
+
+    def replay(self) -> Tensor:
+        """Compute the step with the present contents of its inputs; return `result`."""
+        ...
+
+
 class Backend:
     """Operations of a model step in plain PyTorch, on any device: the definition of correct.
 
@@ -110,13 +124,15 @@ class Backend:
     written is undefined, and may be NaN.
 
     name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
-    weights. activations: inputs of the layers that these compute. OPS: names of all operations, in
-    reading order. PACKS: names of the methods that pack weights into layers.
+    weights. activations: inputs of the layers that these compute. records: whether steps can be
+    recorded and replayed; see `record`. OPS: names of all operations, in reading order. PACKS:
+    names of the methods that pack weights into layers.
     """
 
     name: str = "pagedrun.kernels.reference"
     code_kernels: CodeKernels = CodeKernels.NONE
     activations: Activations = Activations.EXACT
+    records: bool = False
     OPS: ClassVar[tuple[str, ...]]
     PACKS: ClassVar[tuple[str, ...]] = (
         "pack_linear",
@@ -136,6 +152,17 @@ class Backend:
         may share.
         """
         return HostAttention.of(inputs, attention)
+
+    def record(self, step: Callable[[], Tensor]) -> RecordedStep:
+        """Compute a step and return it as it can be replayed; only if the backend `records`.
+
+        Host code of the step must not read values that differ between replays.
+        """
+        raise NotImplementedError(f"{self.name} records no steps")
+
+    def call_on_host(self, function: Callable[[], None]) -> None:
+        """Call a function now, and in a step that is recorded at each replay."""
+        function()
 
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False

@@ -1,6 +1,6 @@
 """The backend of a CPU, bound to one kernel set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -25,6 +25,7 @@ from pagedrun.kernels.cpu.linears import int8_linear
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear
 from pagedrun.kernels.cpu.quantized.linear import QuantizedExperts, QuantizedLinear
+from pagedrun.kernels.cpu.recording import Recording, current_recorder
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import Activations
@@ -39,6 +40,7 @@ class CpuBackend(Backend):
     """
 
     name = "pagedrun.kernels.cpu"
+    records = True
 
     route = staticmethod(expert_routing.route)
     combine_experts = staticmethod(expert_routing.combine_experts)
@@ -87,6 +89,17 @@ class CpuBackend(Backend):
     ) -> HostAttention:
         """Return the attention of a step: groups are read as they are."""
         return HostAttention.of(inputs, self)
+
+    def record(self, step: Callable[[], Tensor]) -> Recording[Tensor]:
+        """Compute a step and return it as it can be replayed."""
+        return Recording(step)
+
+    def call_on_host(self, function: Callable[[], None]) -> None:
+        """Call a function now, and at each replay of a step that is being recorded."""
+        function()
+        recorder = current_recorder()
+        if recorder is not None:
+            recorder.note(function, ())
 
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, row_invariant: bool = False

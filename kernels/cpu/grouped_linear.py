@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
+from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd import amx, block_product
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import load
@@ -64,6 +65,7 @@ class PackedGroupedLinear:
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
+        values_are_read()
         out = torch.empty(len(x if tokens is None else tokens), self.out_features, dtype=x.dtype)
         blocks = ExpertBlocks.of(
             as_array(x.contiguous()),

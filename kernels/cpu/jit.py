@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.registry import CPUDispatcher
 
+from pagedrun.kernels.cpu.recording import current_recorder
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler, ReorderedCompiler
 
@@ -54,14 +56,30 @@ def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
         "pipeline_class": KernelCompiler,
     }
     try:
-        compiled = numba.njit(cache=True, **options)(function)
+        compiled = _Kernel.of(numba.njit(cache=True, **options)(function))
         # Numba invalidates cached code if the file of the function changes. The code contains
         # inlined functions and constants of other files too, so all of them are compared.
         cache_file = compiled._cache._cache_file
         cache_file._source_stamp = (cache_file._source_stamp, source_digest())
     except (RuntimeError, AttributeError):  # no cache folder; or another Numba
-        return numba.njit(**options)(function)
+        return _Kernel.of(numba.njit(**options)(function))
     return compiled
+
+
+class _Kernel(CPUDispatcher):  # type: ignore[misc]
+    """Entry point of which a step that is being recorded notes the calls."""
+
+    @classmethod
+    def of(cls, dispatcher: Any) -> Any:
+        """Return the dispatcher as a kernel: Numba chooses the class that it makes."""
+        dispatcher.__class__ = cls
+        return dispatcher
+
+    def __call__(self, *arguments: Any) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            return super().__call__(*arguments)
+        return recorder.call(super().__call__, arguments)
 
 
 def inlined(fastmath: frozenset[str] = CONTRACTED) -> Callable[[Callable[..., Any]], Any]:
@@ -90,7 +108,16 @@ def choose_threads(num_elements: int) -> None:
 
     The result is the same: a task does not depend on its thread.
     """
-    numba.set_num_threads(num_threads() if num_elements > SERIAL_ELEMENTS else 1)
+    set_threads(num_threads() if num_elements > SERIAL_ELEMENTS else 1)
+
+
+def set_threads(number: int) -> None:
+    """Set the number of threads of the next parallel kernels."""
+    recorder = current_recorder()
+    if recorder is None:
+        numba.set_num_threads(number)
+    else:
+        recorder.set_threads(numba.set_num_threads, number)
 
 
 @functools.cache

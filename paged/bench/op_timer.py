@@ -7,6 +7,7 @@ device profile takes its place.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,7 +21,7 @@ from pagedrun.kernels.attention_inputs import (
     PrefixResult,
     Softmax,
 )
-from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
+from pagedrun.kernels.ops import Backend, GroupedLinear, Linear, RecordedStep
 
 OpSeconds = Mapping[str, float]
 ATTENTION = "attention"  # part of the name of every operation that reads keys and values
@@ -33,10 +34,12 @@ class OpTimer:
     """Seconds and calls of each operation of a kernel backend.
 
     Give `kernels` to an engine in place of the backend; `seconds` and `calls` grow as it runs. Only
-    for backends whose operations are finished when they return.
+    for backends whose operations are finished when they return. Replays are timed as well.
     """
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._begun: list[float] = []  # times of operations that have not returned
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
         self.kernels: Backend = _Timed(backend, self)
@@ -54,17 +57,29 @@ class OpTimer:
         """Return an operation that adds its calls and their seconds to those of `name`."""
 
         def timed(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-            began = perf_counter()
+            self.begin()
             result = op(*args, **kwargs)
-            self.note(name, perf_counter() - began)
+            self.end(name)
             return result
 
         return timed
 
-    def note(self, name: str, seconds: float) -> None:
-        """Count one call of an operation."""
-        self.seconds[name] += seconds
-        self.calls[name] += 1
+    def begin(self) -> None:
+        """Note the time, now and in replays."""
+        self._backend.call_on_host(self._begin)
+
+    def end(self, name: str | None) -> None:
+        """Count one call of an operation since the last time that was noted; None: of none."""
+        self._backend.call_on_host(partial(self._end, name))
+
+    def _begin(self) -> None:
+        self._begun.append(perf_counter())
+
+    def _end(self, name: str | None) -> None:
+        began = self._begun.pop()
+        if name is not None:
+            self.seconds[name] += perf_counter() - began
+            self.calls[name] += 1
 
 
 class BackendWrapper(Backend):
@@ -77,7 +92,7 @@ class BackendWrapper(Backend):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.name, self.code_kernels = backend.name, backend.code_kernels
-        self.activations = backend.activations
+        self.activations, self.records = backend.activations, backend.records
         own = vars(type(self))
         for name in self.OPS:
             if name not in own:
@@ -99,6 +114,14 @@ class BackendWrapper(Backend):
     ) -> Attention:
         """Return the attention of a step."""
         return self._backend.prepare(inputs, shape, room=room)
+
+    def record(self, step: Callable[[], Tensor]) -> RecordedStep:
+        """Compute a step and return it as it can be replayed."""
+        return self._backend.record(step)
+
+    def call_on_host(self, function: Callable[[], None]) -> None:
+        """Call a function now and in replays."""
+        self._backend.call_on_host(function)
 
 
 # Operations on weights while a model loads; not timed.
@@ -140,10 +163,9 @@ class _TimedAttention:
 
     def prefix(self, q: Tensor, layer: KVLayer, softmax: Softmax) -> PrefixResult | None:
         """Count it only if rows share a prefix."""
-        began = perf_counter()
+        self._timer.begin()
         result = self._attention.prefix(q, layer, softmax)
-        if result is not None:
-            self._timer.note("prefix_attention", perf_counter() - began)
+        self._timer.end(None if result is None else "prefix_attention")
         return result
 
     def regroup(self, groups: PrefixGroups) -> None:

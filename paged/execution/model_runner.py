@@ -21,6 +21,7 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import attention_shapes, forward_batch
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
+from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.scheduling.step_input import StepInput
@@ -41,7 +42,8 @@ class ModelRunner:
     """Transfers the blocks of a step, then computes it.
 
     `shared_prefix_attention`: rows read the partitions that they share together. `graphs`: replay
-    decode steps; None computes all steps kernel by kernel.
+    decode steps; `repeated`: replay those that repeat the step before. None of both computes all
+    steps kernel by kernel.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ModelRunner:
         *,
         shared_prefix_attention: bool = True,
         graphs: DecodeGraphs | None = None,
+        repeated: RepeatedSteps | None = None,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -60,6 +63,7 @@ class ModelRunner:
         self._device = device
         self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._graphs = graphs
+        self._repeated = repeated
         self._max_tokens = sys.maxsize  # lowered after an out-of-memory error
         self._bytes_read = model.network.bytes_read(cache.specs)
         self.reads = AttentionReads()
@@ -121,11 +125,17 @@ class ModelRunner:
 
     def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
         """Compute a step kernel by kernel."""
-        known = KnownTokens.of(step, before)
+        known, repeated = KnownTokens.of(step, before), self._repeated
+        if repeated is not None:
+            step = repeated.padded(step)
         cache, shapes = self._cache, attention_shapes(self._model, self._cache)
         batch, attention = forward_batch(
             step, cache.block_size, cache.specs, shapes, self._sharing, self._device, known
         )
+        if repeated is not None and not len(step.targets):
+            logits = repeated.logits(batch, attention)
+            self._note_reads(attention[0])
+            return self._sampler.sample(logits, step)
         hidden = self._model.hidden(batch, cache)
         self._note_reads(attention[0])
         scores = self._scores(hidden[step.num_samples :], step)

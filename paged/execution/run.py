@@ -25,6 +25,7 @@ from pagedrun.paged.execution.logits.grammar_mask import NO_FORCED_TOKEN
 from pagedrun.paged.execution.logits.sampler import NO_TOKEN, no_token_error
 from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.pool_memory import MemoryLedger
+from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.score_log import ScoreLog
 from pagedrun.paged.execution.step_result import InFlight
 from pagedrun.paged.metrics.report_sections import EngineReport, LoadTimes, StageTimes
@@ -141,6 +142,9 @@ class Run:
             loaded.device,
             shared_prefix_attention=config.prefix_once,
             graphs=graphs,
+            repeated=RepeatedSteps.of(
+                model, cache, loaded.device.kernels, eager=config.enforce_eager
+            ),
         )
         self._sampler = sampler
         self._grammars = loaded.grammar_mask

@@ -52,17 +52,16 @@ class EngineConfig:
     """Configuration of an engine; for a field that is None the engine chooses.
 
     `quantization` says whether the checkpoint's weights may be quantised, and whether plain ones
-    are rounded to int8 while they are read. `max_model_len` bounds
-    prompt and answer together, in tokens. `swap_space_bytes` is host memory for preempted
-    sequences. `gpu_memory_utilization` is the share of a GPU's memory that may be
-    filled; `enforce_eager` computes every step kernel by kernel there; `reproducible` makes a row's
-    bytes independent of its batch there too, as they always are on a CPU. `kernel_set` names what
-    multiplies matrices on a CPU, `activations` the inputs of its layers with quantized weights, see
-    `Activations`. `model_impl` "transformers" has the library's code compute the
-    model, whatever its type; the others, that of pagedrun. `prefix_store` is a
-    folder that keeps shared prefixes from run to run, in at most `prefix_store_bytes`. `fitted`
-    names those fields that nobody gave and that an engine may change to suit the device and the
-    file. Raises `UsageError` naming the field for a value out of range.
+    are rounded to int8 while they are read. `max_model_len` bounds prompt and answer together, in
+    tokens. `swap_space_bytes` is host memory for preempted sequences. `gpu_memory_utilization` is
+    the share of a GPU's memory that may be filled; `enforce_eager` computes every step kernel by
+    kernel; `reproducible` makes a row's bytes independent of its batch on a GPU too, as they always
+    are on a CPU. `kernel_set` names what multiplies matrices on a CPU, `activations` the inputs of
+    its layers with quantized weights, see `Activations`. `model_impl` "transformers" has the
+    library's code compute the model, whatever its type; the others, that of pagedrun.
+    `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
+    `prefix_store_bytes`. `fitted` names those fields that nobody gave and that an engine may change
+    to suit the device and the file. Raises `UsageError` naming the field for a value out of range.
     """
 
     model: Annotated[
@@ -228,7 +227,8 @@ class EngineConfig:
         ),
     ] = False
     enforce_eager: Annotated[
-        bool, Flag("On a GPU, launch kernels one by one: no CUDA graphs.", Panel.MODEL)
+        bool,
+        Flag("Launch kernels one by one: no CUDA graphs, no replayed steps.", Panel.MODEL),
     ] = False
     kernel_set: Annotated[
         str,

@@ -12,7 +12,7 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.models.configs import moe_layers
-from tests.models.mixture_families import MIXTURES
+from tests.support.mixture_families import MIXTURES
 from tests.models.oracle import MakeOracle
 
 PROMPTS = [[1, 2, 3], list(range(40))]

@@ -34,7 +34,7 @@ from pagedrun.kernels.cpu.attention.inputs import (
     prefix_levels,
 )
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import kernel, num_threads
+from pagedrun.kernels.cpu.jit import kernel, num_threads, set_threads
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
 from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.kernel_set import KernelSet
@@ -147,7 +147,7 @@ def attend_groups(
     tile_rows = min(MAX_TILE_ROWS, max(BLOCK_ROWS, rows_per_task // BLOCK_ROWS * BLOCK_ROWS))
     attend = attend_kernel(kernel_set, q.dtype, layer.keys.dtype)
     key_scales, value_scales = scale_arrays(layer.scales)
-    numba.set_num_threads(num_workers)
+    set_threads(num_workers)
     attend(
         num_workers,
         max(1, tile_rows // group_size),

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import choose_threads, num_threads
+from pagedrun.kernels.cpu.jit import choose_threads, num_threads, serial_kernel
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias
 from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, all_rows, multiply_panels
 from pagedrun.kernels.cpu.quantized.amx_product import (
@@ -34,6 +34,7 @@ from pagedrun.kernels.cpu.quantized.pair_product import (
     multiply_rows,
 )
 from pagedrun.kernels.cpu.quantized.panel_codes import PanelArrays
+from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import Activations
@@ -123,6 +124,7 @@ class QuantizedExperts:
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
+        values_are_read()
         rows = RowsOfExperts.of(starts.numpy(), None if tokens is None else tokens.numpy())
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype)
@@ -208,6 +210,16 @@ def _padded(x: NDArray[np.uint16], num_columns: int) -> NDArray[np.uint16]:
         num_rows = -(-num_rows // unit) * unit
     if x.shape == (num_rows, num_columns):
         return x
-    rows = np.zeros((num_rows, num_columns), np.uint16)
-    rows[: len(x), : x.shape[1]] = x
+    rows = np.empty((num_rows, num_columns), np.uint16)
+    _copy_padded(x, rows)
     return rows
+
+
+@serial_kernel
+def _copy_padded(x: Any, rows: Any) -> None:
+    for i in range(rows.shape[0]):
+        num_k = x.shape[1] if i < x.shape[0] else 0
+        for k in range(num_k):
+            rows[i, k] = x[i, k]
+        for k in range(num_k, rows.shape[1]):
+            rows[i, k] = np.uint16(0)

@@ -1,0 +1,100 @@
+"""Decode steps that repeat the one before with other values: recorded once, then replayed.
+
+On a CPU the host computes, and with few rows it spends more time between kernels than in them.
+Consecutive steps of the same rows differ in the contents of their inputs only, so a recording of
+one computes the next; see `Backend.record`. Other shapes are computed kernel by kernel.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagedrun.kernels.array_types import Int32s
+from pagedrun.kernels.attention_inputs import AttentionInputs
+from pagedrun.kernels.ops import Backend, RecordedStep
+from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.models.model import ForwardBatch, Model
+from pagedrun.paged.scheduling.step_input import StepInput
+
+# A recording takes about twice as long as a step, so rows that change often are not worth one.
+STEPS_BEFORE = 2
+TABLE_UNIT = 64  # blocks; tables are as wide for many steps
+
+
+class RepeatedSteps:
+    """Logits of decode steps, by replay where the shape has repeated."""
+
+    def __init__(self, model: Model, cache: KVCache, kernels: Backend) -> None:
+        self._model = model
+        self._cache = cache
+        self._kernels = kernels
+        self._shape: tuple[torch.Size, ...] | None = None
+        self._num_same = 0
+        self._inputs: list[Tensor] = []  # of the recorded step
+        self._recorded: RecordedStep | None = None
+        self._can_record = True
+
+    @classmethod
+    def of(
+        cls, model: Model, cache: KVCache, kernels: Backend, *, eager: bool
+    ) -> "RepeatedSteps | None":
+        """Return the steps of a model, None if they cannot be recorded, or must not: `eager`."""
+        can_record = kernels.records and model.network.is_capturable
+        return cls(model, cache, kernels) if can_record and not eager else None
+
+    def padded(self, step: StepInput) -> StepInput:
+        """Return the step with block tables whose width seldom changes."""
+        return replace(step, block_tables=tuple(map(_padded, step.block_tables)))
+
+    def logits(self, batch: ForwardBatch, attention: tuple[AttentionInputs, ...]) -> Tensor:
+        """Compute the logits of a batch without scored tokens.
+
+        attention: inputs that the attention of the batch was prepared from. Returns [num_logits,
+        vocab_size], overwritten by the next call.
+        """
+        if batch.has_prefill or not self._can_record:
+            self._forget()
+            return self._compute(batch)
+        inputs = list(_tensors(batch, attention))
+        shape = tuple(each.shape for each in inputs)
+        if shape != self._shape:
+            self._forget()
+            self._shape = shape
+        self._num_same += 1
+        if self._recorded is not None:
+            for old, new in zip(self._inputs, inputs, strict=True):
+                old.copy_(new)
+            return self._recorded.replay()
+        if self._num_same <= STEPS_BEFORE:
+            return self._compute(batch)
+        recorded = self._kernels.record(lambda: self._compute(batch))
+        self._can_record = recorded.can_replay
+        if recorded.can_replay:
+            self._inputs, self._recorded = inputs, recorded
+        return recorded.result
+
+    def _compute(self, batch: ForwardBatch) -> Tensor:
+        return self._model.head(self._model.hidden(batch, self._cache))
+
+    def _forget(self) -> None:
+        self._shape, self._num_same = None, 0
+        self._inputs, self._recorded = [], None
+
+
+def _padded(table: Int32s) -> Int32s:
+    width = -(-table.shape[1] // TABLE_UNIT) * TABLE_UNIT
+    return np.pad(table, ((0, 0), (0, width - table.shape[1])))
+
+
+def _tensors(batch: ForwardBatch, attention: tuple[AttentionInputs, ...]) -> Iterator[Tensor]:
+    """Yield the tensors that differ between decode steps."""
+    yield from (batch.input_ids, batch.positions, batch.logits_rows)
+    for group, inputs in zip(batch.groups, attention, strict=True):
+        rows = inputs.decode
+        assert rows is not None, "a batch of generated tokens"
+        yield from (group.slots, inputs.block_tables, rows.table_rows, rows.context_lens)
+        if rows.groups is not None:
+            yield from rows.groups.tensors
