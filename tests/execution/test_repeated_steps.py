@@ -16,9 +16,9 @@ from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.support.mixture_families import MIXTURES
 from tests.support.engines import ANY_PREFIX, load_engine
 from tests.support.families import TINY, save_tiny
+from tests.support.mixture_families import MIXTURES
 from tests.support.tiny_models import tiny_engine
 
 NUM_TOKENS = 12

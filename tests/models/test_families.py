@@ -10,10 +10,10 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.models.model_config import ModelConfig
-from tests.support.mixture_families import MIXTURES
 from tests.models.oracle import LENGTHS, NUM_TOKENS, MakeOracle, check
 from tests.support.admit_all import AdmitAll
 from tests.support.families import TINY, save_tiny
+from tests.support.mixture_families import MIXTURES
 
 FAMILIES = {**TINY, **MIXTURES}
 

@@ -12,8 +12,8 @@ from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.models.configs import moe_layers
-from tests.support.mixture_families import MIXTURES
 from tests.models.oracle import MakeOracle
+from tests.support.mixture_families import MIXTURES
 
 PROMPTS = [[1, 2, 3], list(range(40))]
 
