@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.jit import inlined
+from pagedrun.kernels.cpu.recording import unrecorded
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
@@ -21,11 +22,12 @@ def as_array(tensor: Tensor) -> NDArray[Any]:
 
     bfloat16 appears as uint16, float8_e4m3fn as uint8.
     """
-    if tensor.dtype is torch.bfloat16:
-        tensor = tensor.view(torch.uint16)
-    if tensor.dtype is torch.float8_e4m3fn:
-        tensor = tensor.view(torch.uint8)
-    return tensor.numpy()
+    with unrecorded():
+        if tensor.dtype is torch.bfloat16:
+            tensor = tensor.view(torch.uint16)
+        if tensor.dtype is torch.float8_e4m3fn:
+            tensor = tensor.view(torch.uint8)
+        return tensor.numpy()
 
 
 def to_float32(element: Any) -> Any:

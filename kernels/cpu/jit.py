@@ -8,6 +8,7 @@ from typing import Any
 
 import numba
 from numba.core.registry import CPUDispatcher
+from numba.np.ufunc import parallel
 
 from pagedrun.kernels.cpu.recording import current_recorder
 from pagedrun.kernels.environment.threads import cpu_quota
@@ -113,11 +114,11 @@ def choose_threads(num_elements: int) -> None:
 
 def set_threads(number: int) -> None:
     """Set the number of threads of the next parallel kernels."""
+    numba.set_num_threads(number)
     recorder = current_recorder()
-    if recorder is None:
-        numba.set_num_threads(number)
-    else:
-        recorder.set_threads(numba.set_num_threads, number)
+    if recorder is not None:
+        # Numba's function takes a lock, to start threads that have been started by now.
+        recorder.note_threads(getattr(parallel, "_set_num_threads", numba.set_num_threads), number)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ its inputs there. Code that does calls `values_are_read`.
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -48,6 +49,11 @@ _UNREPEATABLE = frozenset(
 def current_recorder() -> "Recorder | None":
     """Return the recorder of the step that is being recorded, None if none is."""
     return _CURRENT.get()
+
+
+def unrecorded() -> AbstractContextManager[object]:
+    """Return a context in which operations of torch are not noted, for those without effect."""
+    return nullcontext() if _CURRENT.get() is None else torch._C._DisableTorchDispatch()
 
 
 def values_are_read() -> None:
@@ -97,6 +103,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory = _Memory()
         self._num_threads: int | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: dynamo compiles nothing here, and keeping it out takes a third of the time
+        of a recording."""
+        return False
+
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call a kernel, note it, and return its result."""
         result = function(*arguments)
@@ -118,9 +130,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.can_replay:
             self.calls.append((function, self._fixed(arguments)))
 
-    def set_threads(self, function: Callable[[int], None], num_threads: int) -> None:
-        """Set the number of threads of further kernels, and note it if it differs."""
-        function(num_threads)
+    def note_threads(self, function: Callable[[int], None], num_threads: int) -> None:
+        """Note that `function` set the number of threads of further kernels, if it differs."""
         if num_threads != self._num_threads:
             self._num_threads = num_threads
             self.note(function, (num_threads,))
@@ -134,7 +145,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not function._schema.is_mutable and _is_view(result, arguments):
             return result
         if function in _ALLOCATIONS:
-            return self._own(result)
+            return self._owned(result)
         if not _UNREPEATABLE.isdisjoint(function.tags) and not _is_plain_index(function, arguments):
             self.refuse()
             return result
@@ -151,12 +162,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _own(self, tensor: Tensor) -> Tensor:
         """Return a copy in the recorder's memory."""
+        own = self._owned(tensor)
+        return own if own is tensor else own.copy_(tensor)
+
+    def _owned(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the same shape and dtype in the recorder's memory."""
         if tensor.layout is not torch.strided or tensor.numel() == 0:
             return tensor
         reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         owned = torch.from_numpy(self._memory.take((reach + 1) * tensor.element_size()))
-        own = owned.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
-        return own.copy_(tensor)
+        return owned.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def _fixed(self, value: Any) -> Any:
         """Return an argument that refers to the recorder's memory itself, without its owner."""
@@ -174,17 +189,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_view(result: Any, arguments: Any) -> bool:
-    """Return whether an operation returned memory of its arguments.
+    """Return whether an operation returned memory of its first argument.
 
     The schema says only that it may, as for `reshape` and `to`.
     """
-    results = result if isinstance(result, tuple | list) else [result]
-    given = {_storage(each) for each in arguments if isinstance(each, Tensor)}
-    return all(isinstance(each, Tensor) and _storage(each) in given for each in results)
+    if isinstance(result, tuple | list):
+        return bool(result) and _is_view(result[0], arguments)
+    if not isinstance(result, Tensor) or not arguments or not isinstance(arguments[0], Tensor):
+        return False
+    return result is arguments[0] or _storage(result) == _storage(arguments[0])
 
 
-def _storage(tensor: Tensor) -> int | None:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _is_plain_index(function: Any, arguments: Any) -> bool:
@@ -216,11 +233,11 @@ class _Memory:
 
     def fixed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array as part of its block, unless it lies in none."""
-        address = array.ctypes.data
+        address = _address(array)
         block = self._block_of(address)
         if block is None or array.size == 0:
             return array
-        offset = address - block.ctypes.data
+        offset = address - _address(block)
         return np.ndarray(array.shape, array.dtype, block, offset, array.strides)
 
     def fixed_tensor(self, tensor: Tensor) -> Tensor:
@@ -231,15 +248,15 @@ class _Memory:
         block = self._block_of(address)
         if block is None:
             return tensor
-        offset = (address - block.ctypes.data) // tensor.element_size()
+        offset = (address - _address(block)) // tensor.element_size()
         whole = torch.from_numpy(block).view(tensor.dtype)
         return whole.as_strided(tensor.shape, tensor.stride(), offset)
 
     def _add(self, size: int) -> int:
         memory = np.empty(size + _ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % _ALIGNMENT
+        start = -_address(memory) % _ALIGNMENT
         block = memory[start : start + size]
-        address = int(block.ctypes.data)
+        address = _address(block)
         self._blocks[address] = block
         self._addresses.insert(bisect_right(self._addresses, address), address)
         return address
@@ -249,7 +266,11 @@ class _Memory:
         if index < 0:
             return None
         block = self._blocks[self._addresses[index]]
-        return block if address < block.ctypes.data + len(block) else None
+        return block if address < _address(block) + len(block) else None
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])  # faster than `ctypes`
 
 
 def _write_array(result: NDArray[Any], function: Callable[..., Any], arguments: Any) -> None:
