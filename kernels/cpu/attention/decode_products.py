@@ -36,6 +36,7 @@ from pagedrun.kernels.cpu.simd.lanes import (
     sum_of_lanes,
 )
 from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.kernel_set import has_features
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
 
@@ -197,7 +198,10 @@ def _add_one(weights: Any, column: Any, value: Any, partial: Any) -> None:
             partial[g, d] += weight * to_float32(value[d])
 
 
-_KEYS = 8  # at a time
+# With 256-bit vectors, the sums of four keys and two queries, in eight lanes, take half of the
+# registers.
+_KEYS, _SUM_LANES = (8, NUM_LANES) if has_features("avx512f") else (4, NUM_LANES // 2)
+_SUMS = ir.VectorType(INT32, _SUM_LANES)
 
 STEP = 32  # numbers of a vector of int16
 _BYTES, _HALVES = ir.VectorType(INT8, STEP), ir.VectorType(INT16, STEP)
@@ -238,7 +242,7 @@ def _zeros() -> Any:
 
 
 def key_sums(num_keys: int) -> Any:
-    """Return an intrinsic for the products of `num_keys` keys, 8 or 1, with two queries."""
+    """Return an intrinsic for the products of `num_keys` keys with two queries."""
 
     @intrinsic
     def write_key_sums(
@@ -263,7 +267,8 @@ def key_sums(num_keys: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             at, whole = _addresses(context, builder, signature.args, arguments)
-            totals = [cgutils.alloca_once_value(builder, _zeros()) for _ in range(2 * num_keys)]
+            nothing = ir.Constant(_SUMS, [0] * _SUM_LANES)
+            totals = [cgutils.alloca_once_value(builder, nothing) for _ in range(2 * num_keys)]
             with cgutils.for_range(builder, whole(6)) as loop:
                 step = builder.mul(loop.index, whole(6).type(STEP))
                 queries_now = [
@@ -276,9 +281,12 @@ def key_sums(num_keys: int) -> Any:
                     for i, numbers in enumerate(queries_now):
                         total = totals[i * num_keys + row]
                         added = _pair_sums(builder, builder.sext(codes, _HALVES), numbers)
-                        builder.store(builder.add(builder.load(total), added), total)
+                        for first in range(0, NUM_LANES, _SUM_LANES):
+                            order = _order(list(range(first, first + _SUM_LANES)))
+                            own = builder.shuffle_vector(added, added, order)
+                            builder.store(builder.add(builder.load(total), own), total)
             results = [builder.load(total) for total in totals]
-            lanes, apart = lane_sums(builder, results, builder.add), NUM_LANES // len(results)
+            lanes, apart = lane_sums(builder, results, builder.add), _SUM_LANES // len(results)
             for i, start in enumerate((8, 9)):
                 chosen = ir.Constant(
                     ir.VectorType(INT32, num_keys),
@@ -296,7 +304,7 @@ def key_sums(num_keys: int) -> Any:
     return write_key_sums
 
 
-_eight_keys, _one_key = key_sums(_KEYS), key_sums(1)
+_some_keys, _one_key = key_sums(_KEYS), key_sums(1)
 
 
 class Integers(NamedTuple):
@@ -366,19 +374,19 @@ def score_integers(
         next_block = table[index + 1] if (index + 1) * block_size < last else block
         run, column = min(block_size - offset, high - position), position - low
         keys = key_cache[block, kv_head, offset : offset + run]
-        eights = run - run % _KEYS
-        for i in range(run):
-            prefetch_row(key_cache, next_block, kv_head, offset + i)
+        whole = run - run % _KEYS
         for g in range(0, group, 2):
             other = min(g + 1, group - 1)
             one, two = g * PARTITION_TOKENS + column, other * PARTITION_TOKENS + column
             query, second = g * head_dim, other * head_dim
-            for i in range(0, eights, _KEYS):
-                _eight_keys(
+            for i in range(0, whole, _KEYS):
+                for ahead in range(offset + i, offset + i + _KEYS if g == 0 else 0):
+                    prefetch_row(key_cache, next_block, kv_head, ahead)
+                _some_keys(
                     queries, query, second, keys, i * head_dim, head_dim, num_steps,
                     sums, one + i, two + i,
                 )  # fmt: skip
-            for i in range(eights, run):
+            for i in range(whole, run):
                 _one_key(
                     queries, query, second, keys, i * head_dim, head_dim, num_steps,
                     sums, one + i, two + i,
@@ -422,12 +430,13 @@ def add_integers(
         next_block = table[index + 1] if (index + 1) * block_size < last else block
         run, column = min(block_size - offset, high - position), position - low
         values = value_cache[block, kv_head, offset : offset + run]
-        for i in range(run):
-            prefetch_row(value_cache, next_block, kv_head, offset + i)
         for g in range(0, group, 2):
             other = min(g + 1, group - 1)
             one, two = g * PARTITION_TOKENS + column, other * PARTITION_TOKENS + column
             for d in range(0, whole, STEP):
+                stop = run * (d + STEP) // whole if g == 0 else 0
+                for i in range(run * d // whole, stop):
+                    prefetch_row(value_cache, next_block, kv_head, offset + i)
                 add_value_sums(
                     rounded, one, two, values, d, head_dim, run // 2,
                     sums, g * head_dim + d, other * head_dim + d,

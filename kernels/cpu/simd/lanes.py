@@ -119,18 +119,22 @@ def sum_of_lanes(typing_context: Any, a: Any) -> Any:
 
 
 def lane_sums(builder: Any, vectors: list[Any], add: Any) -> Any:
-    """Return a vector of which lane `i * 16 / n` is the sum of all lanes of vector i.
+    """Return a vector of which lane `i * m / n` is the sum of all m lanes of vector i.
 
-    vectors: n of sixteen lanes, n a power of two up to sixteen. add: of the builder. Halves are
-    added to halves, as in `sum_of_lanes`, but those of two vectors together.
+    vectors: n of m lanes, both powers of two, n up to m. add: of the builder. Halves are added to
+    halves, as in `sum_of_lanes`, but those of two vectors together.
     """
-    for step in (8, 4, 2, 1):
-        near = [i if not i & step else NUM_LANES + i - step for i in range(NUM_LANES)]
-        far = [i + step if not i & step else NUM_LANES + i for i in range(NUM_LANES)]
+    lanes = vectors[0].type.count
+    orders = ir.VectorType(INT32, lanes)
+    step = lanes
+    while step > 1:
+        step //= 2
+        near = [i if not i & step else lanes + i - step for i in range(lanes)]
+        far = [i + step if not i & step else lanes + i for i in range(lanes)]
         half = max(len(vectors) // 2, 1)
         vectors = [
             add(*(
-                builder.shuffle_vector(vectors[i], vectors[-half + i], ir.Constant(WORDS, order))
+                builder.shuffle_vector(vectors[i], vectors[-half + i], ir.Constant(orders, order))
                 for order in (near, far)
             ))
             for i in range(half)
