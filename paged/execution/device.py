@@ -118,9 +118,9 @@ class Device:
         """Rule for reading a shared prefix once for all of its rows."""
         return ON_GPU if self.kernel_set is None else self.kernel_set.read_once
 
-    def dtype(self, asked: str, own: str) -> torch.dtype:
+    def dtype(self, asked: str, own: str, *, by_torch: bool = False) -> torch.dtype:
         """Return the dtype of a model for `--dtype asked`; see `DeviceDtypes.of_model`."""
-        chosen: torch.dtype = getattr(torch, self.dtypes.of_model(asked, own))
+        chosen: torch.dtype = getattr(torch, self.dtypes.of_model(asked, own, by_torch=by_torch))
         return chosen
 
     def cache_dtype(self, asked: str, model: torch.dtype) -> torch.dtype:

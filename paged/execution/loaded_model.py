@@ -100,7 +100,7 @@ class LoadedModel:
         threads.configure()
         began = time.perf_counter()
         device = device or choose_device(config.device, config.kernel_set, config.activations)
-        dtype = device.dtype(config.dtype, model_config.dtype)
+        dtype = device.dtype(config.dtype, model_config.dtype, by_torch=model_config.by_torch)
         compiling = _compiling(config, model_config, device, dtype)
         store, stored_bytes = None, None
         linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))

@@ -17,7 +17,7 @@ from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
 def _arithmetic(model: ModelFolder, device: Device) -> Mapping[str, object]:
     """Return everything that the last bits of answers depend on, as plain JSON values."""
     config, kernels = model.config, device.kernels
-    dtype = device.dtypes.of_model(model.settings.dtype, config.dtype)
+    dtype = device.dtypes.of_model(model.settings.dtype, config.dtype, by_torch=config.by_torch)
     linears = LinearLayers.of_checkpoint(
         config,
         CheckpointHeader.read(model.settings.model),

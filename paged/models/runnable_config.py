@@ -33,7 +33,7 @@ class RunnableConfig:
 
     `max_position_embeddings` is the longest context, in tokens. `eos_token_ids` lists those of
     generation_config.json first. `dtype` is the one the weights were meant for ("float32" where
-    config.json does not say).
+    config.json does not say). `by_torch`: products are those of torch instead of a backend.
     """
 
     model_type: str
@@ -41,6 +41,11 @@ class RunnableConfig:
     max_position_embeddings: int
     eos_token_ids: tuple[int, ...]
     dtype: DtypeName
+
+    @property
+    def by_torch(self) -> bool:
+        """True for products of torch, as in models that another library computes alone."""
+        return False
 
     @property
     def vocab_size(self) -> int:

@@ -163,7 +163,7 @@ class _FilePlan:
 
     def _weights(self, model: RunnableConfig) -> PlannedWeights:
         config = self._config.engine
-        dtype = self._device.dtypes.of_model(config.dtype, model.dtype)
+        dtype = self._device.dtypes.of_model(config.dtype, model.dtype, by_torch=model.by_torch)
         header = CheckpointHeader.read(config.model)
         return PlannedWeights(model, header, dtype, self._device)
 
@@ -174,7 +174,9 @@ class _FilePlan:
         config, device = self._settings(model), self._device
         if model.config.notice is not None:
             self._listener.on_warning(model.config.notice)
-        dtype = device.dtypes.of_model(config.dtype, model.config.dtype)
+        dtype = device.dtypes.of_model(
+            config.dtype, model.config.dtype, by_torch=model.config.by_torch
+        )
         stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
         network = model.config.network
         specs = network.kv_cache_specs(stored or dtype)

@@ -87,7 +87,7 @@ class WeightExpansion:
         try:
             device = device or probe_device(config.device, config.kernel_set, config.activations)
             model = describe_model(config.model, config.model_impl)
-            dtype = device.dtypes.of_model(config.dtype, model.dtype)
+            dtype = device.dtypes.of_model(config.dtype, model.dtype, by_torch=model.by_torch)
         except UsageError:
             return None
         header = CheckpointHeader.read(config.model)

@@ -28,6 +28,11 @@ class TransformersConfig(RunnableConfig):
 
     network: TransformersSpec | PlainSpec
 
+    @property
+    def by_torch(self) -> bool:
+        """True without paged memory; otherwise linear layers are those of the backend."""
+        return isinstance(self.network, PlainSpec)
+
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
         """Read `folder`/config.json, and the end-of-sequence ids of generation_config.json.

@@ -34,11 +34,12 @@ def test_float16_is_not_for_cpus() -> None:
         ({"avx2", "fma", "amx-tile", "amx-bf16"}, "bfloat16"),
     ],
 )
-def test_bfloat16_is_for_processors_that_multiply_it(
+def test_torch_computes_in_bfloat16_where_the_processor_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, features: set[str], chosen: str
 ) -> None:
     monkeypatch.setattr(processor, "features", lambda: frozenset(features))
-    assert CPU.of_model("auto", "bfloat16") == chosen
+    assert CPU.of_model("auto", "bfloat16", by_torch=True) == chosen
+    assert CPU.of_model("auto", "bfloat16") == "bfloat16"
     assert CPU.of_model("auto", "float32") == "float32"
     assert CPU.of_model("bfloat16", "bfloat16") == "bfloat16"
 
