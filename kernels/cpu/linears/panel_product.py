@@ -21,7 +21,7 @@ from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS as PANEL
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.simd.arrays import aligned_floats
+from pagedrun.kernels.cpu.simd.arrays import LINE_BYTES, aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.block_product import block_product
 from pagedrun.kernels.cpu.simd.lanes import store
 from pagedrun.kernels.cpu.simd.words import read_lanes
@@ -137,6 +137,8 @@ def multiply_panels(
                 num_terms = min(CHUNK, num_k - k)
                 for panel in range(start, end):
                     read_chunk(weights, offset + panel, k, num_terms, chunk)
+                    following = panel + 1 if panel + 1 < end else start
+                    later = k if panel + 1 < end else k + CHUNK
                     _many_rows(
                         own_rows,
                         num_k,
@@ -146,6 +148,7 @@ def multiply_panels(
                         chunk,
                         sums,
                         (panel - start) * size,
+                        lines_of_chunk(weights, offset + following, later),
                     )
             for panel in range(start, end):
                 num_rows = min(stop, last - first) - row
@@ -216,15 +219,24 @@ def _many_rows(
     chunk: Any,
     sums: Any,
     target: Any,
+    ahead: Any,
 ) -> None:
     """Add the products of a batch's blocks with a chunk. bounds: first row, end of full blocks, end
-    of blocks of four."""
+    of blocks of four. ahead: address and number of the cache lines of the next chunk."""
     first, full, stop = bounds
+    address, num_lines = ahead
+    blocks = (full - first) // BLOCK + (stop - max(first, full) + FEW_ROWS - 1) // FEW_ROWS
+    blocks *= PANEL // (16 * _VECTORS)
+    share = (num_lines + blocks - 1) // blocks
     for column in range(0, PANEL, 16 * _VECTORS):
         for row in range(first, full, BLOCK):
+            prefetch_at(address, share)
+            address += share * LINE_BYTES
             a, c = row * num_k + k * BLOCK, target + (row - first) * PANEL + column
             _full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
         for row in range(max(first, full), stop, FEW_ROWS):
+            prefetch_at(address, share)
+            address += share * LINE_BYTES
             a, c = row * num_k + k * FEW_ROWS, target + (row - first) * PANEL + column
             _four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
 
@@ -246,6 +258,25 @@ def _add_few_rows(
 def read_chunk(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> None:
     """Inside kernels: write float32 weights [num_terms, 32] of a panel, from input k on."""
     raise NotImplementedError("only compiled code calls this")
+
+
+def lines_of_chunk(weights: Any, panel: Any, k: Any) -> Any:
+    """Inside kernels: return address and number of the cache lines of a chunk in memory, for
+    weights that are not prefetched when they are unpacked."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(lines_of_chunk, strict=False)
+def _overload_lines(weights: Any, panel: Any, k: Any) -> Any:
+    if not isinstance(weights, types.Array):
+        return lambda weights, panel, k: (np.int64(0), np.int64(0))
+
+    def lines(weights: Any, panel: Any, k: Any) -> Any:
+        row_bytes = PANEL * weights.itemsize
+        start = weights.ctypes.data + (panel * weights.shape[1] + k) * row_bytes
+        return np.int64(start), np.int64(CHUNK * row_bytes // LINE_BYTES)
+
+    return lines
 
 
 def _few_rows(rows: Any, height: Any, num_k: Any, weights: Any, panel: Any, sums: Any) -> None:

@@ -62,9 +62,8 @@ class CodePlaces(NamedTuple):
     and `factors`, `minimum_factors` have 32 float16 for every `groups_per_factor` groups.
 
     kind: of the codes; scale_form: of scales and minima, as numbered above. A group has
-    `steps_per_group` steps; 0: a step has two. group_size: inputs of a group.
-    offset: added to codes in quads, so that they begin at
-    0. rounds: weights in quads are rounded to bfloat16.
+    `steps_per_group` steps; 0: a step has two. group_size: inputs of a group. offset: added to
+    codes in quads, so that they begin at 0. rounds: weights in quads are rounded to bfloat16.
     """
 
     kind: int
