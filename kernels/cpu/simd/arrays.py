@@ -43,9 +43,6 @@ def aligned_floats(size: Any) -> Any:
     return memory[start : start + size]
 
 
-CACHE_LINE_BYTES = 64
-
-
 @intrinsic
 def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any:
     """Inside kernels: prefetch the row `array[i, j, k]` of a 4-dimensional C array.
@@ -68,7 +65,7 @@ def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any
         row = builder.bitcast(first, ir.IntType(8).as_pointer())
         num_columns = builder.extract_value(memory.shape, 3)
         num_bytes = builder.mul(num_columns, memory.itemsize)
-        step = context.get_constant(types.intp, CACHE_LINE_BYTES)
+        step = context.get_constant(types.intp, LINE_BYTES)
         number = ir.IntType(32)
         hint_type = ir.FunctionType(ir.VoidType(), [row.type, number, number, number])
         hint = builder.module.declare_intrinsic("llvm.prefetch", [row.type], hint_type)
@@ -89,7 +86,7 @@ def prefetch_at(typing_context: Any, address: Any, num_lines: Any) -> Any:
         hint = builder.module.declare_intrinsic("llvm.prefetch", [start.type], hint_type)
         zero, one = INT64(0), INT64(1)
         with cgutils.for_range_slice(builder, zero, arguments[1], one, zero.type) as (line, _):
-            place = builder.gep(start, [builder.mul(line, INT64(CACHE_LINE_BYTES))])
+            place = builder.gep(start, [builder.mul(line, INT64(LINE_BYTES))])
             builder.call(hint, [place, INT32(0), INT32(3), INT32(1)])  # read, to L1, data
         return context.get_dummy_value()
 
@@ -111,7 +108,7 @@ def prefetch_lines(num_lines: int, level: int) -> Any:
             hint_type = ir.FunctionType(ir.VoidType(), [start.type, INT32, INT32, INT32])
             hint = builder.module.declare_intrinsic("llvm.prefetch", [start.type], hint_type)
             for line in range(num_lines):
-                address = builder.gep(start, [INT64(line * CACHE_LINE_BYTES)])
+                address = builder.gep(start, [INT64(line * LINE_BYTES)])
                 builder.call(hint, [address, INT32(0), INT32(4 - level), INT32(1)])
             return context.get_dummy_value()
 
