@@ -27,8 +27,11 @@ from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.cpu.linears import linear
 from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, multiply_panels
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
+from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
+from pagedrun.kernels.cpu.quantized.panel_codes import panel_type
 from pagedrun.kernels.environment.child_process import end_child, start_child
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import CodeForm
 
 MAX_PROCESSES = 3  # the kernel that takes longest is a quarter of all
 _COMMAND = [sys.executable, "-P", "-m", "pagedrun.kernels.cpu.compile_worker"]
@@ -40,16 +43,33 @@ _ELEMENTS = {
 }
 
 
+class PanelKey(NamedTuple):
+    """Quantized weights of one kernel: bits and kind of codes, and whether inputs are rounded."""
+
+    num_bits: int
+    is_float: bool
+    is_shifted: bool
+    rounds_inputs: bool
+
+    @classmethod
+    def of(cls, form: CodeForm, *, rounds_inputs: bool) -> "PanelKey":
+        """Return the key of a form of weights."""
+        is_shifted = form.has_zeros or form.has_minima
+        return cls(form.held_bits, form.is_float, is_shifted, rounds_inputs)
+
+
 class RunKernels(NamedTuple):
     """Key of the kernels that a run calls, and of their argument types.
 
-    Dtypes of the model and of its KV cache, kernel set, activations of its feed-forward layers.
+    Dtypes of the model and of its KV cache, kernel set, activations of its feed-forward layers,
+    quantized weights in panels.
     """
 
     dtype: str
     cache_dtype: str
     kernel_set: str
     activations: tuple[str, ...]
+    codes: tuple[PanelKey, ...] = ()
 
     def all(self) -> "list[RunKernel]":
         """Return the kernels, in descending order of compile time."""
@@ -96,9 +116,16 @@ class RunKernels(NamedTuple):
                 *(f32, types.boolean, _array(model, 3)),
             ),
         )
+        rows = _tuple(RowsOfExperts, _array(i64, 2), _array(i64, 1), i64)
+        for key in self.codes:
+            given = i64, _array(model, 2), rows, _panel_codes(key)
+            last = _array(f32, 1), _array(model, 2)
+            if key.rounds_inputs:
+                yield multiply_int8, (*given, types.UniTuple(i64, 2), *last)
+            else:
+                yield multiply_panels, (*given, *last)
         if self._has_fma_linears:
             panels = _array(model, 3)
-            rows = _tuple(RowsOfExperts, _array(i64, 2), _array(i64, 1), i64)
             yield (
                 multiply_panels,
                 (i64, _array(model, 2), rows, panels, _array(f32, 1), _array(model, 2)),
@@ -205,6 +232,13 @@ class _CompileListener(event.Listener):  # type: ignore[misc]
 
     def on_end(self, event: Any) -> None:
         """Do nothing."""
+
+
+def _panel_codes(key: PanelKey) -> Any:
+    """Return the type of a weight in panels: integers, one of which says yes or no."""
+    chosen = panel_type(key.num_bits, is_float=key.is_float, is_shifted=key.is_shifted)
+    kinds = (types.boolean if name == "rounds" else types.int64 for name in chosen._fields)
+    return _tuple(chosen, *kinds)
 
 
 def _array(element: Any, num_dims: int) -> Any:

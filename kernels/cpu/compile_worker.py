@@ -19,10 +19,11 @@ def main() -> None:
     from pagedrun.kernels.environment.threads import prepare_environment
 
     prepare_environment()
-    from pagedrun.kernels.cpu.compile_ahead import RunKernels
+    from pagedrun.kernels.cpu.compile_ahead import PanelKey, RunKernels
 
-    dtype, cache_dtype, kernel_set, activations = json.loads(requests.get())
-    kernels = RunKernels(dtype, cache_dtype, kernel_set, tuple(activations)).all()
+    dtype, cache_dtype, kernel_set, activations, codes = json.loads(requests.get())
+    keys = tuple(PanelKey(*each) for each in codes)
+    kernels = RunKernels(dtype, cache_dtype, kernel_set, tuple(activations), keys).all()
     while True:
         kernels[int(requests.get())].compile()
         print("compiled", flush=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
-from pagedrun.kernels.quantized_form import Activations
+from pagedrun.kernels.quantized_form import Activations, CodeForm
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,
@@ -159,15 +159,29 @@ class Device:
             )
 
     def compile_ahead(
-        self, dtype: torch.dtype, cache_dtype: torch.dtype, activations: Iterable[str]
+        self,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype,
+        activations: Iterable[str],
+        quantized: Iterable[tuple[CodeForm, bool]] = (),
     ) -> "AheadCompiler | None":
-        """Start to compile the CPU kernels of a decoder; None on a GPU."""
+        """Start to compile the CPU kernels of a decoder; None on a GPU.
+
+        quantized: forms of weights that stay quantized, and whether their inputs are rounded.
+        """
         if self.kernel_set is None:
             return None
-        from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, RunKernels
+        from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, PanelKey, RunKernels
 
         own, kept = (str(each).removeprefix("torch.") for each in (dtype, cache_dtype))
-        return AheadCompiler(RunKernels(own, kept, self.kernel_set, tuple(sorted(activations))))
+        has_panels = own == "float32" or self.kernel_set is KernelSet.PORTABLE
+        codes = {
+            PanelKey.of(form, rounds_inputs=rounds)
+            for form, rounds in quantized
+            if has_panels or rounds
+        }
+        names = tuple(sorted(activations))
+        return AheadCompiler(RunKernels(own, kept, self.kernel_set, names, tuple(sorted(codes))))
 
     def notify_compiling(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
         """Return a context that calls `on_compile` once, when a kernel is compiled.

@@ -6,7 +6,7 @@ starts the compilation of CPU kernels in the background.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagedrun.kernels.environment import threads
+from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.kernels.quantized_weight import dtype_name
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device, choose_device
@@ -28,7 +29,7 @@ from pagedrun.paged.models.checkpoint.checkpoint import (
     ModelTensors,
     open_checkpoint,
 )
-from pagedrun.paged.models.checkpoint.header import stored_bytes_of
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader, StoredNetwork, stored_bytes_of
 from pagedrun.paged.models.checkpoint.tensors import NO_TENSORS, HeldCodes, StoredTensors
 from pagedrun.paged.models.checkpoint.weight_source import ReadTensor, WeightSource
 from pagedrun.paged.models.decoder import Decoder
@@ -101,7 +102,8 @@ class LoadedModel:
         began = time.perf_counter()
         device = device or choose_device(config.device, config.kernel_set, config.activations)
         dtype = device.dtype(config.dtype, model_config.dtype, by_torch=model_config.by_torch)
-        compiling = _compiling(config, model_config, device, dtype)
+        header = CheckpointHeader.read(config.model) if read is None else None
+        compiling = _compiling(config, model_config, device, dtype, header)
         store, stored_bytes = None, None
         linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))
         if read is not None:
@@ -170,17 +172,26 @@ class LoadedModel:
 
 
 def _compiling(
-    config: EngineConfig, model_config: RunnableConfig, device: Device, dtype: torch.dtype
+    config: EngineConfig,
+    model_config: RunnableConfig,
+    device: Device,
+    dtype: torch.dtype,
+    header: CheckpointHeader | None,
 ) -> "AheadCompiler | None":
-    """Start to compile the kernels of a model of pagedrun's own layers."""
+    """Start to compile the kernels of a model of pagedrun's own layers; header: of its files."""
     if not isinstance(model_config, ModelConfig):
         return None
     layers = model_config.network.layers
     ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
     activations = {ffn.activation for ffn in ffns if isinstance(ffn, MlpSpec)}
-    return device.compile_ahead(
-        dtype, device.cache_dtype(config.kv_cache_dtype, dtype), activations
-    )
+    quantized: Iterable[tuple[CodeForm, bool]] = ()
+    if header is not None:
+        found = StoredNetwork.of(model_config.network, header)
+        codes = _codes(device, dtype, found.stored)
+        held = filter(codes.holds, found.network.linears(found.stored))
+        quantized = {(each.form, codes.rounds(each)) for each in held if each.form is not None}
+    cache_dtype = device.cache_dtype(config.kv_cache_dtype, dtype)
+    return device.compile_ahead(dtype, cache_dtype, activations, quantized)
 
 
 def _stored(

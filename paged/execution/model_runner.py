@@ -105,6 +105,7 @@ class ModelRunner:
         if self._graphs is not None:  # their memory is held by their owner
             self._graphs.release()
             self._graphs = None
+        self._repeated = None
         # Frames of the failed step keep its tensors alive while the error is handled.
         clear_frames(error.__traceback__)
         self._device.release_unused_memory()

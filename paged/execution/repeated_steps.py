@@ -21,6 +21,8 @@ from pagedrun.paged.scheduling.step_input import StepInput
 
 # A recording takes about twice as long as a step, so rows that change often are not worth one.
 STEPS_BEFORE = 2
+# With more rows Python takes a small part of a step, and a recording keeps the memory of results.
+MAX_ROWS = 256
 TABLE_UNIT = 64  # blocks; tables are as wide for many steps
 
 
@@ -55,7 +57,7 @@ class RepeatedSteps:
         attention: inputs that the attention of the batch was prepared from. Returns [num_logits,
         vocab_size], overwritten by the next call.
         """
-        if batch.has_prefill or not self._can_record:
+        if batch.has_prefill or len(batch.input_ids) > MAX_ROWS or not self._can_record:
             self._forget()
             return self._compute(batch)
         inputs = list(_tensors(batch, attention))

@@ -75,6 +75,12 @@ KINDS: dict[type[CodePlaces], tuple[int, bool]] = {
     Float8: (FLOAT8, False),
 }
 _TYPES = {kind: codes for codes, kind in KINDS.items()}
+_KIND_OF_BITS = {4: FOUR_BITS, 5: FIVE_BITS, 6: SIX_BITS, 8: EIGHT_BITS}
+
+
+def panel_type(num_bits: int, *, is_float: bool, is_shifted: bool) -> type[CodePlaces]:
+    """Return the type of weights with codes of so many bits in memory."""
+    return _TYPES[FLOAT8 if is_float else _KIND_OF_BITS[num_bits], is_shifted]
 
 
 class PanelArrays:
@@ -101,7 +107,9 @@ class PanelArrays:
                 target[i] = each.reshape(-1)
         form = weight.form
         places = held.places.at(self.arrays)
-        self.codes = _TYPES[places.kind, form.has_zeros or form.has_minima](*places)
+        is_shifted = form.has_zeros or form.has_minima
+        panels = panel_type(form.held_bits, is_float=form.is_float, is_shifted=is_shifted)
+        self.codes = panels(*places)
         self.sizes = block_sizes(weight)
 
 

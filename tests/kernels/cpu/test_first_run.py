@@ -11,10 +11,19 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+import torch
 
 from pagedrun.kernels.cpu import compile_ahead, jit
-from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, RunKernels, notify_compiling
+from pagedrun.kernels.cpu.compile_ahead import (
+    AheadCompiler,
+    PanelKey,
+    RunKernels,
+    notify_compiling,
+)
+from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import Activations
+from tests.support import packed_forms
 
 # A run, and the signatures of all kernels that it called.
 PROGRAM = """
@@ -65,6 +74,27 @@ def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None
     assert sorted(called) == sorted(wanted)
     num_linears = 2 if dtype == "float32" or KernelSet.best() is KernelSet.PORTABLE else 0
     assert len(wanted) == LAST + 1 + num_linears
+
+
+@pytest.mark.parametrize("rounds_inputs", [False, True])
+@pytest.mark.parametrize("form", ["q4_0", "awq", "q5_k", "q6_k", "q8_0", "float8"])
+def test_quantized_layers_call_what_is_compiled_ahead(form: str, rounds_inputs: bool) -> None:
+    weight = getattr(packed_forms, form)(40, 256)
+    if weight.form.is_float and rounds_inputs:
+        pytest.skip("floats are multiplied exactly")
+    activations = Activations.INT8 if rounds_inputs else Activations.EXACT
+    layer = QuantizedLinear(weight, None, KernelSet.PORTABLE, activations=activations)
+    layer(torch.ones(2, 256, dtype=torch.bfloat16))
+    key = PanelKey.of(weight.form, rounds_inputs=rounds_inputs)
+    of_run = RunKernels("bfloat16", "bfloat16", KernelSet.PORTABLE, ())
+    plain = {(id(each.dispatcher), each.arguments) for each in of_run.all()}
+    added = [
+        each
+        for each in of_run._replace(codes=(key,)).all()
+        if (id(each.dispatcher), each.arguments) not in plain
+    ]
+    assert len(added) == 1
+    assert added[0].arguments in added[0].dispatcher.signatures
 
 
 def begin(cache: Path) -> "subprocess.Popen[str]":
