@@ -62,7 +62,7 @@ class RunKernels(NamedTuple):
     """Key of the kernels that a run calls, and of their argument types.
 
     Dtypes of the model and of its KV cache, kernel set, activations of its feed-forward layers,
-    quantized weights in panels.
+    quantized weights in panels, and whether there are weights that are not quantized.
     """
 
     dtype: str
@@ -70,6 +70,7 @@ class RunKernels(NamedTuple):
     kernel_set: str
     activations: tuple[str, ...]
     codes: tuple[PanelKey, ...] = ()
+    has_plain_linears: bool = True
 
     def all(self) -> "list[RunKernel]":
         """Return the kernels, in descending order of compile time."""
@@ -150,7 +151,8 @@ class RunKernels(NamedTuple):
     @property
     def _has_fma_linears(self) -> bool:
         """True if linear layers are `FmaLinear`."""
-        return self.dtype == "float32" or self.kernel_set == KernelSet.PORTABLE
+        in_panels = self.dtype == "float32" or self.kernel_set == KernelSet.PORTABLE
+        return in_panels and self.has_plain_linears
 
     def _attend(self) -> Any:
         dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))

@@ -21,9 +21,9 @@ def main() -> None:
     prepare_environment()
     from pagedrun.kernels.cpu.compile_ahead import PanelKey, RunKernels
 
-    dtype, cache_dtype, kernel_set, activations, codes = json.loads(requests.get())
-    keys = tuple(PanelKey(*each) for each in codes)
-    kernels = RunKernels(dtype, cache_dtype, kernel_set, tuple(activations), keys).all()
+    run = RunKernels(*json.loads(requests.get()))
+    codes = tuple(PanelKey(*each) for each in run.codes)
+    kernels = run._replace(activations=tuple(run.activations), codes=codes).all()
     while True:
         kernels[int(requests.get())].compile()
         print("compiled", flush=True)

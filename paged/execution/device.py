@@ -164,10 +164,13 @@ class Device:
         cache_dtype: torch.dtype,
         activations: Iterable[str],
         quantized: Iterable[tuple[CodeForm, bool]] = (),
+        *,
+        has_plain_linears: bool = True,
     ) -> "AheadCompiler | None":
         """Start to compile the CPU kernels of a decoder; None on a GPU.
 
         quantized: forms of weights that stay quantized, and whether their inputs are rounded.
+        has_plain_linears: there are others.
         """
         if self.kernel_set is None:
             return None
@@ -181,7 +184,8 @@ class Device:
             if has_panels or rounds
         }
         names = tuple(sorted(activations))
-        return AheadCompiler(RunKernels(own, kept, self.kernel_set, names, tuple(sorted(codes))))
+        run = RunKernels(own, kept, self.kernel_set, names, tuple(sorted(codes)), has_plain_linears)
+        return AheadCompiler(run)
 
     def notify_compiling(self, on_compile: Callable[[], None]) -> AbstractContextManager[None]:
         """Return a context that calls `on_compile` once, when a kernel is compiled.

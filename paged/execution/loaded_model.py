@@ -185,13 +185,18 @@ def _compiling(
     ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
     activations = {ffn.activation for ffn in ffns if isinstance(ffn, MlpSpec)}
     quantized: Iterable[tuple[CodeForm, bool]] = ()
+    has_plain = True
     if header is not None:
         found = StoredNetwork.of(model_config.network, header)
         codes = _codes(device, dtype, found.stored)
-        held = filter(codes.holds, found.network.linears(found.stored))
+        linears = found.network.linears(found.stored)
+        held = [each for each in linears if codes.holds(each)]
         quantized = {(each.form, codes.rounds(each)) for each in held if each.form is not None}
+        has_plain = len(held) < len(linears)
     cache_dtype = device.cache_dtype(config.kv_cache_dtype, dtype)
-    return device.compile_ahead(dtype, cache_dtype, activations, quantized)
+    return device.compile_ahead(
+        dtype, cache_dtype, activations, quantized, has_plain_linears=has_plain
+    )
 
 
 def _stored(
