@@ -49,6 +49,11 @@ class CodeForm:
             return 4
         return self.num_bits if self.num_bits <= 6 else 8
 
+    @property
+    def has_offsets(self) -> bool:
+        """True with zero points or minima."""
+        return self.has_zeros or self.has_minima
+
     def num_bytes(self, out_features: int, in_features: int) -> int:
         """Return the bytes of a matrix, without the padding of a layout."""
         groups = 1 if self.group_size is None else -(-in_features // self.group_size)
@@ -119,10 +124,9 @@ AUTO_INT8 = frozenset((CodeKernels.PANELS, num_bits) for num_bits in (4, 5, 6, 8
 def _fits_cpu(form: CodeForm, in_features: int) -> bool:
     """Return whether groups lie together and fit steps, and codes of more than five bits have no
     zero points or minima; floats have eight bits."""
-    has_offsets = form.has_zeros or form.has_minima
     if form.is_scattered or (form.has_zeros and form.has_minima):
         return False
-    if (form.held_bits > 5 and has_offsets) or (form.is_float and form.num_bits != 8):
+    if (form.held_bits > 5 and form.has_offsets) or (form.is_float and form.num_bits != 8):
         return False
     size = in_features if form.group_size is None else form.group_size
     if form.held_bits == 6 and 2 * size == _STEP:

@@ -54,8 +54,7 @@ class PanelKey(NamedTuple):
     @classmethod
     def of(cls, form: CodeForm, *, rounds_inputs: bool) -> "PanelKey":
         """Return the key of a form of weights."""
-        is_shifted = form.has_zeros or form.has_minima
-        return cls(form.held_bits, form.is_float, is_shifted, rounds_inputs)
+        return cls(form.held_bits, form.is_float, form.has_offsets, rounds_inputs)
 
 
 class RunKernels(NamedTuple):

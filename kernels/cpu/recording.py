@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Result = TypeVar("Result")
 _CURRENT: ContextVar["Recorder | None"] = ContextVar("recorder", default=None)
+_NOTHING = nullcontext()
 _ALIGNMENT = 64
 _ALLOCATIONS = frozenset(
     {
@@ -53,7 +54,7 @@ def current_recorder() -> "Recorder | None":
 
 def unrecorded() -> AbstractContextManager[object]:
     """Return a context in which operations of torch are not noted, for those without effect."""
-    return nullcontext() if _CURRENT.get() is None else torch._C._DisableTorchDispatch()
+    return _NOTHING if _CURRENT.get() is None else torch._C._DisableTorchDispatch()
 
 
 def values_are_read() -> None:

@@ -107,8 +107,7 @@ class PanelArrays:
                 target[i] = each.reshape(-1)
         form = weight.form
         places = held.places.at(self.arrays)
-        is_shifted = form.has_zeros or form.has_minima
-        panels = panel_type(form.held_bits, is_float=form.is_float, is_shifted=is_shifted)
+        panels = panel_type(form.held_bits, is_float=form.is_float, is_shifted=form.has_offsets)
         self.codes = panels(*places)
         self.sizes = block_sizes(weight)
 
