@@ -40,7 +40,7 @@ def test_names_of_the_harness_mean_those_of_the_engine() -> None:
         ({}, "the model is missing; give pretrained=FOLDER"),
         (
             {"max_lenght": 3},
-            "max_lenght is not an argument of this model; it takes add_bos_token, ",
+            "max_lenght is not an argument of this model; it takes activations, add_bos_token, ",
         ),
         ({"model": "y"}, "model and pretrained are the same argument; give one"),
         (
