@@ -125,14 +125,16 @@ class Backend:
 
     name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
     weights. activations: inputs of the layers that these compute. records: whether steps can be
-    recorded and replayed; see `record`. OPS: names of all operations, in reading order. PACKS:
-    names of the methods that pack weights into layers.
+    recorded and replayed; see `record`. LAYER_PARTS: classes that packed layers consist of, see
+    `stored_layers`; none if such layers cannot be stored. OPS: names of all operations, in reading
+    order. PACKS: names of the methods that pack weights into layers.
     """
 
     name: str = "pagedrun.kernels.reference"
     code_kernels: CodeKernels = CodeKernels.NONE
     activations: Activations = Activations.EXACT
     records: bool = False
+    LAYER_PARTS: ClassVar[tuple[type, ...]] = ()
     OPS: ClassVar[tuple[str, ...]]
     PACKS: ClassVar[tuple[str, ...]] = (
         "pack_linear",

@@ -22,9 +22,20 @@ from pagedrun.kernels.cpu.attention import decode_attention as decode
 from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.cpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.cpu.linears import int8_linear
-from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear
-from pagedrun.kernels.cpu.linears.linear import PackedLinear
-from pagedrun.kernels.cpu.quantized.linear import QuantizedExperts, QuantizedLinear
+from pagedrun.kernels.cpu.linears.amx_linear import AmxLinear
+from pagedrun.kernels.cpu.linears.int8_linear import Int8Amx, Int8Linear, Int8Quads
+from pagedrun.kernels.cpu.linears.linear import FmaLinear, PackedLinear
+from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
+from pagedrun.kernels.cpu.quantized.code_arrays import CodeArrays
+from pagedrun.kernels.cpu.quantized.linear import (
+    AmxProducts,
+    PairProducts,
+    PanelProducts,
+    QuantizedExperts,
+    QuantizedLinear,
+)
+from pagedrun.kernels.cpu.quantized.pair_product import Chains, PairArrays
+from pagedrun.kernels.cpu.quantized.panel_codes import PanelArrays
 from pagedrun.kernels.cpu.recording import Recording, current_recorder
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
@@ -41,6 +52,12 @@ class CpuBackend(Backend):
 
     name = "pagedrun.kernels.cpu"
     records = True
+    LAYER_PARTS = (
+        *(PackedLinear, FmaLinear, AmxLinear, OneDnnLinear, RowHeights),
+        *(Int8Linear, Int8Amx, Int8Quads, PackedGroupedLinear),
+        *(QuantizedLinear, QuantizedExperts, PanelProducts, AmxProducts, PairProducts),
+        *(CodeArrays, PanelArrays, PairArrays, Chains),
+    )
 
     route = staticmethod(expert_routing.route)
     combine_experts = staticmethod(expert_routing.combine_experts)

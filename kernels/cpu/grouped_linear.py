@@ -54,14 +54,21 @@ class PackedGroupedLinear:
         self._bias = weights[0][0].new_empty(0, 0) if bias is None else bias.contiguous()
         self.num_bytes = sum(matrix.nbytes for part in weights for matrix in part)
         self.num_bytes += self._bias.nbytes
-        addresses = [[matrix.data_ptr() for matrix in part] for part in self._weights]
-        self._addresses = np.ascontiguousarray(np.array(addresses, np.int64).T)
+        self._addresses = _addresses(self._weights)
         is_bfloat16 = weights[0][0].dtype is torch.bfloat16
         kernel_set = KernelSet.usable(kernel_set)
         self._is_tiles = is_bfloat16 and kernel_set is KernelSet.AMX
         self._is_pairs = is_bfloat16 and kernel_set is not KernelSet.PORTABLE
         self._like = np.empty(0, np.uint16 if is_bfloat16 else np.float32)
         self._operand_like = self._like if self._is_pairs else np.empty(0, np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but addresses."""
+        return {name: each for name, each in self.__dict__.items() if name != "_addresses"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._addresses = _addresses(self._weights)
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
@@ -91,6 +98,12 @@ class PackedGroupedLinear:
             as_array(out),
         )
         return out
+
+
+def _addresses(weights: Sequence[Sequence[Tensor]]) -> NDArray[np.int64]:
+    """Return the address of each expert's matrices, [num_experts, num_parts]."""
+    addresses = [[matrix.data_ptr() for matrix in part] for part in weights]
+    return np.ascontiguousarray(np.array(addresses, np.int64).T)
 
 
 ROWS = 16  # of a block

@@ -7,6 +7,7 @@ hides most changes of the order, while here the exact value of every sum is 0 an
 rounding noise of one order of summation.
 """
 
+import ctypes
 import functools
 import hashlib
 import json
@@ -15,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -108,6 +111,27 @@ class OneDnnLinear:
         self._packed = pack(weight)
         self._bias = bias
         self._heights = heights
+        self._stored: NDArray[np.uint8] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return shape and bytes of the packed weight; its layout is known to oneDNN alone."""
+        return {
+            "shape": list(self._packed.shape),
+            "dtype": str(self._packed.dtype).removeprefix("torch."),
+            "packed": _memory_of(self._packed).copy(),
+            "bias": self._bias,
+            "heights": self._heights,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        zeros = torch.zeros(state["shape"], dtype=getattr(torch, state["dtype"]))
+        self._packed, self._stored = pack(zeros), state["packed"]
+        self._bias, self._heights = state["bias"], state["heights"]
+
+    def refill(self) -> None:
+        """Copy the stored bytes to the packed weight."""
+        if self._stored is not None:
+            np.copyto(_memory_of(self._packed), self._stored)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] to [num_rows, out_features], both bfloat16."""
@@ -119,6 +143,13 @@ class OneDnnLinear:
             products.append(multiply(rows, self._packed, self._bias)[:num_rows])
             start += num_rows
         return products[0] if len(products) == 1 else torch.cat(products)
+
+
+def _memory_of(packed: Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a packed weight, in place."""
+    address = torch.ops.mkldnn.data_ptr(packed)
+    size = torch.ops.mkldnn._nbytes(packed)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
 def can_pack() -> bool:

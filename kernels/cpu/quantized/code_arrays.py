@@ -10,7 +10,7 @@ For quads (`pack_quads`): a word has four adjacent inputs of an output, one byte
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numba
 import numpy as np
@@ -53,6 +53,9 @@ class Layout(Enum):
     QUADS = "quads"
 
 
+NUM_ARRAYS = 7  # of a weight
+
+
 class CodePlaces(NamedTuple):
     """Addresses and layout of a weight, for kernels; an absent array has address 0.
 
@@ -85,11 +88,15 @@ class CodePlaces(NamedTuple):
     minima: int = 0
     minimum_factors: int = 0
 
-    def at(self, arrays: Sequence[NDArray[np.uint8]]) -> "CodePlaces":
+    @property
+    def facts(self) -> tuple[int, ...]:
+        """Fields other than addresses."""
+        return tuple(self)[: -NUM_ARRAYS]
+
+    def at(self, arrays: Sequence[NDArray[np.uint8]]) -> Self:
         """Return the places with the addresses of arrays, in the order of the last fields."""
         addresses = (0 if each.size == 0 else each.ctypes.data for each in arrays)
-        named: dict[str, Any] = dict(zip(self._fields[-len(arrays) :], addresses, strict=True))
-        return self._replace(**named)
+        return type(self)(*self.facts, *addresses)
 
 
 class CodeArrays:
@@ -127,6 +134,14 @@ class CodeArrays:
             offset=0 if kind == FLOAT8 else first_code(weight),
             rounds=rounds,
         ).at(self.arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays and facts, without addresses."""
+        return {"arrays": self.arrays, "facts": self.places.facts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.arrays = state["arrays"]
+        self.places = CodePlaces(*state["facts"]).at(self.arrays)
 
 
 def first_code(weight: PackedWeight) -> int:

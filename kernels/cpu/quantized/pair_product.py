@@ -13,6 +13,7 @@ A kernel is compiled for the type of its weight, one for each form of codes: so 
 model are compiled.
 """
 
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numba
@@ -290,6 +291,21 @@ class PairArrays:
         is_whole = held.places.num_groups == 1
         sizes = (each for each in (CHAIN_STEPS, 2, 1) if is_whole or steps % each == 0)
         self.chain_steps = 1 if num_bits == 6 else next(sizes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays and facts, without addresses."""
+        return {
+            "arrays": self.arrays,
+            "tables": self.tables,
+            "form": astuple(_FORMS[type(self.places)]),
+            "facts": self.places.facts,
+            "chain_steps": self.chain_steps,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.arrays, self.tables = state["arrays"], state["tables"]
+        self.places = _OF_FORM[PairForm(*state["form"])](*state["facts"]).at(self.arrays)
+        self.chain_steps = state["chain_steps"]
 
 
 @inlined(fastmath=EXACT)

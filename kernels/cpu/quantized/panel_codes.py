@@ -111,6 +111,21 @@ class PanelArrays:
         self.codes = panels(*places)
         self.sizes = block_sizes(weight)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays and facts, without addresses."""
+        kind = KINDS[type(self.codes)]
+        return {
+            "arrays": self.arrays,
+            "kind": kind,
+            "facts": self.codes.facts,
+            "sizes": self.sizes,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.arrays, self.sizes = state["arrays"], state["sizes"]
+        kind, is_shifted = state["kind"]
+        self.codes = _TYPES[kind, is_shifted](*state["facts"]).at(self.arrays)
+
 
 @inlined(fastmath=EXACT)
 def read_group(weight: Any, panel: Any, group: Any, numbers: Any) -> None:
