@@ -39,6 +39,7 @@ FIXED = frozenset(
     {
         *("model", "model_impl", "device", "dtype", "quantization", "reproducible", "kernel_set"),
         *("activations", "prefix_store", "prefix_store_bytes", "jump_ahead"),
+        *("weights_memory", "packed_dir", "packed_bytes"),
     }
 )
 

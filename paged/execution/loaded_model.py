@@ -6,8 +6,9 @@ starts the compilation of CPU kernels in the background.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagedrun.kernels.environment import threads
+from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.kernels.quantized_weight import dtype_name
+from pagedrun.paged.cache.prefix_store.folder import stamps
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
@@ -38,12 +41,15 @@ from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
 from pagedrun.paged.models.modules.mlp import MlpSpec
-from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.models.runnable_config import RunnableConfig, model_identity
+from pagedrun.paged.models.streaming.packed_folder import PackedFolder
+from pagedrun.paged.models.streaming.streamed_source import StreamedSource
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
+from pagedrun.paged.planning.memory import memory_for_weights
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import ModelError, option
+from pagedrun.paged.values.errors import ModelError, UsageError, option
 
 if TYPE_CHECKING:
     from pagedrun.kernels.cpu.compile_ahead import AheadCompiler
@@ -106,6 +112,8 @@ class LoadedModel:
         compiling = _compiling(config, model_config, device, dtype, header)
         store, stored_bytes = None, None
         linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))
+        if config.weights_memory is not None:
+            _refuse_streaming(config, model_config, device)
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
             source = _source(config, device, dtype, read)
@@ -213,8 +221,19 @@ def _stored(
         if config.quantization == "none" and tensors.quantized:
             raise _unwanted(config.model, tensors.quantized[0])
         source = _source(config, device, dtype, tensors.read, tensors.stored)
-        model = _model(config, model_config, tensors.network, source)
         codes = _codes(device, dtype, tensors.stored)
+        sizes = tensors.network.packed_sizes(dtype.itemsize, codes)
+        if not device.has_own_memory and device.kernels.LAYER_PARTS:
+            num_bytes = memory_for_weights(config.weights_memory, sizes)
+            if num_bytes is not None:
+                identity = {
+                    "files": stamps(checkpoint.files),
+                    **model_identity(model_config),
+                    **device.machine(dtype_name(dtype)),
+                    "activations": config.activations,
+                }
+                source = _streamed(config, model_config, source, identity, num_bytes, sum(sizes))
+        model = _model(config, model_config, tensors.network, source)
         return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
     # Imported here: it takes seconds, and most models do not need it.
@@ -229,6 +248,44 @@ def _stored(
             f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
     return traced, stored_bytes_of(checkpoint), LinearLayers()
+
+
+def _streamed(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    source: WeightSource,
+    identity: Mapping[str, object],
+    num_bytes: int,
+    packed_bytes: int,
+) -> StreamedSource:
+    """Return a source with `num_bytes` of memory for packed weights of `packed_bytes`, which are
+    packed unless they are."""
+    root = config.packed_dir or private_folder("packed")
+    if root is None:
+        raise UsageError(
+            "the user's cache folder cannot be used for packed weights; name another with "
+            f"{option('packed_dir')}"
+        )
+    folder = PackedFolder(Path(root), identity)
+    folder.check_room(max(packed_bytes - folder.num_bytes, 0), config.packed_bytes)
+
+    @contextmanager
+    def reading() -> Iterator[ReadTensor]:
+        with open_checkpoint(config.model) as checkpoint:
+            yield ModelTensors(checkpoint, model_config.network).read
+
+    return StreamedSource(source, folder, num_bytes, reading)
+
+
+def _refuse_streaming(config: EngineConfig, model: RunnableConfig, device: Device) -> None:
+    """Raise `UsageError` if all weights must be in memory."""
+    reason = ""
+    if not isinstance(model, ModelConfig):
+        reason = f"Transformers' code computes {model.model_type} with all weights in memory"
+    elif device.has_own_memory or not device.kernels.LAYER_PARTS:
+        reason = "weights are read during a run on a CPU only"
+    if reason:
+        raise UsageError(f"{option('weights_memory')}: {reason}; leave it out")
 
 
 def _codes(device: Device, dtype: torch.dtype, stored: StoredTensors) -> HeldCodes:

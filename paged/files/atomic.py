@@ -23,7 +23,7 @@ PRIVATE_MODE = 0o600  # prompts and answers are the owner's
 _BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # endings of files beside an output
 
 
-def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Write `chunks` to a temporary file and rename it to `path`; an `OSError` keeps the old file.
 
     The temporary name is random, so that no link can be placed there in advance.

@@ -131,6 +131,9 @@ _NOT_DECIDING = frozenset(
         "activations",  # its result is under "arithmetic"
         "prefix_store",
         "prefix_store_bytes",
+        "weights_memory",
+        "packed_dir",
+        "packed_bytes",
         "replicas",
         "ray_address",
         "cpus_per_replica",

@@ -5,14 +5,16 @@ token independently of the others, so the bytes of a token do not depend on its 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.ops import Linear
 from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
-from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
+from pagedrun.paged.models.checkpoint.weight_source import MakePart, WeightSource, num_bytes
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
 from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.modules.attention import AttentionSpec
@@ -73,10 +75,6 @@ class Decoder(Model):
         self.network: DecoderSpec = network
         self.dtype = source.dtype
         self._embedding = Embedding(network.embedding, source)
-        if network.head is None:
-            self._head = self._embedding.head()
-        else:
-            self._head = network.head.load(source)
         self._norm = Norm(network.norm, source)
         inputs = network.layer_inputs
         self._layer_inputs = None if inputs is None else LayerInputs(inputs, source)
@@ -84,16 +82,24 @@ class Decoder(Model):
         # As transformers rounds it: 62 for the 61.97 of a Gemma in bfloat16.
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
-        self._layers = [
-            LAYERS[type(layer)](layer, index, source, tables)
-            for layer, index in zip(network.layers, network.cache_indices, strict=True)
+        indices = zip(network.layers, network.cache_indices, strict=True)
+        makers: list[tuple[str, MakePart]] = [
+            (f"layer-{number:04d}", partial(_load_layer, layer, index, tables))
+            for number, (layer, index) in enumerate(indices)
         ]
+        makers.append(("head", self._embedding.head if network.head is None else network.head.load))
+        self._layers: list[Layer]
+        self._head: Linear
+        *self._layers, self._head = source.parts(makers)
+        self.streamed = source.streamed
         self.mapped_bytes = source.mapped_bytes
         shares_table = network.head is None and not self._head.is_packed
         head = None if shares_table else self._head
         self.num_bytes = num_bytes(
             self._embedding, self._layer_inputs, *self._layers, self._norm, head
         )
+        if self.streamed is not None:
+            self.num_bytes += self.streamed.residency.ring_bytes
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """See `Model`."""
@@ -220,6 +226,15 @@ class _Residual:
         if self._out_norm is not None:
             x = self._out_norm.normalize(x)
         return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+def _load_layer(
+    spec: Any,
+    index: KVLayerIndex | StateLayerIndex,
+    tables: RotaryTables,
+    source: WeightSource,
+) -> Layer:
+    return LAYERS[type(spec)](spec, index, source, tables)
 
 
 def _load_mixer(

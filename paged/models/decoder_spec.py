@@ -6,7 +6,7 @@ bytes, KV groups, states and peak activations to planning and loading.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, Self
@@ -27,7 +27,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
 )
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
-from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
@@ -184,6 +184,18 @@ class DecoderSpec:
         if self.head is None and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
         return held
+
+    def packed_sizes(self, dtype_bytes: int, codes: HeldCodes = NO_QUANTIZED) -> tuple[int, ...]:
+        """Return the bytes of the packed weights of each layer and of the head, as `held_bytes`."""
+
+        def packed(parts: Iterable[Part]) -> int:
+            chosen = (each for each in parts if isinstance(each, LinearSpec | ExpertsSpec))
+            return sum(each.held_bytes(dtype_bytes, codes) for each in chosen)
+
+        layers = tuple(packed(layer.parts) for layer in self.layers)
+        if self.head is None:
+            return *layers, self.embedding.packed_bytes(dtype_bytes, codes)
+        return *layers, packed([self.head])
 
     def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
         """Return the linear layers of a checkpoint that has the tensors `stored`."""

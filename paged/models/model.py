@@ -11,6 +11,7 @@ from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateSpec
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.network import Network
+from pagedrun.paged.models.streaming.residency import StreamedWeights
 from pagedrun.paged.values.report_parts import TransformersFigures
 
 
@@ -63,7 +64,8 @@ class Model(ABC):
 
     `dtype` is that of activations. `num_bytes` are the bytes of the weights in memory,
     `mapped_bytes` those of them in mapped files, counted as free memory by the system. `library` is
-    the report section of a model computed by Transformers, else None.
+    the report section of a model computed by Transformers, else None. `streamed`: weights that are
+    read from disk in each pass, None if all are in memory.
     """
 
     network: Network
@@ -71,6 +73,7 @@ class Model(ABC):
     num_bytes: int
     mapped_bytes: int = 0
     library: TransformersFigures | None = None
+    streamed: StreamedWeights | None = None
 
     @abstractmethod
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:

@@ -1,15 +1,19 @@
 """Memory of the host and of devices, and the part of it that a KV pool may take."""
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pagedrun.kernels.environment.cgroup import ControlGroup, control_groups
+from pagedrun.paged.models.streaming.residency import Residency
 
 # The rest of the free memory is for activations, the page cache and other processes.
 POOL_SHARE_OF_FREE = 0.8
+# Weights that take more of the free memory leave too little for a pool, and are streamed instead.
+MOST_WEIGHTS = 0.8
+STREAMED_SHARE = 0.5  # of the free memory, for weights; the pool of many rows has the rest
 
 
 class _Files(NamedTuple):
@@ -87,6 +91,22 @@ class MemoryBudget:
         available = max(free - activations, 0)
         limit = max(int(total * utilization) - (total - free) - activations, 0)
         return cls(total, available, min(limit, available), activations, is_filled=True)
+
+
+def memory_for_weights(
+    asked: int | None, sizes: Sequence[int], available: int | None = None
+) -> int | None:
+    """Return the bytes for packed weights, None to keep all of them in memory.
+
+    asked: by the user, None to decide by the memory that is free. sizes: see `Residency`.
+    available: free bytes, None to read them.
+    """
+    if asked is None:
+        free = HostMemory.read().available if available is None else available
+        if sum(sizes) <= MOST_WEIGHTS * free:
+            return None
+        return max(int(STREAMED_SHARE * free), Residency.least_bytes(sizes))
+    return None if asked >= sum(sizes) else asked
 
 
 def _group_limits() -> Iterator[tuple[int, int]]:

@@ -60,7 +60,9 @@ class EngineConfig:
     its layers with quantized weights, see `Activations`. `model_impl` "transformers" has the
     library's code compute the model, whatever its type; the others, that of pagedrun.
     `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
-    `prefix_store_bytes`. `fitted` names those fields that nobody gave and that an engine may change
+    `prefix_store_bytes`. `weights_memory` bytes of weights stay in memory, all where it is None and
+    they fit; the others are packed in `packed_dir`, which holds at most `packed_bytes`. `fitted`
+    names those fields that nobody gave and that an engine may change
     to suit the device and the file. Raises `UsageError` naming the field for a value out of range.
     """
 
@@ -277,6 +279,37 @@ class EngineConfig:
             rule=integers(1),
         ),
     ] = DEFAULT_STORE_BYTES
+    weights_memory: Annotated[
+        int | None,
+        Flag(
+            "Memory for weights on a CPU, such as 12GiB; the rest is read from disk in each pass.",
+            Panel.MEMORY,
+            "SIZE",
+            default="all weights, if they fit",
+            form=Form.SIZE,
+            rule=integers(1),
+        ),
+    ] = None
+    packed_dir: Annotated[
+        Path | None,
+        Flag(
+            "Folder of the weights that are read in each pass, packed for this processor.",
+            Panel.MEMORY,
+            "DIR",
+            default="packed in the user's cache folder",
+        ),
+    ] = None
+    packed_bytes: Annotated[
+        int | None,
+        Flag(
+            "Maximum size of that folder; the least recently used models are removed.",
+            Panel.MEMORY,
+            "SIZE",
+            default="unlimited",
+            form=Form.SIZE,
+            rule=integers(1),
+        ),
+    ] = None
     fitted: tuple[str, ...] = ()
 
     @classmethod
@@ -401,6 +434,9 @@ class EngineOptions(TypedDict, total=False):
     jump_ahead: bool
     prefix_store: str | Path | None
     prefix_store_bytes: int
+    weights_memory: int | None
+    packed_dir: str | Path | None
+    packed_bytes: int | None
 
     replicas: int | None
     ray_address: str | None

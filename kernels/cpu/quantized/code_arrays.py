@@ -96,7 +96,7 @@ class CodePlaces(NamedTuple):
     def at(self, arrays: Sequence[NDArray[np.uint8]]) -> Self:
         """Return the places with the addresses of arrays, in the order of the last fields."""
         addresses = (0 if each.size == 0 else each.ctypes.data for each in arrays)
-        return type(self)(*self.facts, *addresses)
+        return type(self)._make((*self.facts, *addresses))
 
 
 class CodeArrays:

@@ -6,8 +6,9 @@ them; parts of one product that are held in different ways become `SideBySide` p
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +23,13 @@ from pagedrun.paged.models.checkpoint.tensors import (
     RowOrder,
     StoredTensors,
 )
+from pagedrun.paged.models.streaming.residency import StreamedWeights
 from pagedrun.paged.values.errors import ModelError
 
+T = TypeVar("T")
 ReadTensor = Callable[[str], Tensor]
+MakePart = Callable[["WeightSource"], Any]  # a layer of a model, or its head
+PackLayer = Callable[[Callable[[], Any]], Any]  # gets a function that packs
 
 
 class WeightSource:
@@ -32,7 +37,8 @@ class WeightSource:
 
     `read` returns a tensor as it is stored. `row_invariant`: rows of products have the same bytes
     whatever their number. `is_mapped`: tensors are read from mapped files; `mapped_bytes` are the
-    bytes of those in use there. `stored`: header of a checkpoint that may be quantized.
+    bytes of those in use there. `stored`: header of a checkpoint that may be quantized. `streamed`:
+    weights that are not all in memory, once they are loaded.
     """
 
     def __init__(
@@ -54,6 +60,8 @@ class WeightSource:
         self.is_mapped = is_mapped
         self.mapped_bytes = 0
         self.stored = stored
+        self.streamed: StreamedWeights | None = None
+        self._pack_layer: PackLayer | None = None
 
     def reading(self, read: ReadTensor, stored: StoredTensors) -> "WeightSource":
         """Return a source of other tensors for the same device and kernels."""
@@ -66,6 +74,24 @@ class WeightSource:
             is_mapped=self.is_mapped,
             stored=stored,
         )
+
+    def packed_by(self, pack: PackLayer, read: ReadTensor) -> "WeightSource":
+        """Return a source with the tensors of `read`, whose packed layers come from `pack`."""
+        source = copy(self)
+        source._pack_layer, source.read = pack, read
+        return source
+
+    def layer(self, make: Callable[[], T]) -> T:
+        """Return one or several packed layers: those that `make` reads and packs, or the same from
+        elsewhere."""
+        if self._pack_layer is None:
+            return make()
+        packed: T = self._pack_layer(make)
+        return packed
+
+    def parts(self, makers: Sequence[tuple[str, MakePart]]) -> list[Any]:
+        """Return the parts of a model, in the order of a pass, each with a name."""
+        return [make(self) for _, make in makers]
 
     def tensor(self, parameter: Parameter) -> Tensor:
         """Return a tensor on the device, in the model's dtype or float32 as the parameter says."""

@@ -34,7 +34,8 @@ class Embedding:
                 self._table = source.mapped_as_stored(blocks)
                 return
             self._kind = None
-        self._table = source.tensor(spec.weight)
+        self._parameter = spec.weight
+        self._table = self._looked_up(source)
 
     @property
     def num_bytes(self) -> int:
@@ -44,15 +45,33 @@ class Embedding:
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Return the vectors of tokens, [num_tokens, hidden_size]."""
         if self._kind is None:
-            return functional.embedding(input_ids, self._table)
+            return functional.embedding(input_ids, self._table).to(self._source.dtype)
         return self._source.kernels.dequantize(
             self._split(self._table[input_ids]), self._source.dtype
         )
 
-    def head(self) -> Linear:
+    def head(self, source: WeightSource) -> Linear:
         """Return the tied head: the product with the table."""
-        weight = self._table if self._kind is None else self._split(self._table)
-        return self._source.pack_parts([weight], None)
+        return source.layer(lambda: source.pack_parts([self._weight], None))
+
+    @property
+    def _weight(self) -> PackedWeight | Tensor:
+        if self._kind is not None:
+            return self._split(self._table)
+        is_cast = self._table.dtype == self._source.dtype
+        return self._table if is_cast else self._source.tensor(self._parameter)
+
+    def _looked_up(self, source: WeightSource) -> Tensor:
+        """Return the table in the dtype of `source`; a mapped one as stored, if that is no larger.
+
+        Rows are cast at each lookup then, so that no copy of the table takes memory.
+        """
+        stored = source.stored.get(self._name)
+        if source.is_mapped and (stored is None or stored.dtype not in PACKED_TYPES):
+            table = source.read(self._name)
+            if table.dtype.itemsize <= source.dtype.itemsize:
+                return source.mapped_as_stored(table)
+        return source.tensor(self._parameter)
 
     def _split(self, blocks: Tensor) -> PackedWeight:
         assert self._kind is not None

@@ -140,7 +140,7 @@ class LinearSpec(Part):
 
     def load(self, source: "WeightSource") -> "Linear":
         """Return the layer with its weights."""
-        return self.method.load(self, source)
+        return source.layer(lambda: self.method.load(self, source))
 
     def matrix_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
         """Return the bytes of `matrix`."""

@@ -4,11 +4,15 @@ Tokens are sorted by expert for one grouped product of all experts. The result o
 on its own experts and weights, not on the other tokens of a batch.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.op_values import ExpertRows, Routing
+from pagedrun.kernels.ops import GroupedLinear
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
+from pagedrun.paged.models.modules.linear import ExpertsSpec
 from pagedrun.paged.models.modules.mlp_layer import Mlp, activation
 from pagedrun.paged.models.modules.moe import MoeSpec, ParallelMoeSpec, RouterSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
@@ -26,10 +30,7 @@ class Moe:
         self._kernels = source.kernels
         self._activate = activation(spec.activation, source.kernels)
         self._router = Router(spec.router, source)
-        matrices = spec.experts.load(source)
-        pack = source.pack_experts
-        self._gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
-        self._down = pack([matrices.down], matrices.down_bias)
+        self._gate_up, self._down = source.layer(partial(_packed_experts, spec.experts, source))
         self._shared = None if spec.shared is None else Mlp(spec.shared, source)
         self._shared_gate = None if spec.shared_gate is None else spec.shared_gate.load(source)
 
@@ -60,6 +61,15 @@ class Moe:
             None if self._shared is None else self._shared(x),
             None if self._shared_gate is None else self._shared_gate(x),
         )
+
+
+def _packed_experts(
+    spec: ExpertsSpec, source: WeightSource
+) -> tuple[GroupedLinear, GroupedLinear]:
+    """Return the products before and behind the activation."""
+    matrices, pack = spec.load(source), source.pack_experts
+    gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)
+    return gate_up, pack([matrices.down], matrices.down_bias)
 
 
 class Router:

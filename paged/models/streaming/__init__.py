@@ -1,0 +1,1 @@
+"""Weights that are read from disk during each pass of the model."""

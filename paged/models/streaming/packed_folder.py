@@ -1,0 +1,237 @@
+"""PackedFolder: layers of one model in the layout of its kernels, a file for each.
+
+A file is a header of whole pages and the bytes of all arrays, each at a multiple of a cache line:
+the same bytes that a layer has in memory, so that reading is all that is left to do. A file is
+written whole or not at all; packing can be interrupted at any time and goes on behind the last
+whole file. The folder is named by a digest of everything that the layout depends on.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagedrun.kernels.stored_layers import ArraySpec, Bytes, StoredLayer
+from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.models.streaming.residency import PAGE_BYTES
+from pagedrun.paged.values.errors import UsageError, option
+
+_MAGIC = b"pagedrun packed layers 1\n"
+_LENGTH_BYTES = 8
+_MOST_HEADER_BYTES = 2**26
+_LINE_BYTES = 64
+_ENDING = ".packed"
+_IDENTITY = "model.json"
+_LOCK = ".lock"
+_FOLDER_MODE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntry:
+    """File of packed layers, in the order of their use.
+
+    offsets: of each array of each layer, from `data_start` on, the first byte of the arrays in the
+    file. num_bytes: bytes from there on, whole pages. crc32: of these.
+    """
+
+    path: Path
+    layers: tuple[StoredLayer, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    data_start: int
+    num_bytes: int
+    crc32: int
+
+    def arrays(self, memory: Bytes) -> list[list[Bytes]]:
+        """Return the arrays of each layer in `memory`, [num_bytes]."""
+        return [
+            [
+                memory[start : start + spec.num_bytes]
+                for spec, start in zip(layer.arrays, starts, strict=True)
+            ]
+            for layer, starts in zip(self.layers, self.offsets, strict=True)
+        ]
+
+
+class PackedFolder:
+    """Folder of the packed layers of one model; any number of processes may use it at once.
+
+    root: folder of all models. identity: everything that the layout depends on, as JSON values.
+    Raises `UsageError` if the folder cannot be made.
+    """
+
+    def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
+        text = json.dumps(identity, sort_keys=True)
+        self.root = root
+        self.path = root / hashlib.sha256(text.encode()).hexdigest()[:32]
+        try:
+            self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            if not (self.path / _IDENTITY).exists():
+                replace_json(self.path / _IDENTITY, dict(identity))
+            os.utime(self.path)  # the time of the last use
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def find(self, name: str) -> PackedEntry | None:
+        """Return the entry of a name, None if it is missing or its header is damaged."""
+        path = self._path_of(name)
+        try:
+            return _read_entry(path)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, name: str, layers: Sequence[tuple[StoredLayer, Sequence[Bytes]]]) -> None:
+        """Write an entry: layers with the bytes of their arrays.
+
+        Raises `UsageError` for a disk that is full or cannot be written.
+        """
+        chunks: list[memoryview] = []
+        offsets, end = [], 0
+        for _, arrays in layers:
+            starts = []
+            for array in arrays:
+                gap = -end % _LINE_BYTES
+                starts.append(end + gap)
+                chunks += [memoryview(bytes(gap)), array.data]
+                end += gap + array.size
+            offsets.append(starts)
+        gap = -end % PAGE_BYTES
+        chunks.append(memoryview(bytes(gap)))
+        num_bytes = end + gap
+        crc32 = 0
+        for chunk in chunks:
+            crc32 = zlib.crc32(chunk, crc32)
+        facts = {
+            "layers": [[layer.description, layer.arrays] for layer, _ in layers],
+            "offsets": offsets,
+            "num_bytes": num_bytes,
+            "crc32": crc32,
+        }
+        header = json.dumps(facts).encode()
+        header = _MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header
+        path = self._path_of(name)
+        try:
+            replace_file(path, [header, bytes(-len(header) % PAGE_BYTES), *chunks])
+            _forget_pages(path)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def check_room(self, num_bytes: int, max_bytes: int | None = None) -> None:
+        """Raise `UsageError` unless `num_bytes` more can be written.
+
+        Other models are removed, the least recently used first, if all would take more than
+        `max_bytes`.
+        """
+        if max_bytes is not None:
+            if num_bytes + self.num_bytes > max_bytes:
+                raise UsageError(
+                    f"the packed weights take {_gib(num_bytes + self.num_bytes)}, more than "
+                    f"{option('packed_bytes')} {_gib(max_bytes)}; raise it, or leave it out"
+                )
+            self._trim(max_bytes - num_bytes)
+        free = shutil.disk_usage(self.path).free
+        if num_bytes > free:
+            raise UsageError(
+                f"the packed weights need {_gib(num_bytes)} in {self.root}, where {_gib(free)} are "
+                f"free; free some, or name a folder on another disk with {option('packed_dir')}"
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files of this model."""
+        return _bytes_in(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's lock, so that one process packs an entry."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path / _LOCK, flags, PRIVATE_MODE)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            with suppress(OSError):  # a file system without locks: both pack the same bytes
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _trim(self, max_bytes: int) -> None:
+        models = packed_models(self.root)
+        total = sum(size for _, size in models)
+        for path, size in models:
+            if total <= max_bytes:
+                break
+            if path != self.path:
+                shutil.rmtree(path, ignore_errors=True)
+                total -= size
+
+    def _path_of(self, name: str) -> Path:
+        return self.path / f"{name}{_ENDING}"
+
+    def _unusable(self, error: OSError) -> UsageError:
+        if error.errno == errno.ENOSPC:
+            return UsageError(
+                f"the disk with {self.path} is full; what is packed so far is kept. Free some "
+                f"space, or name a folder on another disk with {option('packed_dir')}"
+            )
+        return UsageError(
+            f"packed weights cannot be written to {self.path} ({error.strerror}); name another "
+            f"folder with {option('packed_dir')}"
+        )
+
+
+def packed_models(root: Path) -> list[tuple[Path, int]]:
+    """Return folder and bytes of each packed model, the least recently used first."""
+    found = []
+    with suppress(OSError):
+        for path in root.iterdir():
+            if (path / _IDENTITY).is_file():
+                found.append((path.stat().st_mtime_ns, path, _bytes_in(path)))
+    return [(path, size) for _, path, size in sorted(found)]
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(each.stat().st_size for each in folder.glob(f"*{_ENDING}"))
+
+
+def _read_entry(path: Path) -> PackedEntry:
+    with path.open("rb") as file:
+        start = file.read(len(_MAGIC) + _LENGTH_BYTES)
+        length = int.from_bytes(start[len(_MAGIC) :], "little")
+        if not start.startswith(_MAGIC) or length > _MOST_HEADER_BYTES:
+            raise ValueError("not a file of packed layers")
+        facts = json.loads(file.read(length))
+        size = os.fstat(file.fileno()).st_size
+    data_start = -(-(len(start) + length) // PAGE_BYTES) * PAGE_BYTES
+    num_bytes = int(facts["num_bytes"])
+    if size != data_start + num_bytes:
+        raise ValueError("a file of another size")
+    layers = tuple(
+        StoredLayer(description, tuple(ArraySpec(kind, tuple(shape)) for kind, shape in specs))
+        for description, specs in facts["layers"]
+    )
+    offsets = tuple(tuple(map(int, starts)) for starts in facts["offsets"])
+    return PackedEntry(path, layers, offsets, data_start, num_bytes, int(facts["crc32"]))
+
+
+def _forget_pages(path: Path) -> None:
+    """Drop a file from the page cache, where files of other programs have better use."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"

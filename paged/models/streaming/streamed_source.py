@@ -1,0 +1,196 @@
+"""StreamedSource: weights packed once on disk, of which some stay there between passes.
+
+Loading has two phases. Entries that the folder lacks are built from the checkpoint as they would be
+in memory, taken apart, written, and dropped again. Then sizes are known: each entry gets its place,
+pinned or in the ring, and its layers are put together over it.
+"""
+
+import ctypes
+import mmap
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from pagedrun.kernels.stored_layers import Bytes, Refilled, StoredLayer, put_together, take_apart
+from pagedrun.paged.models.checkpoint.weight_source import (
+    MakePart,
+    ReadTensor,
+    SideBySide,
+    WeightSource,
+)
+from pagedrun.paged.models.streaming.packed_folder import PackedEntry, PackedFolder
+from pagedrun.paged.models.streaming.residency import Residency, StreamedWeights
+from pagedrun.paged.models.streaming.weight_ring import (
+    EntryFile,
+    RingEntry,
+    WeightRing,
+    page_memory,
+)
+from pagedrun.paged.values.errors import EngineError, UsageError, option
+
+
+class StreamedSource(WeightSource):
+    """Weights of `source` within `num_bytes` of memory, packed in `folder`.
+
+    reading: opens the checkpoint again, to repair a damaged file during a run. Raises `UsageError`
+    if the memory is too small, or the disk.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        folder: PackedFolder,
+        num_bytes: int,
+        reading: Callable[[], AbstractContextManager[ReadTensor]],
+    ) -> None:
+        self.__dict__.update(source.__dict__)
+        self._source = source
+        self._folder = folder
+        self._num_bytes = num_bytes
+        self._reading = reading
+        self._classes = (*source.kernels.LAYER_PARTS, SideBySide)
+
+    def parts(self, makers: Sequence[tuple[str, MakePart]]) -> list[Any]:
+        """Return the parts of a model, in the order of a pass."""
+        entries = [self._packed(name, make) for name, make in makers]
+        sizes = [each.num_bytes for each in entries]
+        residency = Residency.within(sizes, self._num_bytes)
+        if residency is None:
+            least = -(-Residency.least_bytes(sizes) // 2**20)
+            raise UsageError(
+                f"{option('weights_memory')} {self._num_bytes} bytes cannot hold the layers that "
+                f"are read while others are computed; this model needs at least {least} MiB"
+            )
+        ring_memory = page_memory(residency.ring_bytes)
+        placed, streamed = [], []
+        for (name, make), entry, place in zip(makers, entries, residency.places, strict=True):
+            file = EntryFile(entry)
+            if place is None:
+                memory = page_memory(entry.num_bytes)
+                if not file.read(memory):
+                    file = self._packed_again(name, make)
+                    file.read(memory)
+                part = self._put_together(make, entry, memory)
+                for each in part.refilled:
+                    each.refill()
+                placed.append(part)
+            else:
+                memory = ring_memory[place : place + entry.num_bytes]
+                part = self._put_together(make, entry, memory)
+                placed.append(part)
+                streamed.append((name, make, RingEntry(file, memory, part.refilled)))
+        ring = WeightRing(
+            [entry for _, _, entry in streamed],
+            lambda index: self._packed_again(*streamed[index][:2]),
+        )
+        self.streamed = StreamedWeights(self._folder.path, residency, ring.figures)
+        numbers = iter(range(len(streamed)))
+        call_on_host = self.kernels.call_on_host
+        return [
+            each.part
+            if place is None
+            else StreamedPart(each, partial(call_on_host, partial(ring.use, next(numbers))))
+            for each, place in zip(placed, residency.places, strict=True)
+        ]
+
+    def _packed(self, name: str, make: MakePart) -> PackedEntry:
+        """Return an entry, packed if it is missing."""
+        entry = self._folder.find(name)
+        if entry is not None:
+            return entry
+        with self._folder.locked():
+            entry = self._folder.find(name)  # another process may have packed it meanwhile
+            if entry is None:
+                self._pack(name, make, self.read)
+        return entry or self._found(name)
+
+    def _pack(self, name: str, make: MakePart, read: ReadTensor) -> None:
+        layers: list[tuple[StoredLayer, list[Bytes]]] = []
+        used: list[Tensor] = []
+
+        def pack(make_layer: Callable[[], Any]) -> Any:
+            layer = make_layer()
+            layers.append(take_apart(layer, self._classes))
+            return layer
+
+        def read_tensor(name: str) -> Tensor:
+            used.append(read(name))
+            return used[-1]
+
+        make(self._source.packed_by(pack, read_tensor))
+        self._folder.check_room(sum(each.size for _, found in layers for each in found))
+        self._folder.write(name, layers)
+        if self.is_mapped:
+            for tensor in used:
+                _forget_pages(tensor)
+
+    def _packed_again(self, name: str, make: MakePart) -> EntryFile:
+        """Pack an entry whose file is damaged."""
+        with self._folder.locked(), self._reading() as read:
+            self._pack(name, make, read)
+        return EntryFile(self._found(name))
+
+    def _found(self, name: str) -> PackedEntry:
+        entry = self._folder.find(name)
+        if entry is None:
+            raise EngineError(f"{self._folder.path} loses what is written to it; check the disk")
+        return entry
+
+    def _put_together(self, make: MakePart, entry: PackedEntry, memory: Bytes) -> "_Placed":
+        layers = iter(zip(entry.layers, entry.arrays(memory), strict=True))
+        refilled: list[Refilled] = []
+        num_bytes = 0
+
+        def restore(make_layer: Callable[[], Any]) -> Any:
+            nonlocal num_bytes
+            stored, arrays = next(layers)
+            layer, parts = put_together(stored, arrays, self._classes)
+            found = layer if isinstance(layer, tuple) else (layer,)
+            num_bytes += sum(each.num_bytes for each in found)
+            refilled.extend(parts)
+            return layer
+
+        part = make(self._source.packed_by(restore, self._source.read))
+        return _Placed(part, refilled, part.num_bytes - num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Part over its memory. num_bytes: of its weights that are not packed."""
+
+    part: Any
+    refilled: Sequence[Refilled]
+    num_bytes: int
+
+
+class StreamedPart:
+    """Layer or head of a model; `use` waits for its weights. num_bytes: without these."""
+
+    is_packed = True
+
+    def __init__(self, placed: _Placed, use: Callable[[], None]) -> None:
+        self._part = placed.part
+        self._use = use
+        self.num_bytes = placed.num_bytes
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute the part."""
+        self._use()
+        return self._part(*inputs)
+
+
+_MADV_PAGEOUT = 21  # of Linux 5.4; an older one refuses it, and frees the pages when it must
+
+
+def _forget_pages(tensor: Tensor) -> None:
+    """Take the pages of a mapped file from the memory of the process; they can be read again."""
+    start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = tensor.data_ptr() + tensor.nbytes - start
+    if size > 0:
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(_MADV_PAGEOUT)
+        )

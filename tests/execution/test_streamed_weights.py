@@ -1,0 +1,115 @@
+"""Streamed weights: the bytes of resident ones, whatever stays in memory."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.logprobs import Continuation
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.conftest import MakeModel
+from tests.support.engines import load_engine
+from tests.support.families import RECURRENT, TINY, save_tiny
+from tests.support.gguf_writer import mixed, wide, write_gguf
+from tests.support.mixture_families import MIXTURES
+from tests.support.quantized_checkpoints import write
+from tests.support.quantized_forms import FP8, PACKED, TABLES
+from tests.support.streamed import streamed_by, streaming
+
+GREEDY = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2)
+DRAWN = replace(GREEDY, temperature=1.0, seed=3, n=4)
+PROMPTS = [[(7 * i + j) % 256 for j in range(length)] for i, length in enumerate((5, 60, 19))]
+SHARES = [0.05, 0.25, 0.6]
+
+
+def answers(engine: Engine, *params: SamplingParams) -> list[Any]:
+    """Return tokens and log-probabilities, in the order of the prompts."""
+    requests = [
+        Request(index, tuple(prompt), params[index % len(params)])
+        for index, prompt in enumerate(PROMPTS)
+    ]
+    done = sorted(engine.start(requests), key=lambda each: each.request.index)
+    return [each.outputs for each in done]
+
+
+def assert_same(config: EngineConfig, packed: Path, *shares: float) -> None:
+    expected = answers(load_engine(config), GREEDY, DRAWN)
+    for share in shares:
+        engine = streaming(config, packed, share)
+        assert answers(engine, GREEDY, DRAWN) == expected
+        streamed = streamed_by(engine)
+        assert streamed.figures.num_bytes >= 5 * streamed.residency.pass_bytes > 0
+
+
+def tiny_config(folder: Path, **flags: Any) -> EngineConfig:
+    return EngineConfig.fitting(model=folder, device="cpu", **flags)
+
+
+@pytest.mark.parametrize("name", [*TINY, *RECURRENT, *MIXTURES])
+def test_a_family_has_the_same_bytes(name: str, tmp_path: Path) -> None:
+    model = {**TINY, **RECURRENT, **MIXTURES}[name]
+    save_tiny(model, tmp_path / "model", torch.bfloat16)
+    assert_same(tiny_config(tmp_path / "model", dtype="bfloat16"), tmp_path / "packed", 0.0)
+
+
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
+@pytest.mark.parametrize("flags", [{}, {"quantization": "int8"}], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_share_of_a_deep_model(
+    dtype: str, flags: dict[str, Any], kernel_set: KernelSet, make_model: MakeModel, tmp_path: Path
+) -> None:
+    folder = make_model("qwen3", "deep", num_hidden_layers=9)
+    config = tiny_config(folder, dtype=dtype, kernel_set=kernel_set.value, **flags)
+    assert_same(config, tmp_path / "packed", *SHARES)
+
+
+@pytest.mark.parametrize("activations", ["exact", "int8"])
+@pytest.mark.parametrize("form", [*PACKED, "fp8, blocks", "nvfp4", "mxfp4", "nf4"])
+def test_a_quantized_checkpoint_has_the_same_bytes(
+    form: str, activations: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    quantization, writer = {**PACKED, **FP8, **TABLES}[form]
+    source = make_model("qwen3", "quantized-small", num_hidden_layers=3)
+    write(source, tmp_path / "model", quantization, writer)
+    config = tiny_config(tmp_path / "model", dtype="float32", activations=activations)
+    assert_same(config, tmp_path / "packed", 0.25)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_a_gguf_file_has_the_same_bytes(
+    family: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    folder = wide(make_model, family, num_hidden_layers=3)
+    path = tmp_path / "model.gguf"
+    write_gguf(folder, path, mixed)
+    assert_same(tiny_config(path), tmp_path / "packed", 0.25)
+
+
+def test_scores_of_prompts_and_continuations(make_model: MakeModel, tmp_path: Path) -> None:
+    config = tiny_config(make_model("qwen3", "deep", num_hidden_layers=9))
+    texts = tuple(Continuation(str(i), tuple(range(i, i + 4))) for i in range(3))
+    requests = [Request.scoring(i, tuple(each), texts, 2) for i, each in enumerate(PROMPTS)]
+
+    def scores(engine: Engine) -> list[Any]:
+        done = sorted(engine.start(requests), key=lambda each: each.request.index)
+        return [(each.outputs, each.prompt_logprobs) for each in done]
+
+    expected = scores(load_engine(config))
+    assert scores(streaming(config, tmp_path / "packed", 0.25)) == expected
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_rows_that_are_preempted(mode: str, make_model: MakeModel, tmp_path: Path) -> None:
+    config = tiny_config(
+        make_model("qwen3", "deep", num_hidden_layers=9),
+        num_blocks=24,
+        preemption_mode=mode,
+        max_num_batched_tokens=24,
+    )
+    assert_same(config, tmp_path / "packed", 0.25)
