@@ -4,6 +4,7 @@ Decode graphs replay the part of a step for which they have a graph; the rest is
 kernel. After an out-of-memory error a step is computed in pieces of half the size.
 """
 
+import functools
 import sys
 from dataclasses import dataclass
 from traceback import clear_frames
@@ -23,11 +24,12 @@ from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
-from pagedrun.paged.models.model import Model
+from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError, option
 
 MAX_SCORED_BYTES = 64 * 2**20  # size of the logits of one scoring pass
+PIECE_TOKENS = 2048  # of a step with streamed weights: activations of one piece stay small
 
 
 @dataclass(slots=True)
@@ -64,7 +66,8 @@ class ModelRunner:
         self._sharing = PrefixSharing(share=shared_prefix_attention)
         self._graphs = graphs
         self._repeated = repeated
-        self._max_tokens = sys.maxsize  # lowered after an out-of-memory error
+        # Of a piece; lowered after an out-of-memory error.
+        self._max_tokens = sys.maxsize if model.streamed is None else PIECE_TOKENS
         self._bytes_read = model.network.bytes_read(cache.specs)
         self.reads = AttentionReads()
 
@@ -76,22 +79,16 @@ class ModelRunner:
         `before`: the step whose tokens are inputs of this one, None if the host knows all inputs.
         """
         self._cache.transfer(step.transfers)
-        return self._run(step, before)
-
-    def _run(self, step: StepInput, before: InFlight | None) -> StepResult:
-        """Compute a step, in pieces if memory requires it."""
-        if step.num_tokens <= self._max_tokens:
+        while True:
             try:
                 return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                self._halve_after_oom(step.num_tokens, error)
-        first, second = step.halves()
-        return self._run(first, before).followed_by(self._run(second, before))
+                self._halve_after_oom(min(step.num_tokens, self._max_tokens), error)
 
     def _halve_after_oom(self, num_tokens: int, error: Exception) -> None:
-        """Limit further steps to half the number of tokens that ran out of memory.
+        """Limit further pieces to half the number of tokens that ran out of memory.
 
         Raises `EngineError` if the step has a single token.
         """
@@ -125,22 +122,43 @@ class ModelRunner:
         return rest._replace(ids=torch.cat([replayed.ids, rest.ids]), order=order)
 
     def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
-        """Compute a step kernel by kernel."""
-        known, repeated = KnownTokens.of(step, before), self._repeated
+        """Compute a step kernel by kernel, in pieces if it is large.
+
+        Streamed weights are read once for all pieces: layer by layer.
+        """
+        pieces = step.pieces(self._max_tokens)
+        if len(pieces) > 1 and self._model.streamed is not None:
+            batches = [self._batch(piece, before)[0] for piece in pieces]
+            hidden = self._model.hidden_by_layer(batches, self._cache)
+            results = list(map(self._drawn, hidden, pieces))
+        else:
+            results = [self._launch_piece(piece, before) for piece in pieces]
+        return functools.reduce(StepResult.followed_by, results)
+
+    def _launch_piece(self, piece: StepInput, before: InFlight | None) -> StepResult:
+        repeated = self._repeated
         if repeated is not None:
-            step = repeated.padded(step)
+            piece = repeated.padded(piece)
+        batch, attention = self._batch(piece, before)
+        if repeated is not None and not len(piece.targets):
+            return self._sampler.sample(repeated.logits(batch, attention), piece)
+        return self._drawn(self._model.hidden(batch, self._cache), piece)
+
+    def _batch(
+        self, piece: StepInput, before: InFlight | None
+    ) -> tuple[ForwardBatch, tuple[AttentionInputs, ...]]:
         cache, shapes = self._cache, attention_shapes(self._model, self._cache)
+        known = KnownTokens.of(piece, before)
         batch, attention = forward_batch(
-            step, cache.block_size, cache.specs, shapes, self._sharing, self._device, known
+            piece, cache.block_size, cache.specs, shapes, self._sharing, self._device, known
         )
-        if repeated is not None and not len(step.targets):
-            logits = repeated.logits(batch, attention)
-            self._note_reads(attention[0])
-            return self._sampler.sample(logits, step)
-        hidden = self._model.hidden(batch, cache)
         self._note_reads(attention[0])
-        scores = self._scores(hidden[step.num_samples :], step)
-        drawn = self._sampler.sample(self._model.head(hidden[: step.num_samples]), step)
+        return batch, attention
+
+    def _drawn(self, hidden: Tensor, piece: StepInput) -> StepResult:
+        """Return tokens and scores of a piece; hidden: of its tokens with logits."""
+        scores = self._scores(hidden[piece.num_samples :], piece)
+        drawn = self._sampler.sample(self._model.head(hidden[: piece.num_samples]), piece)
         return drawn._replace(scores=scores)
 
     def _scores(self, hidden: Tensor, step: StepInput) -> TokenLogprobs | None:

@@ -5,6 +5,7 @@ token independently of the others, so the bytes of a token do not depend on its 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -103,18 +104,33 @@ class Decoder(Model):
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """See `Model`."""
+        return self.hidden_by_layer([batch], cache)[0]
+
+    def hidden_by_layer(self, batches: Sequence[ForwardBatch], cache: KVCache) -> list[Tensor]:
+        """See `Model`."""
+        streams = [self._begun(batch) for batch in batches]
+        for number, layer in enumerate(self._layers):
+            # Behind the attention of the last layer only tokens with logits are computed.
+            is_last = number == len(self._layers) - 1
+            for each, batch in zip(streams, batches, strict=True):
+                keep = batch.logits_rows if is_last else None
+                inputs = each.inputs[number] if each.inputs else None
+                each.x, each.residual = layer(each.x, each.residual, batch, cache, keep, inputs)
+        return [
+            self._norm(each.x, each.residual)
+            if len(each.residual)
+            else each.residual.to(self.dtype)
+            for each in streams
+        ]
+
+    def _begun(self, batch: ForwardBatch) -> "_Stream":
         residual = self._embedding(batch.input_ids).float()
         if self._scale != 1.0:
             residual *= self._scale
-        inputs: Sequence[Tensor | None] = [None] * len(self._layers)
+        inputs: Sequence[Tensor] = ()
         if self._layer_inputs is not None:
             inputs = self._layer_inputs(batch.input_ids, residual.to(self.dtype)).unbind()
-        x: Tensor | None = None  # output of the previous layer, not yet added to the residual
-        for layer, own in zip(self._layers[:-1], inputs, strict=False):
-            x, residual = layer(x, residual, batch, cache, None, own)
-        # Behind the attention of the last layer only tokens with logits are computed.
-        x, residual = self._layers[-1](x, residual, batch, cache, batch.logits_rows, inputs[-1])
-        return self._norm(x, residual) if len(residual) else residual.to(self.dtype)
+        return _Stream(None, residual, inputs)
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Model`."""
@@ -126,6 +142,15 @@ class Decoder(Model):
         if self.network.logits_cap is not None:
             self._kernels.cap_logits(logits, self.network.logits_cap)
         return logits
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Hidden states of a batch between layers; see `Layer`. inputs: of each layer, if any."""
+
+    x: Tensor | None
+    residual: Tensor
+    inputs: Sequence[Tensor]
 
 
 class DecoderLayer:

@@ -1,6 +1,7 @@
 """Model interface and the batch of a forward pass."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -81,6 +82,13 @@ class Model(ABC):
 
         Returns [num_logits, hidden_size] in the model's dtype, one row per `batch.logits_rows`.
         """
+
+    def hidden_by_layer(self, batches: Sequence[ForwardBatch], cache: KVCache) -> list[Tensor]:
+        """Return `hidden` of each batch, in order, as if they were computed one after the other.
+
+        A decoder computes all batches with one layer before it goes on to the next.
+        """
+        return [self.hidden(batch, cache) for batch in batches]
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:

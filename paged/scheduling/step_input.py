@@ -154,18 +154,23 @@ class StepInput:
             transfers=self.transfers,
         )
 
-    def halves(self) -> "tuple[StepInput, StepInput]":
-        """Return two steps without transfers, each with about half of the tokens.
+    def pieces(self, max_tokens: int) -> "list[StepInput]":
+        """Return steps without transfers of at most `max_tokens` tokens each.
 
-        To be computed in this order, because a chunk may read what an earlier one writes. A step of
-        one token cannot be cut.
+        To be computed in this order, because a chunk may read what an earlier one writes.
         """
-        middle = self.num_tokens // 2
-        assert middle, "a step of one token cannot be cut"
+        found, rest = [], self
+        while rest.num_tokens > max_tokens:
+            first, rest = rest._cut(max_tokens)
+            found.append(first)
+        return [*found, rest]
+
+    def _cut(self, num_tokens: int) -> "tuple[StepInput, StepInput]":
+        """Return the first tokens, and the others."""
         offsets = np.cumsum(self.ends - self.starts)
-        last = int(np.searchsorted(offsets, middle))  # the chunk with the middle
-        cut = int(self.ends[last] - (offsets[last] - middle))
-        first, second = self._before(last, cut, middle), self._behind(last, cut, middle)
+        last = int(np.searchsorted(offsets, num_tokens))  # the chunk with the last of them
+        cut = int(self.ends[last] - (offsets[last] - num_tokens))
+        first, second = self._before(last, cut, num_tokens), self._behind(last, cut, num_tokens)
         num_scored = int(first.num_scored.sum())
         return (
             replace(first, targets=self.targets[:num_scored]),

@@ -4,7 +4,6 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,10 +76,17 @@ def last_states(*steps: StepInput) -> dict[int, int]:
     return found
 
 
-@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), seed=st.integers(0, 9))
+PIECE_SIZES = st.integers(1, 40)
+
+
+@given(
+    given_chunks=st.lists(chunks(), min_size=1, max_size=6),
+    seed=st.integers(0, 9),
+    size=PIECE_SIZES,
+)
 @settings(max_examples=100, deadline=None)
-def test_the_second_half_reads_the_states_that_the_first_wrote(
-    given_chunks: list[MadeChunk], seed: int
+def test_a_piece_reads_the_states_that_the_one_before_wrote(
+    given_chunks: list[MadeChunk], seed: int, size: int
 ) -> None:
     """In place, from zeros, and from a slot that others read too: which none of them writes."""
     pick = np.random.default_rng(seed)
@@ -88,25 +94,21 @@ def test_the_second_half_reads_the_states_that_the_first_wrote(
     writes = 100 + np.arange(count)
     reads = np.where(pick.random(count) < 0.5, writes, pick.choice([-1, 7], count))
     whole = replace(made_step(*given_chunks), read_slots=reads, write_slots=writes)
-    if whole.num_tokens > 1:
-        assert last_states(*whole.halves()) == last_states(whole)
+    assert last_states(*whole.pieces(size)) == last_states(whole)
 
 
-@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6))
+@given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=PIECE_SIZES)
 @settings(max_examples=200, deadline=None)
-def test_halves_are_the_whole(given_chunks: list[MadeChunk]) -> None:
+def test_pieces_are_the_whole(given_chunks: list[MadeChunk], size: int) -> None:
     whole = made_step(*given_chunks)
-    if whole.num_tokens == 1:
-        with pytest.raises(AssertionError, match="one token"):
-            whole.halves()
-        return
-    first, second = whole.halves()
-    assert first.num_tokens == whole.num_tokens // 2
-    assert tokens_of(first) + tokens_of(second) == tokens_of(whole)
-    assert draws_of(first) + draws_of(second) == draws_of(whole)
-    assert targets_of(first) + targets_of(second) == targets_of(whole)
-    assert [*first.sources, *second.sources] == whole.sources.tolist()
-    assert first.num_samples + second.num_samples == whole.num_samples
+    pieces = whole.pieces(size)
+    *full, last = [each.num_tokens for each in pieces]
+    assert set(full) <= {size}
+    assert 0 < last <= size
+    for of in (tokens_of, draws_of, targets_of):
+        assert [each for piece in pieces for each in of(piece)] == list(of(whole))
+    assert [each for piece in pieces for each in piece.sources] == whole.sources.tolist()
+    assert sum(piece.num_samples for piece in pieces) == whole.num_samples
 
 
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), data=st.data())

@@ -1,5 +1,7 @@
 """Engines with what no flag sets: a device or a policy of a test's own."""
 
+from pathlib import Path
+
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.engine import Engine
@@ -14,9 +16,12 @@ ANY_PREFIX = ReadOnce(16, 1)
 
 
 def load_engine(
-    config: EngineConfig, policy: RunPolicy = DEFAULT_POLICY, device: Device | None = None
+    config: EngineConfig,
+    policy: RunPolicy = DEFAULT_POLICY,
+    device: Device | None = None,
+    tokenizer_folder: Path | None = None,
 ) -> Engine:
-    """Load the model folder that `config` names."""
+    """Load the model folder that `config` names; its tokenizer may lie elsewhere."""
     shape = describe_model(config.model, config.model_impl)
-    tokenizer = Tokenizer.from_folder(config.model)
+    tokenizer = Tokenizer.from_folder(tokenizer_folder or config.model)
     return Engine(config, LoadedModel.load(config, shape, tokenizer, device=device), policy)

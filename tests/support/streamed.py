@@ -13,19 +13,23 @@ from pagedrun.paged.values.errors import UsageError
 from tests.support.engines import load_engine
 
 
-def streaming(config: EngineConfig, packed: Path, share: float = 0.0) -> Engine:
+def streaming(
+    config: EngineConfig, packed: Path, share: float = 0.0, tokenizer_folder: Path | None = None
+) -> Engine:
     """Return an engine that pins about `share` of the weights beside the least ring.
 
-    packed: a folder of its own, in which the weights are packed first.
+    packed: a folder of its own, in which the weights are packed first. tokenizer_folder: see
+    `load_engine`.
     """
     config = replace(config, packed_dir=packed)
     if not packed.exists():
         with pytest.raises(UsageError, match="needs at least") as caught:
-            load_engine(replace(config, weights_memory=1))
+            load_engine(replace(config, weights_memory=1), tokenizer_folder=tokenizer_folder)
         assert caught.value.field == "weights_memory"
     sizes = [each.num_bytes for each in packed_entries(packed)]
     memory = Residency.least_bytes(sizes) + int(share * sum(sizes))
-    engine = load_engine(replace(config, weights_memory=memory))
+    config = replace(config, weights_memory=memory)
+    engine = load_engine(config, tokenizer_folder=tokenizer_folder)
     assert streamed_by(engine).residency.num_streamed > 0
     return engine
 

@@ -30,8 +30,8 @@ from pagedrun.paged.models.streaming.packed_folder import PackedEntry
 from pagedrun.paged.models.streaming.residency import ReadFigures
 from pagedrun.paged.values.errors import EngineError
 
-READ_BYTES = 4 * 2**20  # of one call
-NUM_READERS = 4  # calls at a time: a disk answers several as fast as one
+READ_BYTES = 2**20  # of one call
+NUM_READERS = 8  # calls at a time: a disk answers several as fast as one
 
 
 class EntryFile:

@@ -1,0 +1,121 @@
+"""Files of packed layers: whole or absent, checked, within limits."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer
+from pagedrun.paged.models.streaming import packed_folder
+from pagedrun.paged.models.streaming.packed_folder import PackedFolder, packed_models
+from pagedrun.paged.models.streaming.residency import PAGE_BYTES
+from pagedrun.paged.models.streaming.weight_ring import EntryFile, page_memory
+from pagedrun.paged.values.errors import UsageError
+
+
+def layer(*sizes: int) -> tuple[StoredLayer, list[Any]]:
+    arrays = [np.arange(size, dtype=np.uint8) for size in sizes]
+    specs = tuple(ArraySpec("|u1", (size,)) for size in sizes)
+    return StoredLayer({"is": "Layer"}, specs), arrays
+
+
+def test_an_entry_has_the_bytes_that_were_written(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {"model": 1})
+    layers = [layer(5, 0, 200), layer(70)]
+    folder.write("first", layers)
+    entry = folder.find("first")
+    assert entry is not None
+    assert entry.num_bytes % PAGE_BYTES == entry.data_start % PAGE_BYTES == 0
+    assert [each.description for each in entry.layers] == [{"is": "Layer"}] * 2
+    memory = page_memory(entry.num_bytes)
+    assert EntryFile(entry).read(memory)
+    found = entry.arrays(memory)
+    for (_, arrays), there in zip(layers, found, strict=True):
+        for one, other in zip(arrays, there, strict=True):
+            assert np.array_equal(one, other)
+            assert not other.size or other.ctypes.data % 64 == 0
+
+
+def test_models_do_not_share_files(tmp_path: Path) -> None:
+    PackedFolder(tmp_path, {"model": 1}).write("first", [layer(5)])
+    assert PackedFolder(tmp_path, {"model": 2}).find("first") is None
+    assert PackedFolder(tmp_path, {"model": 1}).find("first") is not None
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, PAGE_BYTES, PAGE_BYTES + 100])
+def test_a_file_that_is_cut_is_none(keep: int, tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {})
+    folder.write("first", [layer(5000)])
+    path = folder.path / "first.packed"
+    os.truncate(path, keep)
+    assert folder.find("first") is None
+
+
+def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {})
+    folder.write("first", [layer(5000)])
+    path = folder.path / "first.packed"
+    data = bytearray(path.read_bytes())
+    data[PAGE_BYTES + 77] ^= 1
+    path.write_bytes(data)
+    entry = folder.find("first")
+    assert entry is not None
+    assert not EntryFile(entry).read(page_memory(entry.num_bytes))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = PackedFolder(tmp_path, {})
+    folder.write("first", [layer(5000)])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match=r"is full; what is packed so far is kept") as caught:
+        folder.write("second", [layer(5000)])
+    assert "packed_dir" in str(caught.value)
+    assert sorted(each.name for each in folder.path.glob("*pack*")) == ["first.packed"]
+
+
+def test_too_little_free_space_is_refused_before_packing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=2**30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    folder = PackedFolder(tmp_path, {})
+    folder.check_room(2**30)
+    with pytest.raises(UsageError, match=r"need 2\.0 GiB in .*, where 1\.0 GiB are free"):
+        folder.check_room(2**31)
+
+
+def test_the_least_recently_used_models_go(tmp_path: Path) -> None:
+    folders = [PackedFolder(tmp_path, {"model": number}) for number in range(3)]
+    for number, folder in enumerate(folders):
+        folder.write("first", [layer(5000)])
+        os.utime(folder.path, (number, number))
+    os.utime(folders[0].path, (9, 9))
+    size = folders[0].num_bytes
+    folders[2].check_room(0, 2 * size)
+    assert [path for path, _ in packed_models(tmp_path)] == [folders[2].path, folders[0].path]
+    with pytest.raises(UsageError, match="more than packed_bytes"):
+        folders[2].check_room(2 * size, 2 * size)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be written to .*file.*packed_dir"):
+        PackedFolder(tmp_path / "file", {})
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path / "new", {})
+    folder.write("first", [layer(5)])
+    for path in (folder.path, folder.path / "first.packed"):
+        assert path.stat().st_mode & 0o077 == 0
+    assert packed_folder.packed_models(tmp_path / "none") == []
