@@ -86,7 +86,7 @@ FLAGS = (
         *("block_size", "num_blocks", "kv_cache_memory_bytes", "max_num_seqs"),
         *("max_num_batched_tokens", "refill_share"),
         *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
-        *("kv_cache_dtype", "gpu_memory_utilization", "progress"),
+        *("kv_cache_dtype", "gpu_memory_utilization", "weights_memory", "packed_dir", "progress"),
     )
     + Flags.of(PlanOptions)
     + GENERATE.only("json_report", "quiet")

@@ -155,7 +155,8 @@ ASK = (
     + Flags.of(SamplingParams)
     + GENERATE.only(
         *("jump_ahead", "num_blocks", "kv_cache_memory_bytes", "max_num_batched_tokens"),
-        *("kv_cache_dtype", "gpu_memory_utilization", "prefix_store", "prefix_store_bytes"),
+        *("kv_cache_dtype", "gpu_memory_utilization", "weights_memory", "packed_dir"),
+        *("packed_bytes", "prefix_store", "prefix_store_bytes"),
     )
     + Flags.of(AskOptions).only("json_row")
     + GENERATE.only("quiet")

@@ -15,7 +15,13 @@ from rich.text import Text
 from pagedrun.cli.progress.answer_lines import answer_line
 from pagedrun.cli.progress.run_figures import ProgressFigures, ProgressFiguresListener
 from pagedrun.cli.terminal.console import safe, tell
-from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
+from pagedrun.cli.terminal.units import (
+    show_guess,
+    show_rate,
+    show_seconds,
+    show_size,
+    show_span,
+)
 from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase
 from pagedrun.paged.metrics.timeline import ReplicaState
 from pagedrun.paged.text.prompt_reader import PromptModes
@@ -123,6 +129,14 @@ def draw_figures(
             f"preemptions {figures.preemptions:,}"
         ),
     )
+    if reads := figures.reads:
+        facts.add_row(
+            Text("weights"),
+            Text(
+                f"pass {reads.passes:,} · {show_size(reads.num_bytes)} read · "
+                f"{show_size(reads.bytes_per_s)}/s · waiting for the disk {reads.wait_share:.0%}"
+            ),
+        )
     if latest is not None:
         facts.add_row(Text("latest"), answer_line(latest))
     replicas = [draw_replicas(figures.replicas, most_replicas)] if figures.replicas else []

@@ -116,8 +116,8 @@ class ProgressFigures:
     `rows_done` counts all rows in the output: `rows_before` by earlier runs, `rows_answered` by
     this one. `prompt_tokens_done` counts tokens computed or found in the cache, of those of all
     rows to run. `eta_s` is the best guess of the time left, `eta_low_s` and `eta_high_s` its range;
-    None before the first finished row. `pool_use` and `hit_rate` are fractions. `replicas` is empty
-    for a single engine.
+    None before the first finished row. `pool_use` and `hit_rate` are fractions. `reads`: of
+    streamed weights, None if all are in memory. `replicas` is empty for a single engine.
     """
 
     phase: Phase
@@ -140,6 +140,7 @@ class ProgressFigures:
     eta_s: float | None = None
     eta_low_s: float | None = None
     eta_high_s: float | None = None
+    reads: "WeightReads | None" = None
     replicas: tuple[ReplicaState, ...] = ()
 
     @property
@@ -157,6 +158,17 @@ class ProgressFigures:
             and self.prompt_tokens_done < self.prompt_tokens_total
             and self.prompt_tokens_per_s >= self.generated_tokens_per_s
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightReads:
+    """Reads of streamed weights: passes and bytes so far, bytes per second and the share of the
+    time spent waiting over the last seconds."""
+
+    passes: int
+    num_bytes: int
+    bytes_per_s: float
+    wait_share: float
 
 
 class ProgressFiguresListener(JobListener):
@@ -251,7 +263,18 @@ class ProgressFiguresListener(JobListener):
             eta_s=None if left is None else left.guess_s,
             eta_low_s=None if left is None else left.low_s,
             eta_high_s=None if left is None else left.high_s,
+            reads=self._reads(),
             replicas=self._replicas,
+        )
+
+    def _reads(self) -> WeightReads | None:
+        record = self._record
+        if record is None or not record.bytes_read:
+            return None
+        seconds, num_bytes, wait_s = self._gained("t", "bytes_read", "wait_s")
+        seconds = max(seconds, 1e-9)
+        return WeightReads(
+            record.step, record.bytes_read, num_bytes / seconds, min(wait_s / seconds, 1.0)
         )
 
     @property

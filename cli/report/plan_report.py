@@ -3,7 +3,7 @@
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rich import box
@@ -23,12 +23,14 @@ from pagedrun.cli.report.report_figures import (
     states_title,
 )
 from pagedrun.cli.terminal.console import safe
-from pagedrun.cli.terminal.units import commas, counted, show_size, show_span
+from pagedrun.cli.terminal.units import commas, counted, show_seconds, show_size, show_span
 from pagedrun.paged.metrics.inspection_sections import HeldPrefix
 from pagedrun.paged.metrics.report_sections import TemplateAdvice, WeightFigures
 from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
+    Limit,
+    PassForecast,
     PlanReport,
     ReplicaFigures,
     SharedPrefix,
@@ -53,6 +55,8 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
             MAX_WIDTH,
         )
     draw_section(console, "Weights", _weights(forecast["weights"]), MAX_WIDTH)
+    if streaming := forecast.get("streaming"):
+        draw_section(console, "Weights read in each pass", list(_streaming(streaming)), MAX_WIDTH)
     draw_section(console, "KV memory", _memory(forecast), MAX_WIDTH)
     if states := forecast.get("states"):
         draw_section(
@@ -68,6 +72,30 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
 def _weights(weights: WeightFigures) -> list[Figure]:
     held = show_size(weights["held_bytes"])
     return [Figure(f"{weights['count']:,} weights", held, describe_weights(weights))]
+
+
+def _streaming(streaming: PassForecast) -> Iterator[Figure]:
+    ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
+    yield Figure("in memory", show_size(streaming["pinned_bytes"]), ring)
+    total = f"{show_size(streaming['pass_bytes'])} each, {show_size(streaming['bytes_read'])} in all"
+    yield Figure("passes", f"{streaming['passes']:,}", total)
+    if streaming["read_s"] is None or streaming["bytes_per_s"] is None:
+        yield Figure("time", "unknown", "the first run measures the disk and the kernels")
+        return
+    rate = f"at {show_size(streaming['bytes_per_s'])}/s"
+    yield Figure("reading takes", show_seconds(streaming["read_s"]), rate)
+    if streaming["compute_s"] is not None and streaming["tokens_per_s"] is not None:
+        beside = f"beside it, at {streaming['tokens_per_s']:,.0f} tokens/s"
+        yield Figure("products take", show_seconds(streaming["compute_s"]), beside)
+    if streaming["limit"] is not None:
+        yield Figure("limited by", streaming["limit"], _LIMITS[streaming["limit"]])
+
+
+_LIMITS: dict[Limit, str] = {
+    "disk": "more rows at once, or more --weights-memory, read less",
+    "arithmetic": "reading hides behind computing",
+    "KV memory": "more rows at once would hide reading, but the pool holds no more",
+}
 
 
 def _rows(forecast: PlanReport) -> list[Figure]:

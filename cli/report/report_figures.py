@@ -14,6 +14,7 @@ from pagedrun.paged.metrics.report_sections import (
     JobReport,
     PrefixFigures,
     StateFigures,
+    StreamingFigures,
     TimeFigures,
     WeightFigures,
     endings,
@@ -75,6 +76,8 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         yield "KV pool", _pool(report, sparkline_chars)
         if states := report.get("states"):
             yield states_title(report.get("library")), state_figures(states)
+        if streaming := report.get("streaming"):
+            yield "Weights read in each pass", streaming_figures(streaming, report["time"]["run_s"])
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
     if library := report.get("library"):
@@ -346,6 +349,20 @@ def state_figures(states: StateFigures) -> list[Figure]:
         Figure("in use at peak", f"{states['peak_slots']:,}", peak),
         Figure("kept", f"{states['kept_states']:,}", "where rows diverge, for later rows"),
         Figure("found", f"{states['found_states']:,}", "sequences started from a kept state"),
+    ]
+
+
+def streaming_figures(streaming: StreamingFigures, run_s: float) -> list[Figure]:
+    """Return the figures about weights that were read from disk."""
+    rate = show_size(streaming["bytes_read"] / max(streaming["read_s"], 1e-9))
+    share = min(streaming["wait_s"] / max(run_s, 1e-9), 1.0)
+    ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
+    return [
+        Figure("in memory", show_size(streaming["pinned_bytes"]), ring),
+        Figure("of each pass", show_size(streaming["pass_bytes"]), "read ahead of the layers"),
+        Figure("passes", f"{streaming['passes']:,}", f"{show_size(streaming['bytes_read'])} read"),
+        Figure("speed", f"{rate}/s", "while reading"),
+        Figure("waiting", f"{share:.1%}", "of the run, for the disk"),
     ]
 
 

@@ -27,6 +27,7 @@ from pagedrun.paged.execution.device_options import (
     GpuDescription,
     GpuDtypes,
     choose_kernel_set,
+    cpu_arithmetic,
     gpu_activations,
 )
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
@@ -136,7 +137,7 @@ class Device:
         """Return the facts that decide the last bits of a model in `dtype`, as plain JSON
         values."""
         if self.kernel_set is not None:
-            return {"device": "cpu", **self.kernel_set.describe(dtype), "numba": version("numba")}
+            return cpu_arithmetic(self.kernel_set, dtype)
         return {"device": self.torch_device.type, "torch": torch.__version__}
 
     def machine(self, dtype: str) -> dict[str, object]:

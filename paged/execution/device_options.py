@@ -1,5 +1,6 @@
 """Number formats and kernel sets of a device, by the options of the user. Imports no torch."""
 
+from importlib.metadata import version
 from typing import Protocol, TypedDict
 
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, multiplies_bfloat16
@@ -87,6 +88,11 @@ def choose_kernel_set(asked: str) -> KernelSet:
     except ValueError as error:
         where = VARIABLE if asked == "auto" else f"{option('kernel_set')} {asked}"
         raise UsageError(f"{where}: {error}") from error
+
+
+def cpu_arithmetic(kernel_set: KernelSet, dtype: str) -> dict[str, object]:
+    """Return the facts that decide the last bits of a model in `dtype` on a CPU."""
+    return {"device": "cpu", **kernel_set.describe(dtype), "numba": version("numba")}
 
 
 def gpu_activations(asked: str) -> Activations:

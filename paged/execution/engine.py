@@ -54,7 +54,8 @@ class Engine:
     def __init__(
         self, config: EngineConfig, loaded: LoadedModel, policy: RunPolicy = DEFAULT_POLICY
     ) -> None:
-        self.config = fitted_to_device(loaded.config.settings(config), loaded.device.memory_bytes)
+        config = fitted_to_device(loaded.config.settings(config), loaded.device.memory_bytes)
+        self.config = config if loaded.passes is None else loaded.passes.fitted(config)
         self.loaded = loaded
         self.policy = policy
         self._times: LoadTimes = {"load_s": loaded.load_s}

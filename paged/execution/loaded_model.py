@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagedrun.kernels.environment import threads
-from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.quantized_form import CodeForm
 from pagedrun.kernels.quantized_weight import dtype_name
-from pagedrun.paged.cache.prefix_store.folder import stamps
 from pagedrun.paged.cache.prefix_store.prefix_store import PrefixStore
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.execution.logits.token_processors import ThinkingBudget
+from pagedrun.paged.execution.packed_weights import packed_folder
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.checkpoint.checkpoint import (
     BaseCheckpoint,
@@ -41,11 +40,12 @@ from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model import Model
 from pagedrun.paged.models.model_config import ModelConfig, num_rotary_positions
 from pagedrun.paged.models.modules.mlp import MlpSpec
-from pagedrun.paged.models.runnable_config import RunnableConfig, model_identity
+from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.models.streaming.packed_folder import PackedFolder
 from pagedrun.paged.models.streaming.streamed_source import StreamedSource
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.planning.memory import memory_for_weights
+from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -124,7 +124,7 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                found = _stored(config, model_config, checkpoint, device, dtype)
+                found = _stored(config, model_config, checkpoint, device, dtype, compiling)
                 model, stored_bytes, linears = found
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
@@ -170,6 +170,16 @@ class LoadedModel:
         prefixes."""
         return {**self.device.machine(self.dtype_name), **self.linears.arithmetic()}
 
+    @property
+    def passes(self) -> PassCosts | None:
+        """Costs of a pass over streamed weights, None if all weights are in memory."""
+        streamed, network = self.model.streamed, self.config.network
+        if streamed is None:
+            return None
+        assert isinstance(network, DecoderSpec), "another library keeps its weights in memory"
+        hidden_bytes = network.hidden_bytes(self.dtype.itemsize)
+        return PassCosts(streamed.residency, streamed.speeds, hidden_bytes)
+
     def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
         """Wait for the background compilation, and compile the remaining kernels in this thread.
 
@@ -213,6 +223,7 @@ def _stored(
     checkpoint: BaseCheckpoint,
     device: Device,
     dtype: torch.dtype,
+    compiling: "AheadCompiler | None",
 ) -> tuple[Model, int, LinearLayers]:
     """Return the model of a checkpoint, with layers of pagedrun or of Transformers, the size of its
     weights in their files, and its linear layers."""
@@ -226,13 +237,13 @@ def _stored(
         if not device.has_own_memory and device.kernels.LAYER_PARTS:
             num_bytes = memory_for_weights(config.weights_memory, sizes)
             if num_bytes is not None:
-                identity = {
-                    "files": stamps(checkpoint.files),
-                    **model_identity(model_config),
-                    **device.machine(dtype_name(dtype)),
-                    "activations": config.activations,
-                }
-                source = _streamed(config, model_config, source, identity, num_bytes, sum(sizes))
+                assert device.kernel_set is not None, "a CPU"
+                folder = packed_folder(
+                    config, model_config, checkpoint.files, device.kernel_set, dtype_name(dtype)
+                )
+                source = _streamed(
+                    config, model_config, source, folder, num_bytes, sum(sizes), compiling
+                )
         model = _model(config, model_config, tensors.network, source)
         return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
@@ -254,19 +265,13 @@ def _streamed(
     config: EngineConfig,
     model_config: ModelConfig,
     source: WeightSource,
-    identity: Mapping[str, object],
+    folder: PackedFolder,
     num_bytes: int,
     packed_bytes: int,
+    compiling: "AheadCompiler | None",
 ) -> StreamedSource:
     """Return a source with `num_bytes` of memory for packed weights of `packed_bytes`, which are
     packed unless they are."""
-    root = config.packed_dir or private_folder("packed")
-    if root is None:
-        raise UsageError(
-            "the user's cache folder cannot be used for packed weights; name another with "
-            f"{option('packed_dir')}"
-        )
-    folder = PackedFolder(Path(root), identity)
     folder.check_room(max(packed_bytes - folder.num_bytes, 0), config.packed_bytes)
 
     @contextmanager
@@ -274,7 +279,11 @@ def _streamed(
         with open_checkpoint(config.model) as checkpoint:
             yield ModelTensors(checkpoint, model_config.network).read
 
-    return StreamedSource(source, folder, num_bytes, reading)
+    def finish_compiling() -> None:
+        if compiling is not None:
+            compiling.finish(None)
+
+    return StreamedSource(source, folder, num_bytes, reading, finish_compiling)
 
 
 def _refuse_streaming(config: EngineConfig, model: RunnableConfig, device: Device) -> None:

@@ -10,7 +10,8 @@ answers are the same.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,10 +29,16 @@ from pagedrun.paged.execution.pool_memory import MemoryLedger
 from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.score_log import ScoreLog
 from pagedrun.paged.execution.step_result import InFlight
-from pagedrun.paged.metrics.report_sections import EngineReport, LoadTimes, StageTimes
+from pagedrun.paged.metrics.report_sections import (
+    EngineReport,
+    LoadTimes,
+    StageTimes,
+    StreamingFigures,
+)
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
+from pagedrun.paged.models.streaming.residency import ReadFigures, StreamedWeights
 from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan_part import PlannedPart
@@ -103,6 +110,7 @@ class Run:
         """
         self._config = config
         self._model = model = loaded.model
+        self._read_before = None if model.streamed is None else copy(model.streamed.figures)
         sampler, tokenizer = loaded.sampler, loaded.tokenizer
         self._times: StageTimes = {**times, "plan_s": 0.0}
         self._hooks = hooks
@@ -378,6 +386,9 @@ class Run:
             prompt_tokens_left=scheduler.num_prompt_tokens_left,
             all_prompt_tokens=self._num_prompt_tokens,
         )
+        if self._read_before is not None:
+            reads = self._reads()
+            record = replace(record, bytes_read=reads.num_bytes, wait_s=reads.wait_s)
         if wanted:
             statistics.timeline.add(record.step, record)
         if self._hooks.on_step is not None:
@@ -423,7 +434,28 @@ class Run:
             report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
         if self._model.library is not None:
             report["library"] = self._model.library
+        if self._model.streamed is not None:
+            report["streaming"] = self._streaming(self._model.streamed)
         return report
+
+    def _streaming(self, streamed: StreamedWeights) -> StreamingFigures:
+        reads, residency = self._reads(), streamed.residency
+        return {
+            "pinned_bytes": residency.pinned_bytes,
+            "ring_bytes": residency.ring_bytes,
+            "pass_bytes": residency.pass_bytes,
+            "passes": self._num_steps,
+            "bytes_read": reads.num_bytes,
+            "read_s": reads.read_s,
+            "wait_s": reads.wait_s,
+        }
+
+    def _reads(self) -> ReadFigures:
+        """Return the reads of streamed weights so far."""
+        streamed = self._model.streamed
+        if streamed is None or self._read_before is None:
+            return ReadFigures()
+        return streamed.figures.since(self._read_before)
 
     def snapshot(self) -> Snapshot:
         """Return the block history so far."""

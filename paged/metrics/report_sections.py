@@ -303,6 +303,22 @@ class WeightFigures(TypedDict):
     int8_layers: int
 
 
+class StreamingFigures(TypedDict):
+    """`streaming`, if weights were read in each pass.
+
+    Bytes: weights pinned in memory, the ring beside them, those of a pass, and all that were read.
+    Seconds: of reading, and of waiting for it.
+    """
+
+    pinned_bytes: int
+    ring_bytes: int
+    pass_bytes: int
+    passes: int
+    bytes_read: int
+    read_s: float
+    wait_s: float
+
+
 class EngineReport(TypedDict):
     """Part of the report that an engine makes."""
 
@@ -322,6 +338,7 @@ class EngineReport(TypedDict):
     states: NotRequired[StateFigures]
     library: NotRequired[TransformersFigures]
     step_costs: NotRequired[StepCosts]
+    streaming: NotRequired[StreamingFigures]
     replicas: NotRequired[list[ReplicaFigures]]
 
 

@@ -53,6 +53,8 @@ class StepRecord:
     preemptions: int
     prompt_tokens_left: int = 0  # of `prompt_tokens`, not yet computed
     all_prompt_tokens: int = 0  # of all requests in the run
+    bytes_read: int = 0  # of streamed weights
+    wait_s: float = 0.0  # for these reads
 
     @property
     def prompt_tokens_done(self) -> int:

@@ -29,6 +29,7 @@ from pagedrun.paged.models.modules.norm_layer import Norm
 from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
+from pagedrun.paged.models.streaming.residency import entry_names
 
 
 class Layer(Protocol):
@@ -84,14 +85,13 @@ class Decoder(Model):
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
         indices = zip(network.layers, network.cache_indices, strict=True)
-        makers: list[tuple[str, MakePart]] = [
-            (f"layer-{number:04d}", partial(_load_layer, layer, index, tables))
-            for number, (layer, index) in enumerate(indices)
+        makers: list[MakePart] = [
+            partial(_load_layer, layer, index, tables) for layer, index in indices
         ]
-        makers.append(("head", self._embedding.head if network.head is None else network.head.load))
+        makers.append(self._embedding.head if network.head is None else network.head.load)
         self._layers: list[Layer]
         self._head: Linear
-        *self._layers, self._head = source.parts(makers)
+        *self._layers, self._head = source.parts(list(zip(entry_names(network.num_layers), makers, strict=True)))
         self.streamed = source.streamed
         self.mapped_bytes = source.mapped_bytes
         shares_table = network.head is None and not self._head.is_packed

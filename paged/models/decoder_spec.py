@@ -135,6 +135,11 @@ class DecoderSpec:
         """Number of layers."""
         return len(self.layers)
 
+    def hidden_bytes(self, dtype_bytes: int) -> int:
+        """Return the bytes of a token's hidden states between layers."""
+        inputs = 0 if self.layer_inputs is None else self.layer_inputs.width
+        return self.embedding.hidden_size * (4 + dtype_bytes) + inputs * dtype_bytes
+
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Sliding window of each layer with attention, in tokens."""

@@ -3,7 +3,7 @@
 Keys that have a counterpart in the memory report of a run have its names.
 """
 
-from typing import NotRequired, TypedDict, final
+from typing import Literal, NotRequired, TypedDict, final
 
 from pagedrun.paged.metrics.report_sections import (
     GroupsPart,
@@ -153,6 +153,30 @@ class DecodingRoom(TypedDict):
     graphs: int
 
 
+Limit = Literal["disk", "arithmetic", "KV memory"]
+
+
+class PassForecast(TypedDict):
+    """`streaming`, if weights are read in each pass.
+
+    Bytes: weights pinned in memory, the ring beside them, and bytes read in a pass and in all.
+    Speeds and seconds are None before they are measured, those of computing also for experts.
+    `limit`: what a run waits for.
+    """
+
+    pinned_bytes: int
+    ring_bytes: int
+    pass_bytes: int
+    passes: int
+    bytes_read: int
+    bytes_per_s: float | None
+    tokens_per_s: float | None
+    read_s: float | None
+    compute_s: float | None
+    run_s: float | None
+    limit: Limit | None
+
+
 class ForecastFigures(TypedDict):
     """Figures of the plans and the simulation of a file."""
 
@@ -169,6 +193,7 @@ class ForecastFigures(TypedDict):
     replicas: NotRequired[ReplicaFigures]
     library: NotRequired[TransformersPath]
     decoding: NotRequired[DecodingRoom]
+    streaming: NotRequired[PassForecast]
 
 
 class PeakMemory(TypedDict):

@@ -9,7 +9,7 @@ run order have in common what every row between them has. The result equals
 `ForwardBatch.tokens_read` of the run.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -39,7 +39,10 @@ TIMELINE_RECORDS = 500
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Results of a simulated run of the first `num_rows` rows, in run order."""
+    """Results of a simulated run of the first `num_rows` rows, in run order.
+
+    step_tokens: number of steps by their tokens.
+    """
 
     num_rows: int
     num_steps: int
@@ -52,6 +55,7 @@ class Simulation:
     reads_without_sharing: int
     reads_with_sharing: int
     at_peak: Int64s
+    step_tokens: Counter[int]
     states: StateFigures | None = None
 
 
@@ -116,6 +120,7 @@ class Simulator:
         )
         self._reads = PrefixReads(bytes_read, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
+        self._step_tokens: Counter[int] = Counter()
         self._num_finished = 0
         self._max_running = 0
         self._peak = (0, 0)  # blocks, and the tokens in them
@@ -142,6 +147,7 @@ class Simulator:
             timeline=statistics.timeline.items,
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
+            step_tokens=self._step_tokens,
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
             states=self._state_figures(),
         )
@@ -194,6 +200,7 @@ class Simulator:
         if not step.num_chunks:
             assert self._unseen, "no sequence can go on"
             return False
+        self._step_tokens[step.num_tokens] += 1
         self._note_step(step.num_tokens, step.num_samples)
         self._reads.note(step, np.array([self._row_indices[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
@@ -265,6 +272,7 @@ class Simulator:
         self._num_steps += num_steps
         self._statistics.generated_tokens += num_steps * len(row_indices)
         self._scheduler.counts.computed_tokens += num_steps * len(row_indices)
+        self._step_tokens[len(row_indices)] += num_steps
         self._note_step(0, 0)
 
     def _running_rows(self) -> Int64s:

@@ -30,6 +30,7 @@ from pagedrun.paged.planning.forecast_sections import (
     RunTime,
 )
 from pagedrun.paged.planning.memory import peak_resident_bytes
+from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.simulation import Simulator
@@ -104,7 +105,7 @@ class _FilePlan:
         with open_inputs(config.inputs, config.reading) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
             self._lap("encode_s")
-            forecast = self._simulate(prepared)
+            forecast, weights = self._simulate(prepared)
         model = prepared.model
         assert isinstance(model, PlanModel)
         advice = None
@@ -123,7 +124,7 @@ class _FilePlan:
             forecast["decoding"] = self._decoding
         return {
             **forecast,
-            "weights": self._weights(model.config).figures,
+            "weights": weights.figures,
             "advice": advice,
             "clamped": self._num_clamped,
             "voting": self._num_voting,
@@ -141,9 +142,10 @@ class _FilePlan:
         config = self._config
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
 
-    def _settings(self, model: PlanModel) -> EngineConfig:
+    def _settings(self, model: PlanModel, passes: PassCosts | None) -> EngineConfig:
         """Return the settings required by the model and fitted to the device."""
-        return fitted_to_device(model.settings, self._device.memory_bytes)
+        config = fitted_to_device(model.settings, self._device.memory_bytes)
+        return config if passes is None else passes.fitted(config)
 
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
         """Return the expected run time; None without timings of such a model and settings."""
@@ -167,11 +169,13 @@ class _FilePlan:
         header = CheckpointHeader.read(config.model)
         return PlannedWeights(model, header, dtype, self._device)
 
-    def _simulate(self, prepared: Prepared) -> ForecastFigures:
+    def _simulate(self, prepared: Prepared) -> tuple[ForecastFigures, PlannedWeights]:
         """Plan the windows in order, and simulate up to the limit of rows."""
         model = prepared.model
         assert isinstance(model, PlanModel)
-        config, device = self._settings(model), self._device
+        device, weights = self._device, self._weights(model.config)
+        passes = weights.passes(model.settings)
+        config = self._settings(model, passes)
         if model.config.notice is not None:
             self._listener.on_warning(model.config.notice)
         dtype = device.dtypes.of_model(
@@ -181,7 +185,7 @@ class _FilePlan:
         network = model.config.network
         specs = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
-            weights=self._weights(model.config).held_bytes,
+            weights=weights.held_bytes,
             activations=network.activation_bytes(
                 DTYPE_BYTES[dtype],
                 config.max_num_batched_tokens,
@@ -250,7 +254,12 @@ class _FilePlan:
         figures = forecast.to_dict(simulation, self._refused, self._num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()
-        return figures
+        if passes is not None:
+            rows = figures["rows"]
+            scale = (rows["planned"] - rows["duplicates"]) / max(rows["simulated"], 1)
+            is_full = simulation.max_running < min(simulation.num_rows, config.max_num_seqs)
+            figures["streaming"] = passes.figures(simulation.step_tokens, scale, is_full=is_full)
+        return figures, weights
 
     def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
         self._lap("encode_s")

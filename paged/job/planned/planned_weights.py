@@ -6,16 +6,28 @@ from dataclasses import dataclass, replace
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
+from pagedrun.paged.execution.device_options import choose_kernel_set
+from pagedrun.paged.execution.packed_weights import packed_folder
 from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
+    checkpoint_files,
     CheckpointHeader,
     StoredNetwork,
     stored_bytes_of,
 )
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.models.streaming.residency import (
+    PAGE_BYTES,
+    Residency,
+    entry_names,
+    too_little_memory,
+)
+from pagedrun.paged.planning.memory import memory_for_weights
+from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
@@ -37,6 +49,7 @@ class PlannedWeights:
         dtype: str,
         device: DeviceFacts,
     ) -> None:
+        self._model, self._dtype = model, dtype
         self._count = model.network.num_weights
         self._stored_bytes: int | None = None
         codes, network = NO_QUANTIZED, model.network
@@ -47,10 +60,37 @@ class PlannedWeights:
             codes = HeldCodes(stored.stored, device.code_kernels, dtype, device.activations)
         elif header is not None:
             self._stored_bytes = stored_bytes_of(header)
+        self._packed_sizes: tuple[int, ...] = ()
+        if device.memory is None and isinstance(network, DecoderSpec):
+            self._packed_sizes = network.packed_sizes(DTYPE_BYTES[dtype], codes)
+            self._hidden_bytes = network.hidden_bytes(DTYPE_BYTES[dtype])
         self.linears = LinearLayers.of(network, codes)
         self.held_bytes = network.held_bytes(
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
         )
+
+    def passes(self, config: EngineConfig) -> PassCosts | None:
+        """Return the costs of a pass, None if all weights are in memory.
+
+        Sizes and speeds are those of packed weights, if there are any yet. Raises `UsageError` if
+        the memory is too small.
+        """
+        if not self._packed_sizes:
+            return None
+        num_bytes = memory_for_weights(config.weights_memory, self._packed_sizes)
+        if num_bytes is None:
+            return None
+        kernel_set = choose_kernel_set(config.kernel_set)
+        files = checkpoint_files(config.model)
+        packed = packed_folder(config, self._model, files, kernel_set, self._dtype, create=False)
+        sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
+        if sizes is None:
+            sizes = [-(-size // PAGE_BYTES) * PAGE_BYTES for size in self._packed_sizes]
+        residency = Residency.within(sizes, num_bytes)
+        if residency is None:
+            raise too_little_memory(num_bytes, sizes)
+        self.held_bytes += residency.pinned_bytes + residency.ring_bytes - sum(sizes)
+        return PassCosts(residency, packed.speeds(), self._hidden_bytes)
 
     @property
     def figures(self) -> WeightFigures:

@@ -64,6 +64,16 @@ def _of_folder(folder: Path) -> dict[str, StoredTensor]:
     return found
 
 
+def checkpoint_files(path: Path) -> tuple[Path, ...]:
+    """Return the files with the tensors of a model folder, or of a GGUF file, in a fixed order.
+
+    Raises `ModelError` if there are none.
+    """
+    if is_gguf(path):
+        return tuple(part.path for part in GgufFile.open(path).parts)
+    return tuple(path / name for name in sorted(weight_files(path).names))
+
+
 class Header(Protocol):
     """Header of a checkpoint, by its own tensor names."""
 

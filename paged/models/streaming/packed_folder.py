@@ -15,16 +15,16 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pagedrun.kernels.stored_layers import ArraySpec, Bytes, StoredLayer
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
-from pagedrun.paged.models.streaming.residency import PAGE_BYTES
+from pagedrun.paged.models.streaming.residency import PAGE_BYTES, PassSpeeds
 from pagedrun.paged.values.errors import UsageError, option
+
+if TYPE_CHECKING:
+    from pagedrun.kernels.stored_layers import Bytes, StoredLayer
 
 _MAGIC = b"pagedrun packed layers 1\n"
 _LENGTH_BYTES = 8
@@ -32,6 +32,7 @@ _MOST_HEADER_BYTES = 2**26
 _LINE_BYTES = 64
 _ENDING = ".packed"
 _IDENTITY = "model.json"
+_SPEEDS = "speeds.json"
 _LOCK = ".lock"
 _FOLDER_MODE = 0o700
 
@@ -45,13 +46,13 @@ class PackedEntry:
     """
 
     path: Path
-    layers: tuple[StoredLayer, ...]
+    layers: "tuple[StoredLayer, ...]"
     offsets: tuple[tuple[int, ...], ...]
     data_start: int
     num_bytes: int
     crc32: int
 
-    def arrays(self, memory: Bytes) -> list[list[Bytes]]:
+    def arrays(self, memory: "Bytes") -> "list[list[Bytes]]":
         """Return the arrays of each layer in `memory`, [num_bytes]."""
         return [
             [
@@ -66,13 +67,15 @@ class PackedFolder:
     """Folder of the packed layers of one model; any number of processes may use it at once.
 
     root: folder of all models. identity: everything that the layout depends on, as JSON values.
-    Raises `UsageError` if the folder cannot be made.
+    create: make the folder if it is missing. Raises `UsageError` if the folder cannot be made.
     """
 
-    def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, identity: Mapping[str, Any], *, create: bool = True) -> None:
         text = json.dumps(identity, sort_keys=True)
         self.root = root
         self.path = root / hashlib.sha256(text.encode()).hexdigest()[:32]
+        if not create:
+            return
         try:
             self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             if not (self.path / _IDENTITY).exists():
@@ -89,7 +92,14 @@ class PackedFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, name: str, layers: Sequence[tuple[StoredLayer, Sequence[Bytes]]]) -> None:
+    def sizes(self, names: Sequence[str]) -> list[int] | None:
+        """Return the bytes of the entries of these names, None unless all are there."""
+        try:
+            return [_read_header(self._path_of(name))[2] for name in names]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, name: str, layers: "Sequence[tuple[StoredLayer, Sequence[Bytes]]]") -> None:
         """Write an entry: layers with the bytes of their arrays.
 
         Raises `UsageError` for a disk that is full or cannot be written.
@@ -124,6 +134,17 @@ class PackedFolder:
             _forget_pages(path)
         except OSError as error:
             raise self._unusable(error) from error
+
+    def speeds(self) -> PassSpeeds | None:
+        """Return the measured speeds, None if there are none."""
+        with suppress(OSError, ValueError, TypeError):
+            return PassSpeeds(**json.loads((self.path / _SPEEDS).read_bytes()))
+        return None
+
+    def keep_speeds(self, speeds: PassSpeeds) -> None:
+        """Write measured speeds; without room for them they are measured again."""
+        with suppress(OSError):
+            replace_json(self.path / _SPEEDS, asdict(speeds))
 
     def check_room(self, num_bytes: int, max_bytes: int | None = None) -> None:
         """Raise `UsageError` unless `num_bytes` more can be written.
@@ -205,6 +226,23 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _read_entry(path: Path) -> PackedEntry:
+    # Here: `plan` reads sizes and speeds only, without torch.
+    from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer
+
+    facts, data_start, num_bytes = _read_header(path)
+    layers = tuple(
+        StoredLayer(description, tuple(ArraySpec(kind, tuple(shape)) for kind, shape in specs))
+        for description, specs in facts["layers"]
+    )
+    offsets = tuple(tuple(map(int, starts)) for starts in facts["offsets"])
+    return PackedEntry(path, layers, offsets, data_start, num_bytes, int(facts["crc32"]))
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """Return the facts of an entry, the first byte of its arrays, and their bytes.
+
+    Raises `OSError` and `ValueError` for a file that is no whole entry.
+    """
     with path.open("rb") as file:
         start = file.read(len(_MAGIC) + _LENGTH_BYTES)
         length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -216,12 +254,7 @@ def _read_entry(path: Path) -> PackedEntry:
     num_bytes = int(facts["num_bytes"])
     if size != data_start + num_bytes:
         raise ValueError("a file of another size")
-    layers = tuple(
-        StoredLayer(description, tuple(ArraySpec(kind, tuple(shape)) for kind, shape in specs))
-        for description, specs in facts["layers"]
-    )
-    offsets = tuple(tuple(map(int, starts)) for starts in facts["offsets"])
-    return PackedEntry(path, layers, offsets, data_start, num_bytes, int(facts["crc32"]))
+    return facts, data_start, num_bytes
 
 
 def _forget_pages(path: Path) -> None:

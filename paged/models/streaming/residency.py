@@ -11,9 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from pagedrun.paged.values.errors import UsageError, option
+
+HEAD = "head"
 PAGE_BYTES = 4096  # entries begin and end at pages, as direct reads require
 MOST_SLOTS, LEAST_SLOTS = 3, 2  # one is computed on while the others are read
 _LARGE = 2.0  # times the median size: a head, pinned before layers
+
+
+def entry_names(num_layers: int) -> list[str]:
+    """Return the names of the entries of a model, in the order of a pass."""
+    return [*(f"layer-{number:04d}" for number in range(num_layers)), HEAD]
+
+
+def too_little_memory(num_bytes: int, sizes: Sequence[int]) -> UsageError:
+    """Return the error for `num_bytes` of memory in which no pass over these entries is possible."""
+    least = -(-Residency.least_bytes(sizes) // 2**20)
+    return UsageError(
+        f"{option('weights_memory')} {num_bytes} bytes cannot hold the layers that are read while "
+        f"others are computed; this model needs at least {least} MiB"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +132,35 @@ class ReadFigures:
     read_s: float = 0.0
     wait_s: float = 0.0
 
+    def since(self, begin: "ReadFigures") -> "ReadFigures":
+        """Return the reads after `begin`."""
+        return ReadFigures(
+            self.num_bytes - begin.num_bytes,
+            self.num_entries - begin.num_entries,
+            self.read_s - begin.read_s,
+            self.wait_s - begin.wait_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpeeds:
+    """Speeds of a pass on this machine, measured once for a packed model.
+
+    bytes_per_s: of the disk. tokens_per_s: of the products of all layers, None for experts, whose
+    work depends on the tokens.
+    """
+
+    bytes_per_s: float
+    tokens_per_s: float | None
+
 
 @dataclass(frozen=True, slots=True)
 class StreamedWeights:
-    """Packed weights of a loaded model: their folder, residency, and reads so far."""
+    """Packed weights of a loaded model: their folder, residency, speeds, and reads so far."""
 
     folder: Path
     residency: Residency
+    speeds: PassSpeeds
     figures: ReadFigures
 
 

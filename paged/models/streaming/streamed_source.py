@@ -7,14 +7,18 @@ pinned or in the ring, and its layers are put together over it.
 
 import ctypes
 import mmap
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pagedrun.kernels.ops import GroupedLinear, Linear
 from pagedrun.kernels.stored_layers import Bytes, Refilled, StoredLayer, put_together, take_apart
 from pagedrun.paged.models.checkpoint.weight_source import (
     MakePart,
@@ -23,20 +27,27 @@ from pagedrun.paged.models.checkpoint.weight_source import (
     WeightSource,
 )
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry, PackedFolder
-from pagedrun.paged.models.streaming.residency import Residency, StreamedWeights
+from pagedrun.paged.models.streaming.residency import (
+    PassSpeeds,
+    Residency,
+    StreamedWeights,
+    too_little_memory,
+)
 from pagedrun.paged.models.streaming.weight_ring import (
+    NUM_READERS,
     EntryFile,
     RingEntry,
     WeightRing,
     page_memory,
 )
-from pagedrun.paged.values.errors import EngineError, UsageError, option
+from pagedrun.paged.values.errors import EngineError
 
 
 class StreamedSource(WeightSource):
     """Weights of `source` within `num_bytes` of memory, packed in `folder`.
 
-    reading: opens the checkpoint again, to repair a damaged file during a run. Raises `UsageError`
+    reading: opens the checkpoint again, to repair a damaged file during a run. before_measuring:
+    waits until kernels are compiled, before speeds are measured for the first time. Raises `UsageError`
     if the memory is too small, or the disk.
     """
 
@@ -46,12 +57,14 @@ class StreamedSource(WeightSource):
         folder: PackedFolder,
         num_bytes: int,
         reading: Callable[[], AbstractContextManager[ReadTensor]],
+        before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
         self.__dict__.update(source.__dict__)
         self._source = source
         self._folder = folder
         self._num_bytes = num_bytes
         self._reading = reading
+        self._before_measuring = before_measuring
         self._classes = (*source.kernels.LAYER_PARTS, SideBySide)
 
     def parts(self, makers: Sequence[tuple[str, MakePart]]) -> list[Any]:
@@ -60,13 +73,10 @@ class StreamedSource(WeightSource):
         sizes = [each.num_bytes for each in entries]
         residency = Residency.within(sizes, self._num_bytes)
         if residency is None:
-            least = -(-Residency.least_bytes(sizes) // 2**20)
-            raise UsageError(
-                f"{option('weights_memory')} {self._num_bytes} bytes cannot hold the layers that "
-                f"are read while others are computed; this model needs at least {least} MiB"
-            )
+            raise too_little_memory(self._num_bytes, sizes)
         ring_memory = page_memory(residency.ring_bytes)
-        placed, streamed = [], []
+        placed: list[_Placed] = []
+        streamed: list[tuple[str, MakePart, RingEntry]] = []
         for (name, make), entry, place in zip(makers, entries, residency.places, strict=True):
             file = EntryFile(entry)
             if place is None:
@@ -83,11 +93,12 @@ class StreamedSource(WeightSource):
                 part = self._put_together(make, entry, memory)
                 placed.append(part)
                 streamed.append((name, make, RingEntry(file, memory, part.refilled)))
+        speeds = self._folder.speeds() or self._measured(streamed, placed, residency)
         ring = WeightRing(
             [entry for _, _, entry in streamed],
             lambda index: self._packed_again(*streamed[index][:2]),
         )
-        self.streamed = StreamedWeights(self._folder.path, residency, ring.figures)
+        self.streamed = StreamedWeights(self._folder.path, residency, speeds, ring.figures)
         numbers = iter(range(len(streamed)))
         call_on_host = self.kernels.call_on_host
         return [
@@ -96,6 +107,31 @@ class StreamedSource(WeightSource):
             else StreamedPart(each, partial(call_on_host, partial(ring.use, next(numbers))))
             for each, place in zip(placed, residency.places, strict=True)
         ]
+
+    def _measured(
+        self,
+        streamed: Sequence[tuple[str, MakePart, RingEntry]],
+        placed: Sequence["_Placed"],
+        residency: Residency,
+    ) -> PassSpeeds:
+        """Measure reading and computing of the first streamed entry, and keep the speeds."""
+        self._before_measuring()
+        (name, make, entry), index = streamed[0], residency.places.index(0)
+        with ThreadPoolExecutor(NUM_READERS) as readers:
+            if not entry.file.read(entry.memory, readers):
+                entry.file = self._packed_again(name, make)
+            began, size = time.perf_counter(), 0
+            while size < _MEASURED_BYTES and time.perf_counter() - began < _MEASURED_S:
+                entry.file.read(entry.memory, readers)
+                size += entry.memory.size
+            bytes_per_s = size / (time.perf_counter() - began)
+        for part in entry.refilled:
+            part.refill()
+        share = residency.sizes[index] / sum(residency.sizes)
+        token_s = _token_s(placed[index].layers, self.dtype)
+        speeds = PassSpeeds(bytes_per_s, None if token_s is None else share / token_s)
+        self._folder.keep_speeds(speeds)
+        return speeds
 
     def _packed(self, name: str, make: MakePart) -> PackedEntry:
         """Return an entry, packed if it is missing."""
@@ -143,28 +179,47 @@ class StreamedSource(WeightSource):
     def _put_together(self, make: MakePart, entry: PackedEntry, memory: Bytes) -> "_Placed":
         layers = iter(zip(entry.layers, entry.arrays(memory), strict=True))
         refilled: list[Refilled] = []
-        num_bytes = 0
+        found: list[Linear | GroupedLinear] = []
 
         def restore(make_layer: Callable[[], Any]) -> Any:
-            nonlocal num_bytes
             stored, arrays = next(layers)
             layer, parts = put_together(stored, arrays, self._classes)
-            found = layer if isinstance(layer, tuple) else (layer,)
-            num_bytes += sum(each.num_bytes for each in found)
+            found.extend(layer if isinstance(layer, tuple) else (layer,))
             refilled.extend(parts)
             return layer
 
         part = make(self._source.packed_by(restore, self._source.read))
-        return _Placed(part, refilled, part.num_bytes - num_bytes)
+        num_bytes = part.num_bytes - sum(each.num_bytes for each in found)
+        return _Placed(part, found, refilled, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Part over its memory. num_bytes: of its weights that are not packed."""
+    """Part over its memory, and its packed layers. num_bytes: of other weights."""
 
     part: Any
+    layers: Sequence[Linear | GroupedLinear]
     refilled: Sequence[Refilled]
     num_bytes: int
+
+
+_MEASURED_BYTES = 2**30
+_MEASURED_S = 1.0
+_MEASURED_ROWS = 256
+
+
+def _token_s(layers: Sequence[Linear | GroupedLinear], dtype: torch.dtype) -> float | None:
+    """Return the seconds of a token in these layers; None for experts."""
+    seconds = 0.0
+    for layer in layers:
+        if hasattr(layer, "num_experts"):
+            return None
+        x = torch.ones(_MEASURED_ROWS, layer.in_features, dtype=dtype)
+        layer(x)  # compiled by now, but neither loaded nor cached
+        began = time.perf_counter()
+        layer(x)
+        seconds += time.perf_counter() - began
+    return seconds / _MEASURED_ROWS if seconds else None
 
 
 class StreamedPart:
