@@ -1,13 +1,14 @@
 """`pagedrun warmup`: compile the kernels that runs of a model use, ahead of them."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedrun.cli import exits
-from pagedrun.cli.options.flags import TypedValues
+from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE
+from pagedrun.paged.values.flags import Flag, Panel
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
@@ -24,16 +25,37 @@ Examples:
   pagedrun warmup
   pagedrun warmup --model Qwen/Qwen3-0.6B
   pagedrun warmup --model ./model --quantization int8 --json
+  pagedrun warmup --model ./model-70b --pack
 
 Exit status: 0 compiled, 1 failure, 2 refused.
 """
 CPU_DTYPES = ("float32", "bfloat16")
 
-FLAGS = GENERATE.only(
-    *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
-    *("kernel_set", "activations", "max_model_len", "block_size", "kv_cache_dtype"),
-    "enforce_eager",
-    *("progress", "json_report", "quiet"),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpOptions:
+    """Options of `warmup`."""
+
+    pack: Annotated[
+        bool,
+        Flag(
+            "Pack the weights too, as runs do that read them in each pass: see "
+            "--weights-memory. Then these runs begin at once.",
+            Panel.MEMORY,
+            declared=("--pack",),
+        ),
+    ] = False
+
+
+FLAGS = (
+    GENERATE.only(
+        *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
+        *("kernel_set", "activations", "max_model_len", "block_size", "kv_cache_dtype"),
+        "enforce_eager",
+    )
+    + Flags.of(WarmUpOptions)
+    + GENERATE.only("weights_memory", "packed_dir", "packed_bytes")
+    + GENERATE.only("progress", "json_report", "quiet")
 )
 
 
@@ -76,7 +98,7 @@ def _run(settings: "Settings") -> None:
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
         if "model" in given:
             warn_of_weights(configs[0], listener)
-        done = warm_up(configs, own, listener)
+        done = warm_up(configs, own, listener, packs=settings.read(WarmUpOptions).pack)
     if not display.quiet:
         for line in _told(done):
             note(console, line)
@@ -97,4 +119,9 @@ def _told(done: "WarmUp") -> list[str]:
         for each in done["caches"]
         if each["files"]
     ]
+    if packed := done["packed"]:
+        kept.append(
+            f"weights packed in {packed['path']} ({show_size(packed['bytes'])}), read at "
+            f"{show_size(packed['bytes_per_s'])}/s"
+        )
     return [first, *kept]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pagedrun._version import __version__
-from pagedrun.kernels.environment.code_folder import SOURCES
+from pagedrun.kernels.environment.code_folder import SOURCES, private_folder
 from pagedrun.kernels.environment.threads import cpu_quota, prepare_environment
 from pagedrun.kernels.kernel_set import VARIABLE, KernelSet, features, has_features, processor_name
 from pagedrun.kernels.quantized_form import AUTO_INT8
@@ -422,6 +422,9 @@ def cache_facts(findings: Findings) -> list[CacheFacts]:
 
     hub = _facts("hub models", Path(constants.HF_HUB_CACHE), ("*",))
     found = [hub, *code_caches()]
+    packed = private_folder("packed")
+    if packed is not None:
+        found.append(_facts("packed weights", packed, ("*.packed",)))
     found.append({"name": "prefix store", "path": None, "files": 0, "bytes": 0, "free": None})
     if not os.access(_numba_folder(), os.W_OK):
         findings.advice.append(

@@ -303,18 +303,20 @@ class WeightFigures(TypedDict):
     int8_layers: int
 
 
-class StreamingFigures(TypedDict):
-    """`streaming`, if weights were read in each pass.
-
-    Bytes: weights pinned in memory, the ring beside them, those of a pass, and all that were read.
-    Seconds: of reading, and of waiting for it.
-    """
+class PassFigures(TypedDict):
+    """Bytes of weights that are read in each pass: pinned in memory, the ring beside them, those of
+    a pass, and of all passes."""
 
     pinned_bytes: int
     ring_bytes: int
     pass_bytes: int
     passes: int
     bytes_read: int
+
+
+class StreamingFigures(PassFigures):
+    """`streaming`, if weights were read in each pass; seconds of reading and of waiting for it."""
+
     read_s: float
     wait_s: float
 

@@ -7,6 +7,7 @@ from typing import Literal, NotRequired, TypedDict, final
 
 from pagedrun.paged.metrics.report_sections import (
     GroupsPart,
+    PassFigures,
     PlainValue,
     PoolFigures,
     PreemptionCounts,
@@ -156,19 +157,13 @@ class DecodingRoom(TypedDict):
 Limit = Literal["disk", "arithmetic", "KV memory"]
 
 
-class PassForecast(TypedDict):
+class PassForecast(PassFigures):
     """`streaming`, if weights are read in each pass.
 
-    Bytes: weights pinned in memory, the ring beside them, and bytes read in a pass and in all.
     Speeds and seconds are None before they are measured, those of computing also for experts.
     `limit`: what a run waits for.
     """
 
-    pinned_bytes: int
-    ring_bytes: int
-    pass_bytes: int
-    passes: int
-    bytes_read: int
     bytes_per_s: float | None
     tokens_per_s: float | None
     read_s: float | None

@@ -16,7 +16,7 @@ from pagedrun.paged.planning.memory import HostMemory
 from pagedrun.paged.values.engine_config import EngineConfig
 
 # A step computes for so many times as long as it reads, where memory allows.
-HIDDEN = 2.0
+HIDDEN = 8.0
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 2_048, 65_536
 UNKNOWN_STEP_TOKENS = 8_192  # before speeds are measured
 STEP_TOKENS_UNIT = 1_024

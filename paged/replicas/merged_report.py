@@ -87,12 +87,14 @@ def merged_report(
             "preemptions": _summed([dict(each["preemptions"]) for each in reports]),
             "memory": _memory(members),
         }
-    for name in ("prefix_store", "states"):
+    for name in ("prefix_store", "states", "streaming"):
         found = [dict(cast(dict[str, Any], each)[name]) for each in reports if name in each]
         if found:
             report[name] = _summed(found)
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
+    if "streaming" in report:
+        report["streaming"]["pass_bytes"] = reports[0]["streaming"]["pass_bytes"]
     return cast(EngineReport, report)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from tests.conftest import MakeModel
 from tests.support.comparable import comparable_rows
 from tests.support.jsonl import read_jsonl
+from tests.support.streamed import streaming
 from tests.whole.command_server import Command, CommandServer
 from tests.whole.written_rows import SECONDS, wait_for_rows
 
@@ -122,6 +124,7 @@ def kill_again_and_again(
     server: CommandServer,
     folder: Path,
     name: str = "out.jsonl",
+    flags: Sequence[str] = (),
 ) -> int:
     """Kill jobs so often; return how many came to their end in between, the last one at least."""
     rng = random.Random(seed)
@@ -131,7 +134,7 @@ def kill_again_and_again(
     num_ended = 0
     killed = 0
     while killed < num_kills or output.exists() or num_ended == 0:
-        args = command_line(whole, rng, name)
+        args = [*command_line(whole, rng, name), *flags]
         process: Process | Command
         process = Process(args, folder) if rng.random() < 0.2 else server.start(args, folder)
         if killed < num_kills:
@@ -158,6 +161,15 @@ def kill_again_and_again(
 
 def test_killed_a_few_times(whole: JobConfig, server: CommandServer, tmp_path: Path) -> None:
     assert kill_again_and_again(4, 1, whole, server, tmp_path) >= 1
+
+
+def test_killed_while_weights_are_packed_and_streamed(
+    whole: JobConfig, server: CommandServer, tmp_path: Path
+) -> None:
+    engine = streaming(whole.engine, tmp_path / "sizes")
+    memory = str(engine.config.weights_memory)
+    flags = ["--weights-memory", memory, "--packed-dir", str(tmp_path / "packed")]
+    assert kill_again_and_again(10, 4, whole, server, tmp_path, flags=flags) >= 1
 
 
 @pytest.mark.long

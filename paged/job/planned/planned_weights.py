@@ -69,6 +69,11 @@ class PlannedWeights:
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
         )
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights that can be streamed; 0 if none can."""
+        return sum(self._packed_sizes)
+
     def passes(self, config: EngineConfig) -> PassCosts | None:
         """Return the costs of a pass, None if all weights are in memory.
 
@@ -80,17 +85,20 @@ class PlannedWeights:
         num_bytes = memory_for_weights(config.weights_memory, self._packed_sizes)
         if num_bytes is None:
             return None
-        kernel_set = choose_kernel_set(config.kernel_set)
-        files = checkpoint_files(config.model)
-        packed = packed_folder(config, self._model, files, kernel_set, self._dtype, create=False)
-        sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
+        sizes: Sequence[int] | None = None
+        speeds = None
+        if self._stored_bytes is not None:
+            files, chosen = checkpoint_files(config.model), choose_kernel_set(config.kernel_set)
+            packed = packed_folder(config, self._model, files, chosen, self._dtype, create=False)
+            sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
+            speeds = packed.speeds()
         if sizes is None:
             sizes = [-(-size // PAGE_BYTES) * PAGE_BYTES for size in self._packed_sizes]
         residency = Residency.within(sizes, num_bytes)
         if residency is None:
             raise too_little_memory(num_bytes, sizes)
         self.held_bytes += residency.pinned_bytes + residency.ring_bytes - sum(sizes)
-        return PassCosts(residency, packed.speeds(), self._hidden_bytes)
+        return PassCosts(residency, speeds, self._hidden_bytes)
 
     @property
     def figures(self) -> WeightFigures:

@@ -16,7 +16,7 @@ from pagedrun.paged.values.errors import UsageError, option
 HEAD = "head"
 PAGE_BYTES = 4096  # entries begin and end at pages, as direct reads require
 MOST_SLOTS, LEAST_SLOTS = 3, 2  # one is computed on while the others are read
-_LARGE = 2.0  # times the median size: a head, pinned before layers
+_LARGE = 1.3  # times the median size: a head, pinned before layers
 
 
 def entry_names(num_layers: int) -> list[str]:

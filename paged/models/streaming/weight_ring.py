@@ -27,11 +27,13 @@ import numpy as np
 
 from pagedrun.kernels.stored_layers import Bytes, Refilled
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry
-from pagedrun.paged.models.streaming.residency import ReadFigures
+from pagedrun.paged.models.streaming.residency import PAGE_BYTES, ReadFigures
 from pagedrun.paged.values.errors import EngineError
 
-READ_BYTES = 2**20  # of one call
-NUM_READERS = 8  # calls at a time: a disk answers several as fast as one
+# An entry is read in as many parts at a time: a disk answers several as fast as one. A part is one
+# call, because between two the thread has to wait for kernels, which hold the interpreter's lock.
+NUM_READERS = 4
+LEAST_PART_BYTES = 2**20
 
 
 class EntryFile:
@@ -58,7 +60,9 @@ class EntryFile:
 
         Raises `EngineError` for a file that changed, is cut or cannot be read.
         """
-        starts = range(0, self.entry.num_bytes, READ_BYTES)
+        size = max(self.entry.num_bytes // NUM_READERS, LEAST_PART_BYTES)
+        size = -(-size // PAGE_BYTES) * PAGE_BYTES
+        starts = range(0, self.entry.num_bytes, size)
         try:
             if self._state() != self._stamp:
                 raise EngineError(
@@ -66,7 +70,7 @@ class EntryFile:
                     "again: it packs the weights anew and continues with the remaining rows"
                 )
             parts = map if readers is None else readers.map
-            for _ in parts(lambda start: self._read_part(memory, start), starts):
+            for _ in parts(lambda start: self._read_part(memory[: start + size], start), starts):
                 pass
         except OSError as error:
             raise EngineError(
@@ -78,7 +82,8 @@ class EntryFile:
         return self._is_checked
 
     def _read_part(self, memory: Bytes, start: int) -> None:
-        end = min(start + READ_BYTES, self.entry.num_bytes)
+        """Fill memory from byte `start` to its end."""
+        end = memory.size
         while start < end:
             at = self.entry.data_start + start
             count = os.preadv(self._descriptor, [memory[start:end].data], at)

@@ -1,0 +1,171 @@
+"""Streamed weights from the command: memory, plan, and what a broken disk leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.values.engine_config import EngineConfig
+from tests.conftest import MakeModel, save_byte_tokenizer, save_random_model
+from tests.support.command import run_command
+from tests.support.comparable import comparable_rows
+from tests.support.jsonl import read_jsonl
+from tests.support.streamed import packed_entries, streaming
+
+MIB = 2**20
+
+
+@pytest.fixture
+def deep(make_model: MakeModel) -> Path:
+    return make_model("qwen3", "deep", num_hidden_layers=9)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    lines = [{"prompt_token_ids": [i % 256, *range(9)], "max_tokens": 5} for i in range(40)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture
+def flags(deep: Path, tmp_path: Path) -> list[Any]:
+    """Those of a run that streams all layers."""
+    packed = tmp_path / "packed"
+    engine = streaming(EngineConfig(model=deep, dtype="float32"), packed)
+    streamed = ["--weights-memory", engine.config.weights_memory, "--packed-dir", packed]
+    return ["--model", deep, "--dtype", "float32", *streamed]
+
+
+def test_the_plan_counts_the_bytes_that_are_read(
+    rows: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = [rows, *flags, "--max-num-seqs", 8]
+    status, out, _ = run_command(capsys, "plan", *common, "--json", "--quiet")
+    assert status == 0
+    planned = json.loads(out)["streaming"]
+    output = tmp_path / "out.jsonl"
+    assert run_command(capsys, "generate", *common, "-o", output, "--ignore-eos", "--quiet")[0] == 0
+    report = json.loads((tmp_path / "out.jsonl.report.json").read_text())["streaming"]
+    assert planned["passes"] == report["passes"]
+    # The ring is filled before the run, and at its end for a pass that never comes.
+    difference = abs(report["bytes_read"] - planned["bytes_read"])
+    assert difference <= max(0.01 * planned["bytes_read"], planned["ring_bytes"])
+    for name in ("pinned_bytes", "ring_bytes", "pass_bytes"):
+        assert planned[name] == report[name]
+    assert planned["limit"] in ("disk", "arithmetic", "KV memory")
+
+
+def test_a_failing_disk_loses_no_row(
+    rows: Path, deep: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", rows, *flags, "--max-num-seqs", 4, "--quiet"]
+    whole = tmp_path / "whole.jsonl"
+    assert run_command(capsys, *command, "-o", whole)[0] == 0
+    output = tmp_path / "out.jsonl"
+    code = f"""
+import os, sys
+reads = [0]
+preadv = os.preadv
+def failing(descriptor, buffers, offset):
+    reads[0] += 1
+    if reads[0] > 200:
+        raise OSError(5, "Input/output error")
+    return preadv(descriptor, buffers, offset)
+os.preadv = failing
+sys.argv = ["pagedrun", *{[str(each) for each in [*command, "-o", output]]!r}]
+from pagedrun.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the packed weights cannot be read (Input/output error); check the disk" in done.stderr
+    assert 0 < len(read_jsonl(output)) < 40
+    assert run_command(capsys, *command, "-o", output, "--resume")[0] == 0
+    assert comparable_rows(output) == comparable_rows(whole)
+
+
+def test_what_cannot_be_streamed_is_refused(
+    rows: Path, deep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", rows, "--model", deep, "-o", tmp_path / "out.jsonl", "--quiet"]
+    memory = ["--weights-memory", "1KiB"]
+    status, _, err = run_command(capsys, *command, *memory, "--packed-dir", tmp_path / "packed")
+    assert status == 2
+    assert "--weights-memory 1024 bytes cannot hold" in err
+    status, _, err = run_command(capsys, *command, *memory, "--model-impl", "transformers")
+    assert status == 2
+    assert "--weights-memory: Transformers' code computes qwen3 with all weights in memory" in err
+    status, _, err = run_command(
+        capsys, *command, *memory, "--packed-dir", tmp_path / "packed2", "--packed-bytes", "1KiB"
+    )
+    assert status == 2
+    assert "more than --packed-bytes" in err
+
+
+SAMPLED = """
+import sys, threading, time
+from dataclasses import replace
+from pathlib import Path
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.support.engines import load_engine
+
+def resident():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+
+def run(engine):
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+    requests = [Request(i, (i, 2, 3), params) for i in range(8)]
+    assert len(list(engine.start(requests))) == 8
+
+small, large, packed, memory = sys.argv[1:]
+config = EngineConfig(model=Path(small), dtype="float32", kv_cache_memory_bytes=2**22)
+run(load_engine(config))
+idle = peak = resident()
+is_done = False
+
+def sample():
+    global peak
+    while not is_done:
+        peak = max(peak, resident())
+        time.sleep(0.002)
+
+thread = threading.Thread(target=sample)
+thread.start()
+run(load_engine(replace(
+    config, model=Path(large), weights_memory=int(memory), packed_dir=Path(packed)
+)))
+is_done = True
+thread.join()
+print(peak - idle)
+"""
+
+
+def test_memory_stays_within_the_budget(tmp_path: Path) -> None:
+    """Above an engine without weights: the budget, the pool and a fifth."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    sizes: dict[str, Any] = {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "tie_word_embeddings": True,
+    }
+    for folder, num_layers in ((small, 1), (large, 24)):
+        save_random_model(folder, "qwen3", num_hidden_layers=num_layers, **sizes)
+        save_byte_tokenizer(folder, adds_bos=False)
+    memory, pool = 64 * MIB, 4 * MIB
+    args = [str(small), str(large), str(tmp_path / "packed"), str(memory)]
+    for _ in range(2):  # packed in the first
+        done = subprocess.run(
+            [sys.executable, "-c", SAMPLED, *args], capture_output=True, text=True, check=True
+        )
+        taken = int(done.stdout.split()[-1])
+    total = sum(each.num_bytes for each in packed_entries(tmp_path / "packed"))
+    assert total > 4 * memory
+    assert 0.5 * memory < taken <= 1.2 * (memory + pool)
