@@ -181,6 +181,7 @@ def _tables(figures: CheckedReport) -> dict[str, dict[str, str]]:
     tables = {
         "Tokens": {name: f"{count:,.0f}" for name, count in figures.numbers("tokens").items()},
         "Time": {name: f"{value:,.2f}" for name, value in figures.numbers("time").items()},
+        "Weights read in each pass": figures.texts("streaming"),
         "Settings": figures.texts("config"),
         "Machine": figures.texts("hardware"),
     }

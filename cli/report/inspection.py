@@ -22,7 +22,13 @@ from pagedrun.cli.report.block_tables import (
 from pagedrun.cli.report.plan_report import draw_prefixes
 from pagedrun.cli.report.replica_table import draw_replicas
 from pagedrun.cli.report.report import MIN_NOTE_WIDTH, draw_heading, draw_section, note_width
-from pagedrun.cli.report.report_figures import Figure, group_figures, sparkline, state_figures
+from pagedrun.cli.report.report_figures import (
+    Figure,
+    group_figures,
+    sparkline,
+    state_figures,
+    streaming_figures,
+)
 from pagedrun.cli.terminal.console import safe
 from pagedrun.cli.terminal.units import commas, counted, show_size
 from pagedrun.paged.job.output.manifest import JobStatus
@@ -62,6 +68,8 @@ def draw_inspection(found: ShownInspection, console: Console) -> None:
     _draw(console, "KV pool", pool_figures(found, bars))
     if states := found.get("states"):
         _draw(console, "States (of recurrent layers, or a library's caches)", state_figures(states))
+    if streaming := found.get("streaming"):
+        _draw(console, "Weights read in each pass", streaming_figures(streaming, None))
     _draw(console, "Prefix cache", cache_figures(found["statistics"], found["beams"]))
     if found["replicas"]:
         draw_heading(console, "Replicas", TEXT_WIDTH)

@@ -352,17 +352,23 @@ def state_figures(states: StateFigures) -> list[Figure]:
     ]
 
 
-def streaming_figures(streaming: StreamingFigures, run_s: float) -> list[Figure]:
-    """Return the figures about weights that were read from disk."""
+def streaming_figures(streaming: StreamingFigures, run_s: float | None) -> list[Figure]:
+    """Return the figures about weights that were read from disk; run_s: None if unknown."""
     rate = show_size(streaming["bytes_read"] / max(streaming["read_s"], 1e-9))
-    share = min(streaming["wait_s"] / max(run_s, 1e-9), 1.0)
+    waited = Figure("waiting", show_seconds(streaming["wait_s"], precise=True), "for the disk")
+    if run_s:
+        share = min(streaming["wait_s"] / run_s, 1.0)
+        waited = Figure("waiting", f"{share:.1%}", "of the run, for the disk")
+    pinned, total = streaming["layers"].count("p"), len(streaming["layers"])
     ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
     return [
         Figure("in memory", show_size(streaming["pinned_bytes"]), ring),
         Figure("of each pass", show_size(streaming["pass_bytes"]), "read ahead of the layers"),
         Figure("passes", f"{streaming['passes']:,}", f"{show_size(streaming['bytes_read'])} read"),
         Figure("speed", f"{rate}/s", "while reading"),
-        Figure("waiting", f"{share:.1%}", "of the run, for the disk"),
+        waited,
+        Figure("pinned", f"{pinned:,} of {total:,}", "layers, the head last: p pinned, s streamed"),
+        Figure("", streaming["layers"], style=""),
     ]
 
 

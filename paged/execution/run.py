@@ -448,6 +448,7 @@ class Run:
             "bytes_read": reads.num_bytes,
             "read_s": reads.read_s,
             "wait_s": reads.wait_s,
+            "layers": residency.letters,
         }
 
     def _reads(self) -> ReadFigures:

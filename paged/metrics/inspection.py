@@ -45,7 +45,7 @@ from pagedrun.paged.metrics.pool_moments import (
     timeline_moment,
     use_over_time,
 )
-from pagedrun.paged.metrics.report_sections import StateFigures, section_of
+from pagedrun.paged.metrics.report_sections import StateFigures, StreamingFigures, section_of
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 
@@ -97,6 +97,8 @@ def inspect_run(
     states = None if report is None else reported_states(report)
     if states is not None:
         found["states"] = states
+    if report is not None and report.streamed_layers:
+        found["streaming"] = reported_streaming(report)
     if groups:
         found["groups"] = groups
         found["pool"]["pool_bytes"] = sum(group["pool_bytes"] for group in groups)
@@ -300,6 +302,24 @@ def _counts(branchings: Branchings) -> BeamCounts:
         sum(column.tolist()) for column in (branchings.forked, branchings.died, branchings.freed)
     )
     return {"forked": forked, "died": died, "freed": freed}
+
+
+def reported_streaming(report: SavedReport) -> StreamingFigures:
+    """Return the report's figures about streamed weights, zeros for missing ones."""
+
+    def figure(name: str) -> float:
+        return report.get(name) or 0
+
+    return {
+        "pinned_bytes": int(figure("pinned_bytes")),
+        "ring_bytes": int(figure("ring_bytes")),
+        "pass_bytes": int(figure("pass_bytes")),
+        "passes": int(figure("passes")),
+        "bytes_read": int(figure("bytes_read")),
+        "read_s": figure("read_s"),
+        "wait_s": figure("wait_s"),
+        "layers": report.streamed_layers,
+    }
 
 
 def reported_states(report: SavedReport) -> StateFigures | None:

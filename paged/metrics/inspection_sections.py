@@ -2,7 +2,7 @@
 
 from typing import NotRequired, TypedDict
 
-from pagedrun.paged.metrics.report_sections import GroupFigures, StateFigures
+from pagedrun.paged.metrics.report_sections import GroupFigures, StateFigures, StreamingFigures
 
 Number = int | float
 
@@ -291,3 +291,4 @@ class Inspection(TypedDict):
     row_stride: NotRequired[int]
     groups: NotRequired[list[InspectedGroup]]
     states: NotRequired[StateFigures]
+    streaming: NotRequired[StreamingFigures]

@@ -315,10 +315,14 @@ class PassFigures(TypedDict):
 
 
 class StreamingFigures(PassFigures):
-    """`streaming`, if weights were read in each pass; seconds of reading and of waiting for it."""
+    """`streaming`, if weights were read in each pass; seconds of reading and of waiting for it.
+
+    `layers`: a letter for each layer and for the head, p for pinned, s for streamed.
+    """
 
     read_s: float
     wait_s: float
+    layers: str
 
 
 class EngineReport(TypedDict):

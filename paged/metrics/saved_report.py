@@ -39,6 +39,13 @@ _PATHS = {
     "peak_slots": ("states", "peak_slots"),
     "kept_states": ("states", "kept_states"),
     "found_states": ("states", "found_states"),
+    "pinned_bytes": ("streaming", "pinned_bytes"),
+    "ring_bytes": ("streaming", "ring_bytes"),
+    "pass_bytes": ("streaming", "pass_bytes"),
+    "passes": ("streaming", "passes"),
+    "bytes_read": ("streaming", "bytes_read"),
+    "read_s": ("streaming", "read_s"),
+    "wait_s": ("streaming", "wait_s"),
 }
 _NEEDED = ("block_size", "num_blocks", "bytes_per_token")
 _POINT = ("t", "step", "blocks_used", "blocks_shared", "blocks_cached", "tokens")
@@ -50,13 +57,15 @@ class SavedReport:
 
     `timeline`: pool counts at some steps (`t` in seconds, `step`, `blocks_used`, `blocks_shared`,
     `blocks_cached`, `tokens`), by rising step. `groups`: pools of a model with several groups of
-    layers. `replicas`: entries of the report, unchecked.
+    layers. `replicas`: entries of the report, unchecked. `streamed_layers`: see `StreamingFigures`,
+    empty if all weights were in memory.
     """
 
     figures: Mapping[str, Number]
     timeline: tuple[Mapping[str, Number], ...]
     groups: tuple[GroupFigures, ...] = ()
     replicas: tuple[Mapping[str, object], ...] = ()
+    streamed_layers: str = ""
 
     @classmethod
     def read(cls, path: Path) -> "SavedReport":
@@ -111,7 +120,10 @@ class SavedReport:
         groups = report["kv"].get("groups") or []
         if not isinstance(groups, list):
             raise ValueError('"kv.groups" is not a list')
-        return cls(figures, points, tuple(map(_group, groups)), tuple(replicas))
+        layers = report.get("streaming", {}).get("layers", "")
+        if not isinstance(layers, str) or not set(layers) <= {"p", "s"}:
+            raise ValueError('"streaming.layers" has other letters than p and s')
+        return cls(figures, points, tuple(map(_group, groups)), tuple(replicas), layers)
 
 
 def _point(record: Any) -> dict[str, Number]:

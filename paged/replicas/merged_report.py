@@ -87,14 +87,17 @@ def merged_report(
             "preemptions": _summed([dict(each["preemptions"]) for each in reports]),
             "memory": _memory(members),
         }
-    for name in ("prefix_store", "states", "streaming"):
+    for name in ("prefix_store", "states"):
         found = [dict(cast(dict[str, Any], each)[name]) for each in reports if name in each]
         if found:
             report[name] = _summed(found)
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
-    if "streaming" in report:
-        report["streaming"]["pass_bytes"] = reports[0]["streaming"]["pass_bytes"]
+    streaming = [dict(each["streaming"]) for each in reports if "streaming" in each]
+    if streaming:
+        same = {name: streaming[0][name] for name in ("pass_bytes", "layers")}
+        numbers = [{**each, "layers": 0} for each in streaming]
+        report["streaming"] = {**_summed(numbers), **same}
     return cast(EngineReport, report)
 
 

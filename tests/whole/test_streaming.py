@@ -33,9 +33,9 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def flags(deep: Path, tmp_path: Path) -> list[Any]:
-    """Those of a run that streams all layers."""
+    """Those of a run that streams most layers."""
     packed = tmp_path / "packed"
-    engine = streaming(EngineConfig(model=deep, dtype="float32"), packed)
+    engine = streaming(EngineConfig(model=deep, dtype="float32"), packed, 0.25)
     streamed = ["--weights-memory", engine.config.weights_memory, "--packed-dir", packed]
     return ["--model", deep, "--dtype", "float32", *streamed]
 
@@ -169,3 +169,71 @@ def test_memory_stays_within_the_budget(tmp_path: Path) -> None:
     total = sum(each.num_bytes for each in packed_entries(tmp_path / "packed"))
     assert total > 4 * memory
     assert 0.5 * memory < taken <= 1.2 * (memory + pool)
+
+
+FEATURES: dict[str, list[Any]] = {
+    "samples": ["--n", 4, "--temperature", 1, "--seed", 5],
+    "beams": ["--beam-width", 3],
+    "structure": ["--choice", "yes", "--choice", "no", "--choice", "maybe later"],
+    "log-probabilities": ["--logprobs", 2, "--prompt-logprobs", 1],
+    "penalties": ["--frequency-penalty", 0.5, "--repetition-penalty", 1.2],
+    "int8 cache": ["--kv-cache-dtype", "int8"],
+    "small pool": ["--num-blocks", 12, "--max-num-seqs", 9],
+    "small steps": ["--max-num-batched-tokens", 7],
+    "eager": ["--enforce-eager"],
+    "deadline": ["--deadline", "1h"],
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_answers_have_the_same_bytes(
+    feature: str, rows: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resident = flags[: flags.index("--weights-memory")]
+    asked = [rows, *FEATURES[feature], "--ordered", "--quiet"]
+    for name, given in (("resident", resident), ("streamed", flags)):
+        output = tmp_path / f"{name}.jsonl"
+        assert run_command(capsys, "generate", *asked, *given, "-o", output)[0] == 0
+    assert comparable_rows(tmp_path / "streamed.jsonl") == comparable_rows(
+        tmp_path / "resident.jsonl"
+    )
+
+
+def test_stored_prefixes_are_those_of_resident_weights(
+    flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, store = tmp_path / "rows.jsonl", tmp_path / "store"
+    shared = list(range(100))
+    lines = [{"prompt_token_ids": [*shared, i], "max_tokens": 3} for i in range(6)]
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    store.mkdir()
+    resident = flags[: flags.index("--weights-memory")]
+    found = {}
+    for name, given in (("streamed", flags), ("resident", resident)):
+        output = tmp_path / f"{name}.jsonl"
+        asked = [rows, *given, "-o", output, "--prefix-store", store, "--quiet"]
+        assert run_command(capsys, "generate", *asked)[0] == 0
+        found[name] = json.loads(Path(f"{output}.report.json").read_text())["prefix_store"]
+    assert found["streamed"]["stored_tokens"] > 0
+    assert found["resident"]["loaded_tokens"] > 0
+    assert comparable_rows(tmp_path / "streamed.jsonl") == comparable_rows(
+        tmp_path / "resident.jsonl"
+    )
+
+
+def test_the_inspection_shows_pinned_and_streamed_layers(
+    rows: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, page = tmp_path / "out.jsonl", tmp_path / "run.html"
+    command = ["generate", rows, *flags, "-o", output, "--quiet", "--html", page]
+    assert run_command(capsys, *command)[0] == 0
+    layers = json.loads(Path(f"{output}.report.json").read_text())["streaming"]["layers"]
+    assert set(layers) == {"p", "s"}
+    assert len(layers) == 9 + 1
+    status, _, screen = run_command(capsys, "inspect-cache", output)
+    assert status == 0
+    assert "Weights read in each pass" in screen
+    assert layers in screen
+    status, out, _ = run_command(capsys, "inspect-cache", output, "--json")
+    assert json.loads(out)["streaming"]["layers"] == layers
+    assert layers in page.read_text()

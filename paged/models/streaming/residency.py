@@ -92,6 +92,11 @@ class Residency:
         return sum(overlaps) > 1
 
     @property
+    def letters(self) -> str:
+        """A letter for each entry, in the order of a pass: p for pinned, s for streamed."""
+        return "".join("p" if place is None else "s" for place in self.places)
+
+    @property
     def num_streamed(self) -> int:
         """Number of entries read in each pass."""
         return sum(place is not None for place in self.places)
