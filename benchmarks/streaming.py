@@ -6,7 +6,7 @@
 Random weights of the shape are written to a folder (`--keep` one), which is loaded twice: with all
 weights in memory, and with `--weights-memory` of them. Both score 128 prompts of 64 tokens and
 decode 8 tokens of 128 rows, in turns; tokens and log-probabilities must be equal. Prints Markdown:
-seconds, their ratio, bytes read, and seconds of waiting for the disk.
+seconds, their ratio, bytes read, and the share of the time spent waiting for the disk.
 
 `--offload` compares 32 rows of 64 and 8 tokens with Transformers under Accelerate's `device_map`
 instead, with the same memory for weights and the page cache dropped before each (which needs root;
@@ -107,13 +107,13 @@ def requests(count: int, length: int, params: SamplingParams) -> list[Request]:
 
 
 def run(engine: Engine, asked: Sequence[Request]) -> tuple[float, list[Any], dict[str, Any]]:
-    """Return seconds, answers in order, and what the report says of streaming."""
+    """Return seconds, answers in order, and what the report says of weights."""
     running = engine.start(asked)
     began = time.perf_counter()
     done = sorted(running, key=lambda each: each.request.index)
     seconds = time.perf_counter() - began
     answers = [(each.outputs, each.prompt_logprobs) for each in done]
-    return seconds, answers, dict(running.report().get("streaming", {}))
+    return seconds, answers, dict(running.report()["weights"])
 
 
 def in_turns(engines: Engines, num_turns: int) -> None:
@@ -126,18 +126,22 @@ def in_turns(engines: Engines, num_turns: int) -> None:
     streamed = both[True].loaded.model.streamed
     assert streamed is not None, "all weights fit: give less memory"
     print(json.dumps({"speeds": vars_of(streamed.speeds), "pass": streamed.residency.pass_bytes}))
-    print("\n| work | resident, s | streamed, s | ratio | GB read | waiting, s |")
+    print("\n| work | resident, s | streamed, s | ratio | GB read | waiting |")
     print("| :-- | --: | --: | --: | --: | --: |")
     for _ in range(num_turns):
         for name, asked in work.items():
             resident_s, expected, _ = run(both[False], asked)
             streamed_s, found, report = run(both[True], asked)
             assert found == expected, "streaming changed a byte"
-            read = f"{report['bytes_read'] / 1e9:.1f} | {report['wait_s']:.2f}"
-            ratio = f"{resident_s / streamed_s:.2f}"
-            print(
-                f"| {name} | {resident_s:.1f} | {streamed_s:.1f} | {ratio} | {read} |", flush=True
+            cells = (
+                name,
+                f"{resident_s:.1f}",
+                f"{streamed_s:.1f}",
+                f"{resident_s / streamed_s:.2f}",
+                f"{report['bytes_read'] / 1e9:.1f}",
+                f"{report['wait_share']:.1%}",
             )
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def vars_of(value: Any) -> dict[str, Any]:
@@ -158,11 +162,8 @@ def offload(engines: Engines, folder: Path, python: str, gib: float) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         theirs = float(done.stdout.split()[-1])
     cache = "cold" if is_cold else "warm"
-    print(
-        f"| 32 x (64 + 8), {cache} page cache | pagedrun {ours:.1f} s | Accelerate {theirs:.1f} s ",
-        end="",
-    )
-    print(f"| {theirs / ours:.1f} |")
+    times = f"pagedrun {ours:.1f} s | Accelerate {theirs:.1f} s | {theirs / ours:.1f}"
+    print(f"| 32 x (64 + 8), {cache} page cache | {times} |")
 
 
 def drop_caches() -> bool:

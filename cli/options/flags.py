@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from pagedrun.cli.terminal.units import parse_size, parse_span, show_size
+from pagedrun.paged.values.engine_config import AUTO
 from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 
@@ -17,6 +18,7 @@ TypedValues = Mapping[str, object]
 
 _TYPED: dict[Form, type] = {
     Form.SIZE: int,
+    Form.SIZE_OR_AUTO: int,  # as its parser returns it; auto is a text
     Form.SPAN: float,
     Form.PROSE: str,
     Form.TEMPLATE: str,
@@ -25,7 +27,11 @@ _TYPED: dict[Form, type] = {
     Form.JSON: str,
     Form.MODEL: str,
 }
-PARSERS: dict[Form, Callable[[str], float]] = {Form.SIZE: parse_size, Form.SPAN: parse_span}
+PARSERS: dict[Form, Callable[[str], float | str]] = {
+    Form.SIZE: parse_size,
+    Form.SIZE_OR_AUTO: lambda text: text if text == AUTO else parse_size(text),
+    Form.SPAN: parse_span,
+}
 """Parsers of typed values; they raise `typer.BadParameter`."""
 _PANELS: list[str] = [*Panel]
 

@@ -150,6 +150,7 @@ NOT_IN_CONFIG_FILE = {
 }
 _KIND_OF_FORM = {
     Form.SIZE: Kind.TEXT,
+    Form.SIZE_OR_AUTO: Kind.TEXT,
     Form.SPAN: Kind.TEXT,
     Form.PROSE: Kind.TEXT_OR_FILE,
     Form.TEMPLATE: Kind.TEXT_OR_FILE,
@@ -302,7 +303,7 @@ def _setting(field: FlagField) -> Setting:
     )
 
 
-def _parsed(parse: Callable[[str], float], text: str) -> float:
+def _parsed(parse: Callable[[str], float | str], text: str) -> float | str:
     """Call the parser of a flag; Typer's error becomes `ValueError`."""
     try:
         return parse(text)

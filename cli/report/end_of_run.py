@@ -111,8 +111,9 @@ def _memory(report: JobReport) -> Iterator[Figure]:
     """Yield the figures in descending importance."""
     memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
     inputs = describe_activations(report["weights"])
-    if streaming := report.get("streaming"):
-        beside = f"and {show_size(streaming['pass_bytes'])} read in each of {streaming['passes']:,}"
+    weights = report["weights"]
+    if weights["passes"]:
+        beside = f"and {show_size(weights['streamed_bytes'])} read in each of {weights['passes']:,}"
         inputs = f"{beside} passes" + (f"; {inputs}" if inputs else "")
     yield Figure("weights", show_size(memory["weights"]), inputs or "")
     used = f"{kv['peak_blocks'] / kv['num_blocks']:.1%} in use at peak"

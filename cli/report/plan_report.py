@@ -56,7 +56,8 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
         )
     draw_section(console, "Weights", _weights(forecast["weights"]), MAX_WIDTH)
     if streaming := forecast.get("streaming"):
-        draw_section(console, "Weights read in each pass", list(_streaming(streaming)), MAX_WIDTH)
+        figures = list(_streaming(streaming, forecast["weights"]))
+        draw_section(console, "Weights read in each pass", figures, MAX_WIDTH)
     draw_section(console, "KV memory", _memory(forecast), MAX_WIDTH)
     if states := forecast.get("states"):
         draw_section(
@@ -74,11 +75,11 @@ def _weights(weights: WeightFigures) -> list[Figure]:
     return [Figure(f"{weights['count']:,} weights", held, describe_weights(weights))]
 
 
-def _streaming(streaming: PassForecast) -> Iterator[Figure]:
+def _streaming(streaming: PassForecast, weights: WeightFigures) -> Iterator[Figure]:
     ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
     yield Figure("in memory", show_size(streaming["pinned_bytes"]), ring)
-    total = f"{show_size(streaming['pass_bytes'])} each, {show_size(streaming['bytes_read'])} in all"
-    yield Figure("passes", f"{streaming['passes']:,}", total)
+    total = f"{show_size(weights['streamed_bytes'])} each, {show_size(weights['bytes_read'])} in all"
+    yield Figure("passes", f"{weights['passes']:,}", total)
     if streaming["read_s"] is None or streaming["bytes_per_s"] is None:
         yield Figure("time", "unknown", "the first run measures the disk and the kernels")
         return

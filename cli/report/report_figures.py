@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pagedrun.cli.terminal.units import commas, counted, plural, show_seconds, show_size
-from pagedrun.paged.metrics.inspection_sections import InspectedGroup
+from pagedrun.paged.metrics.inspection_sections import InspectedGroup, InspectedReads
 from pagedrun.paged.metrics.report_sections import (
     GroupFigures,
     JobReport,
     PrefixFigures,
     StateFigures,
-    StreamingFigures,
     TimeFigures,
     WeightFigures,
     endings,
@@ -77,7 +76,14 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         if states := report.get("states"):
             yield states_title(report.get("library")), state_figures(states)
         if streaming := report.get("streaming"):
-            yield "Weights read in each pass", streaming_figures(streaming, report["time"]["run_s"])
+            weights = report["weights"]
+            reads: InspectedReads = {
+                **streaming,
+                "streamed_bytes": weights["streamed_bytes"],
+                "passes": weights["passes"],
+                "bytes_read": weights["bytes_read"],
+            }
+            yield "Weights read in each pass", streaming_figures(reads, weights["wait_share"])
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
     if library := report.get("library"):
@@ -352,23 +358,22 @@ def state_figures(states: StateFigures) -> list[Figure]:
     ]
 
 
-def streaming_figures(streaming: StreamingFigures, run_s: float | None) -> list[Figure]:
-    """Return the figures about weights that were read from disk; run_s: None if unknown."""
-    rate = show_size(streaming["bytes_read"] / max(streaming["read_s"], 1e-9))
-    waited = Figure("waiting", show_seconds(streaming["wait_s"], precise=True), "for the disk")
-    if run_s:
-        share = min(streaming["wait_s"] / run_s, 1.0)
-        waited = Figure("waiting", f"{share:.1%}", "of the run, for the disk")
-    pinned, total = streaming["layers"].count("p"), len(streaming["layers"])
-    ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
+def streaming_figures(reads: InspectedReads, wait_share: float | None) -> list[Figure]:
+    """Return the figures about weights that were read from disk; wait_share: None if unknown."""
+    rate = show_size(reads["bytes_read"] / max(reads["read_s"], 1e-9))
+    waited = Figure("waiting", show_seconds(reads["wait_s"], precise=True), "for the disk")
+    if wait_share is not None:
+        waited = Figure("waiting", f"{wait_share:.1%}", "of the run, for the disk")
+    pinned, total = reads["layers"].count("p"), len(reads["layers"])
+    ring = f"and a ring of {show_size(reads['ring_bytes'])} for the others"
     return [
-        Figure("in memory", show_size(streaming["pinned_bytes"]), ring),
-        Figure("of each pass", show_size(streaming["pass_bytes"]), "read ahead of the layers"),
-        Figure("passes", f"{streaming['passes']:,}", f"{show_size(streaming['bytes_read'])} read"),
+        Figure("in memory", show_size(reads["pinned_bytes"]), ring),
+        Figure("of each pass", show_size(reads["streamed_bytes"]), "read ahead of the layers"),
+        Figure("passes", f"{reads['passes']:,}", f"{show_size(reads['bytes_read'])} read"),
         Figure("speed", f"{rate}/s", "while reading"),
         waited,
         Figure("pinned", f"{pinned:,} of {total:,}", "layers, the head last: p pinned, s streamed"),
-        Figure("", streaming["layers"], style=""),
+        Figure("", reads["layers"], style=""),
     ]
 
 

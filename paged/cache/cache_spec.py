@@ -19,7 +19,9 @@ class KVCacheSpec:
 
     `dtype`: storage format, by torch's name. The layers read the last `window` tokens; None if they
     read the whole context. A group without layers stores nothing; its blocks only carry the keys of
-    prefixes, for a model in which every layer has a window.
+    prefixes, for a model in which every layer has a window. `is_transient`: keys and values of a
+    layer are kept while it computes a step, so all layers share the memory of one; steps are whole
+    prompts, computed layer by layer.
     """
 
     num_layers: int
@@ -27,6 +29,12 @@ class KVCacheSpec:
     head_dim: int
     dtype: str
     window: int | None = None
+    is_transient: bool = False
+
+    @property
+    def num_stored_layers(self) -> int:
+        """Layers with memory of their own."""
+        return min(self.num_layers, 1) if self.is_transient else self.num_layers
 
     @property
     def is_quantized(self) -> bool:
@@ -47,7 +55,7 @@ class KVCacheSpec:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers, with their scales."""
-        return self.num_layers * self.bytes_per_layer
+        return self.num_stored_layers * self.bytes_per_layer
 
     def stored_as(self, dtype: str) -> "KVCacheSpec":
         """Return the spec with another number format, by torch's name or, if quantized, by the

@@ -173,7 +173,7 @@ def allocate_blocks(
     never be used, and the system allocates only written pages.
     """
     return torch.empty(
-        (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
+        (spec.num_stored_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
         dtype=getattr(torch, spec.dtype),
         device=device,
         pin_memory=pinned,
@@ -232,7 +232,7 @@ class KVMemory(BlockMemory):
 
     def layer(self, index: int) -> KVLayer:
         """Return a layer's part of the pool, by its index in the group."""
-        return self._layers[index]
+        return self._layers[0 if self.spec.is_transient else index]
 
     def transfer(self, transfers: Iterable[BlockTransfer]) -> None:
         """Move the blocks in order; independent ones are moved together."""
@@ -349,6 +349,11 @@ class KVCache:
     def specs(self) -> tuple[KVCacheSpec, ...]:
         """Cache spec of each group of layers."""
         return tuple(each.spec for each in self.groups)
+
+    @property
+    def is_transient(self) -> bool:
+        """True if keys and values are kept while a layer computes a step only."""
+        return any(each.spec.is_transient for each in self.groups)
 
     @property
     def shapes(self) -> tuple[PoolShape, ...]:

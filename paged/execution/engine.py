@@ -20,6 +20,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
 from pagedrun.paged.metrics.report_sections import LoadTimes
 from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks
 from pagedrun.paged.models.runnable_config import model_identity
+from pagedrun.paged.planning.passes import transient
 from pagedrun.paged.planning.plan_part import EarlierAnswers, PlannedPart
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
@@ -122,13 +123,15 @@ class Engine:
         longest = self.max_model_len
         if more is None:
             longest = longest_row(requests, longest)
-        sizing = self.sizing(longest)
+        is_whole = more is None and earlier is None
+        sizing = self.sizing(longest, requests if is_whole else None)
         planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
         windows = iter([first]) if more is None else BackgroundPlanner(first, planner.windows(more))
         return self.run(
             windows,
             sizing.sizes(first.plan, is_whole=more is None),
+            specs=sizing.specs,
             reserved_len=planner.reserved_len(requests),
             hooks=hooks,
             ends_at=None if deadline is None else deadline.at,
@@ -139,19 +142,20 @@ class Engine:
         windows: Iterator[PlannedWindow[PlannedPart]],
         sizes: RunSizes,
         *,
+        specs: Seq[KVCacheSpec] | None = None,
         reserved_len: int,
         hooks: RunHooks = NO_HOOKS,
         ends_at: float | None = None,
     ) -> Run:
         """Return the run of planned windows.
 
-        sizes: from `sizing`. reserved_len: the tokens that one length for all rows would reserve.
+        sizes: from `sizing`. specs: of the pools, None for those of the model. reserved_len: the tokens that one length for all rows would reserve.
         ends_at: see `Run`.
         """
         loaded, (config, budget, num_blocks, slots) = self.loaded, sizes
         room = budget.graphs if budget.is_filled else None
         cache, graphs = loaded.memory.take(
-            config, self.kv_cache_specs, num_blocks, slots, graph_room=room
+            config, specs or self.kv_cache_specs, num_blocks, slots, graph_room=room
         )
         return Run(
             loaded,
@@ -168,19 +172,29 @@ class Engine:
             ends_at=ends_at,
         )
 
-    def sizing(self, longest: int) -> RunSizing:
+    def sizing(
+        self, longest: int, requests: Seq[Request | Completion] | None = None
+    ) -> RunSizing:
         """Return the sizing of a run within the memory that is free now.
 
-        longest: the most tokens of a prompt and its answer together.
+        longest: the most tokens of a prompt and its answer together. requests: all of the run, None
+        if there may be others.
         """
         config, specs, loaded = self.config, self.kv_cache_specs, self.loaded
+        memory, network = loaded.memory.budget(config, specs), loaded.config.network
+        keeps_blocks = loaded.prefix_store is not None or loaded.device.has_own_memory
+        if requests is not None and not keeps_blocks:
+            own = transient(config, network, specs, requests, memory.pool, longest)
+            if own is not None:
+                config = own
+                specs = tuple(replace(spec, is_transient=True) for spec in specs)
         return RunSizing(
             config,
-            loaded.config.network,
+            network,
             str(loaded.dtype).removeprefix("torch."),
             specs,
             loaded.model.state_specs(),
-            loaded.memory.budget(config, specs),
+            memory,
             loaded.device.memory_bytes,
             self.max_model_len,
             longest,

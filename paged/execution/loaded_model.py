@@ -44,11 +44,11 @@ from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.models.streaming.packed_folder import PackedFolder
 from pagedrun.paged.models.streaming.streamed_source import StreamedSource
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
-from pagedrun.paged.planning.memory import memory_for_weights
+from pagedrun.paged.planning.memory import HostMemory, memory_for_weights
 from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import AUTO, EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError, option
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class LoadedModel:
         read: ReadTensor | None = None,
         processors: Seq[LogitsProcessor] | None = None,
         grammars: Grammars | None = None,
+        num_sharing: int = 1,
     ) -> "LoadedModel":
         """Read the weights into the memory of the device.
 
@@ -99,7 +100,8 @@ class LoadedModel:
         grammars and before thinking budgets; None stands for `processors_of`. `grammars`: those
         that the rows were checked by; None makes new ones. Weights are quantized as
         `config.quantization` requires. Raises `ModelError` if the model folder cannot be used,
-        `UsageError` if the device or the prefix store cannot.
+        `UsageError` if the device or the prefix store cannot. `num_sharing` engines share the memory
+        of a CPU, each with weights of its own.
         """
         model_config = model_config.held_as(config.quantization, config.model)
         config = model_config.settings(config)
@@ -112,7 +114,7 @@ class LoadedModel:
         compiling = _compiling(config, model_config, device, dtype, header)
         store, stored_bytes = None, None
         linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))
-        if config.weights_memory is not None:
+        if config.weights_memory != AUTO:
             _refuse_streaming(config, model_config, device)
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
@@ -124,7 +126,9 @@ class LoadedModel:
                     store = PrefixStore(
                         Path(config.prefix_store), config.prefix_store_bytes, checkpoint.files
                     )
-                found = _stored(config, model_config, checkpoint, device, dtype, compiling)
+                found = _stored(
+                    config, model_config, checkpoint, device, dtype, compiling, num_sharing
+                )
                 model, stored_bytes, linears = found
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
@@ -224,6 +228,7 @@ def _stored(
     device: Device,
     dtype: torch.dtype,
     compiling: "AheadCompiler | None",
+    num_sharing: int,
 ) -> tuple[Model, int, LinearLayers]:
     """Return the model of a checkpoint, with layers of pagedrun or of Transformers, the size of its
     weights in their files, and its linear layers."""
@@ -235,7 +240,8 @@ def _stored(
         codes = _codes(device, dtype, tensors.stored)
         sizes = tensors.network.packed_sizes(dtype.itemsize, codes)
         if not device.has_own_memory and device.kernels.LAYER_PARTS:
-            num_bytes = memory_for_weights(config.weights_memory, sizes)
+            available = HostMemory.read().available // num_sharing
+            num_bytes = memory_for_weights(config.weights_memory, sizes, available)
             if num_bytes is not None:
                 assert device.kernel_set is not None, "a CPU"
                 folder = packed_folder(

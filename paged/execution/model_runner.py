@@ -29,7 +29,7 @@ from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError, option
 
 MAX_SCORED_BYTES = 64 * 2**20  # size of the logits of one scoring pass
-PIECE_TOKENS = 2048  # of a step with streamed weights: activations of one piece stay small
+PIECE_TOKENS = 2048  # of a step that is computed layer by layer: activations stay small
 
 
 @dataclass(slots=True)
@@ -67,7 +67,8 @@ class ModelRunner:
         self._graphs = graphs
         self._repeated = repeated
         # Of a piece; lowered after an out-of-memory error.
-        self._max_tokens = sys.maxsize if model.streamed is None else PIECE_TOKENS
+        self._is_by_layer = model.streamed is not None or cache.is_transient
+        self._max_tokens = PIECE_TOKENS if self._is_by_layer else sys.maxsize
         self._bytes_read = model.network.bytes_read(cache.specs)
         self.reads = AttentionReads()
 
@@ -124,10 +125,11 @@ class ModelRunner:
     def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
         """Compute a step kernel by kernel, in pieces if it is large.
 
-        Streamed weights are read once for all pieces: layer by layer.
+        Layer by layer, if weights are read once for all pieces, or keys and values are kept for one
+        layer.
         """
         pieces = step.pieces(self._max_tokens)
-        if len(pieces) > 1 and self._model.streamed is not None:
+        if len(pieces) > 1 and self._is_by_layer:
             batches = [self._batch(piece, before)[0] for piece in pieces]
             hidden = self._model.hidden_by_layer(batches, self._cache)
             results = list(map(self._drawn, hidden, pieces))

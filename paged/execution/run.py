@@ -33,12 +33,11 @@ from pagedrun.paged.metrics.report_sections import (
     EngineReport,
     LoadTimes,
     StageTimes,
-    StreamingFigures,
 )
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.models.streaming.residency import ReadFigures, StreamedWeights
+from pagedrun.paged.models.streaming.residency import ReadFigures, Residency
 from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan_part import PlannedPart
@@ -127,7 +126,7 @@ class Run:
                 )
                 for each in cache.groups
             ],
-            SchedulerLimits.of(config),
+            SchedulerLimits.of(config, whole_prompts=cache.is_transient),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),
@@ -435,17 +434,19 @@ class Run:
         if self._model.library is not None:
             report["library"] = self._model.library
         if self._model.streamed is not None:
-            report["streaming"] = self._streaming(self._model.streamed)
+            self._add_reads(report, self._model.streamed.residency)
         return report
 
-    def _streaming(self, streamed: StreamedWeights) -> StreamingFigures:
-        reads, residency = self._reads(), streamed.residency
-        return {
+    def _add_reads(self, report: EngineReport, residency: Residency) -> None:
+        """Add what is known of streamed weights."""
+        reads, weights = self._reads(), report["weights"]
+        weights["resident_bytes"] -= residency.ring_bytes
+        weights["streamed_bytes"] = residency.pass_bytes
+        weights["passes"], weights["bytes_read"] = self._num_steps, reads.num_bytes
+        weights["wait_share"] = min(reads.wait_s / max(self.statistics.run_s, 1e-9), 1.0)
+        report["streaming"] = {
             "pinned_bytes": residency.pinned_bytes,
             "ring_bytes": residency.ring_bytes,
-            "pass_bytes": residency.pass_bytes,
-            "passes": self._num_steps,
-            "bytes_read": reads.num_bytes,
             "read_s": reads.read_s,
             "wait_s": reads.wait_s,
             "layers": residency.letters,

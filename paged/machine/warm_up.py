@@ -13,7 +13,7 @@ from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.machine.examination import CacheFacts, code_caches
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.model_config import describe_model
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import AUTO, EngineConfig
 from pagedrun.paged.values.errors import UsageError
 
 
@@ -105,7 +105,7 @@ def _packing(config: EngineConfig) -> EngineConfig:
             "--pack: weights are read during a run on a CPU only, by pagedrun's own models; leave "
             "it out"
         )
-    if config.weights_memory is not None:
+    if config.weights_memory != AUTO:
         return config
     return replace(config, weights_memory=weights.packed_bytes - 1)
 

@@ -23,6 +23,7 @@ from pagedrun.paged.metrics.inspection_sections import (
     HeldPrefix,
     HeldPrefixes,
     InspectedBeams,
+    InspectedReads,
     InspectedPool,
     InspectedRow,
     Inspection,
@@ -45,7 +46,7 @@ from pagedrun.paged.metrics.pool_moments import (
     timeline_moment,
     use_over_time,
 )
-from pagedrun.paged.metrics.report_sections import StateFigures, StreamingFigures, section_of
+from pagedrun.paged.metrics.report_sections import StateFigures, section_of
 from pagedrun.paged.metrics.saved_report import SavedReport
 from pagedrun.paged.metrics.snapshot import Branchings, Preemptions, PrefixNodes, Snapshot
 
@@ -98,7 +99,7 @@ def inspect_run(
     if states is not None:
         found["states"] = states
     if report is not None and report.streamed_layers:
-        found["streaming"] = reported_streaming(report)
+        found["streaming"] = reported_reads(report)
     if groups:
         found["groups"] = groups
         found["pool"]["pool_bytes"] = sum(group["pool_bytes"] for group in groups)
@@ -304,7 +305,7 @@ def _counts(branchings: Branchings) -> BeamCounts:
     return {"forked": forked, "died": died, "freed": freed}
 
 
-def reported_streaming(report: SavedReport) -> StreamingFigures:
+def reported_reads(report: SavedReport) -> InspectedReads:
     """Return the report's figures about streamed weights, zeros for missing ones."""
 
     def figure(name: str) -> float:
@@ -313,7 +314,7 @@ def reported_streaming(report: SavedReport) -> StreamingFigures:
     return {
         "pinned_bytes": int(figure("pinned_bytes")),
         "ring_bytes": int(figure("ring_bytes")),
-        "pass_bytes": int(figure("pass_bytes")),
+        "streamed_bytes": int(figure("streamed_bytes")),
         "passes": int(figure("passes")),
         "bytes_read": int(figure("bytes_read")),
         "read_s": figure("read_s"),

@@ -74,6 +74,14 @@ class BlockMap(TypedDict):
     blocks: str
 
 
+class InspectedReads(StreamingFigures):
+    """`streaming`: as in the report, with bytes of a pass, passes and bytes read."""
+
+    streamed_bytes: int
+    passes: int
+    bytes_read: int
+
+
 class RowsHeld(TypedDict):
     """`rows_held`: number of rows that hold blocks at the moment, and the first of them."""
 
@@ -291,4 +299,4 @@ class Inspection(TypedDict):
     row_stride: NotRequired[int]
     groups: NotRequired[list[InspectedGroup]]
     states: NotRequired[StateFigures]
-    streaming: NotRequired[StreamingFigures]
+    streaming: NotRequired[InspectedReads]

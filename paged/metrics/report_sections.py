@@ -290,7 +290,9 @@ class WeightFigures(TypedDict):
     `stored`: tensors in their files, scales of quantized ones included; None without files. `held`:
     in memory. `linear_layers`: projections of the files, those of all experts of a layer as one;
     0 if unknown. `quantized_layers` of them are quantized in memory, `int8_layers` multiply inputs
-    rounded to int8.
+    rounded to int8. `resident_bytes` are kept in memory, `streamed_bytes` read from disk in each of
+    `passes`, `bytes_read` in all, 0 if nothing is streamed; `wait_share` of the run waits for the
+    disk, None if unknown.
     """
 
     count: int
@@ -301,25 +303,22 @@ class WeightFigures(TypedDict):
     linear_layers: int
     quantized_layers: int
     int8_layers: int
-
-
-class PassFigures(TypedDict):
-    """Bytes of weights that are read in each pass: pinned in memory, the ring beside them, those of
-    a pass, and of all passes."""
-
-    pinned_bytes: int
-    ring_bytes: int
-    pass_bytes: int
+    resident_bytes: int
+    streamed_bytes: int
     passes: int
     bytes_read: int
+    wait_share: float | None
 
 
-class StreamingFigures(PassFigures):
-    """`streaming`, if weights were read in each pass; seconds of reading and of waiting for it.
+class StreamingFigures(TypedDict):
+    """`streaming`, if weights were read in each pass: bytes pinned in memory and of the ring beside
+    them, seconds of reading and of waiting for it.
 
     `layers`: a letter for each layer and for the head, p for pinned, s for streamed.
     """
 
+    pinned_bytes: int
+    ring_bytes: int
     read_s: float
     wait_s: float
     layers: str
@@ -441,6 +440,11 @@ def weight_figures(
         "linear_layers": layers,
         "quantized_layers": quantized,
         "int8_layers": int8,
+        "resident_bytes": held_bytes,
+        "streamed_bytes": 0,
+        "passes": 0,
+        "bytes_read": 0,
+        "wait_share": 0.0,
     }
 
 

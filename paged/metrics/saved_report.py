@@ -41,9 +41,9 @@ _PATHS = {
     "found_states": ("states", "found_states"),
     "pinned_bytes": ("streaming", "pinned_bytes"),
     "ring_bytes": ("streaming", "ring_bytes"),
-    "pass_bytes": ("streaming", "pass_bytes"),
-    "passes": ("streaming", "passes"),
-    "bytes_read": ("streaming", "bytes_read"),
+    "streamed_bytes": ("weights", "streamed_bytes"),
+    "passes": ("weights", "passes"),
+    "bytes_read": ("weights", "bytes_read"),
     "read_s": ("streaming", "read_s"),
     "wait_s": ("streaming", "wait_s"),
 }

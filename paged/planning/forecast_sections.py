@@ -7,7 +7,6 @@ from typing import Literal, NotRequired, TypedDict, final
 
 from pagedrun.paged.metrics.report_sections import (
     GroupsPart,
-    PassFigures,
     PlainValue,
     PoolFigures,
     PreemptionCounts,
@@ -157,13 +156,16 @@ class DecodingRoom(TypedDict):
 Limit = Literal["disk", "arithmetic", "KV memory"]
 
 
-class PassForecast(PassFigures):
-    """`streaming`, if weights are read in each pass.
+class PassForecast(TypedDict):
+    """`streaming`, if weights are read in each pass: bytes pinned in memory and of the ring beside
+    them.
 
     Speeds and seconds are None before they are measured, those of computing also for experts.
     `limit`: what a run waits for.
     """
 
+    pinned_bytes: int
+    ring_bytes: int
     bytes_per_s: float | None
     tokens_per_s: float | None
     read_s: float | None

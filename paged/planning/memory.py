@@ -94,14 +94,14 @@ class MemoryBudget:
 
 
 def memory_for_weights(
-    asked: int | None, sizes: Sequence[int], available: int | None = None
+    asked: int | str, sizes: Sequence[int], available: int | None = None
 ) -> int | None:
     """Return the bytes for packed weights, None to keep all of them in memory.
 
-    asked: by the user, None to decide by the memory that is free. sizes: see `Residency`.
+    asked: by the user; "auto" decides by the memory that is free. sizes: see `Residency`.
     available: free bytes, None to read them.
     """
-    if asked is None:
+    if isinstance(asked, str):
         free = HostMemory.read().available if available is None else available
         if sum(sizes) <= MOST_WEIGHTS * free:
             return None

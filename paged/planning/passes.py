@@ -6,22 +6,71 @@ larger for a slow disk. Both speeds are measured once, when the weights are pack
 byte of the output. Imports no torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
+from pagedrun.paged.metrics.report_sections import WeightFigures
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.network import Network
 from pagedrun.paged.models.streaming.residency import PassSpeeds, Residency
 from pagedrun.paged.planning.forecast_sections import Limit, PassForecast
 from pagedrun.paged.planning.memory import HostMemory
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Completion, Request
 
 # A step computes for so many times as long as it reads, where memory allows.
 HIDDEN = 8.0
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 2_048, 65_536
 UNKNOWN_STEP_TOKENS = 8_192  # before speeds are measured
 STEP_TOKENS_UNIT = 1_024
+TRANSIENT_STEP_TOKENS = 16_384  # of steps that share no prefix with others
 NUM_SEQS = 1_024  # rows cost no reading; the pool limits them
 HIDDEN_SHARE = 1 / 32  # of the host's memory, for the hidden states of a step
+
+def transient(
+    config: EngineConfig,
+    network: Network,
+    specs: Sequence[KVCacheSpec],
+    requests: Sequence[Request | Completion],
+    pool_bytes: int,
+    longest: int,
+) -> EngineConfig | None:
+    """Return the settings of a run whose layers share the memory of one, None if it has no need.
+
+    All rows must end with the pass that computes their prompts, as those of scores and of labels of
+    one token do, in a model whose layers keep whole contexts of their own: then no layer needs keys
+    and values of another step. Where the pool has room for a step in all layers, it keeps prefixes
+    between steps instead.
+
+    specs: of the model. requests: all of the run. pool_bytes: memory for the pool. longest: tokens
+    of the longest row.
+    """
+    if config.num_blocks is not None or not _keeps_whole_contexts(network):
+        return None
+    if not all(isinstance(each, Request) and _ends_with_its_prompt(each) for each in requests):
+        return None
+    room = pool_bytes if config.kv_cache_memory_bytes is None else config.kv_cache_memory_bytes
+    step_tokens = max(config.max_num_batched_tokens, longest)
+    if step_tokens * sum(spec.bytes_per_token for spec in specs) <= room:
+        return None
+    if "max_num_batched_tokens" not in config.fitted:
+        return config
+    return replace(config, max_num_batched_tokens=max(TRANSIENT_STEP_TOKENS, step_tokens))
+
+
+def _keeps_whole_contexts(network: Network) -> bool:
+    if not isinstance(network, DecoderSpec) or not network.is_capturable:
+        return False
+    attentions = network.attentions.values()
+    return all(each.window is None and each.source is None for each in attentions)
+
+
+def _ends_with_its_prompt(request: Request) -> bool:
+    longest = max((len(each.token_ids) for each in request.continuations), default=1)
+    return request.params.max_tokens == 1 and longest == 1 and not request.params.has_beams
+
 
 @dataclass(frozen=True, slots=True)
 class PassCosts:
@@ -61,10 +110,15 @@ class PassCosts:
         fitted: dict[str, Any] = {"max_num_seqs": NUM_SEQS, "max_num_batched_tokens": num_tokens}
         return replace(config, **{name: fitted[name] for name in fitted if name in config.fitted})
 
-    def figures(
-        self, step_tokens: Mapping[int, int], scale: float, *, is_full: bool
+    def forecast(
+        self,
+        weights: WeightFigures,
+        step_tokens: Mapping[int, int],
+        scale: float,
+        *,
+        is_full: bool,
     ) -> PassForecast:
-        """Return the figures of a run.
+        """Return the figures of a run, and add passes and bytes to `weights`.
 
         step_tokens: number of simulated steps by their tokens, of which a run has `scale` times as
         many. is_full: rows wait for KV memory.
@@ -82,12 +136,15 @@ class PassCosts:
             limit = "arithmetic" if compute_s >= read_s * num_passes else "disk"
             if limit == "disk" and is_full:
                 limit = "KV memory"
+        weights["resident_bytes"] -= self.residency.ring_bytes
+        weights["streamed_bytes"], weights["passes"] = self.residency.pass_bytes, num_passes
+        weights["bytes_read"] = num_passes * self.residency.pass_bytes
+        weights["wait_share"] = None
+        if run_s is not None and compute_s is not None:
+            weights["wait_share"] = max(1 - compute_s / max(run_s, 1e-9), 0.0)
         return {
             "pinned_bytes": self.residency.pinned_bytes,
             "ring_bytes": self.residency.ring_bytes,
-            "pass_bytes": self.residency.pass_bytes,
-            "passes": num_passes,
-            "bytes_read": num_passes * self.residency.pass_bytes,
             "bytes_per_s": None if self.speeds is None else self.speeds.bytes_per_s,
             "tokens_per_s": None if self.speeds is None else self.speeds.tokens_per_s,
             "read_s": None if read_s is None else read_s * num_passes,

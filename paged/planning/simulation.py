@@ -73,6 +73,7 @@ class Simulator:
         max_model_len: int,
         max_rows: int | None = None,
         async_scheduling: bool = False,
+        whole_prompts: bool = False,
         max_records: int = TIMELINE_RECORDS,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
@@ -81,11 +82,12 @@ class Simulator:
         pools. bytes_read: by attention of a token, in all layers with a window, or with None.
         states: slots of recurrent layers. max_model_len: tokens that a contiguous engine would
         reserve for a row. async_scheduling: the tokens of a step are seen after the next one has
-        begun, so that a sequence frees its blocks a step later. max_records: of the timeline; the
+        begun, so that a sequence frees its blocks a step later. whole_prompts: see
+        `SchedulerLimits`. max_records: of the timeline; the
         fewer, the more steps are simulated at once.
         """
         self._plans = iter(plans)
-        self._limits = SchedulerLimits.of(config)
+        self._limits = SchedulerLimits.of(config, whole_prompts=whole_prompts)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
         self._async_scheduling = async_scheduling

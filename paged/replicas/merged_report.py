@@ -14,6 +14,7 @@ from pagedrun.paged.metrics.report_sections import (
     ReplicaFigures,
     TimeFigures,
     TokenFigures,
+    WeightFigures,
     empty_engine_report,
 )
 from pagedrun.paged.metrics.run_statistics import AnswerCounts, plain_config
@@ -95,10 +96,21 @@ def merged_report(
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
     streaming = [dict(each["streaming"]) for each in reports if "streaming" in each]
     if streaming:
-        same = {name: streaming[0][name] for name in ("pass_bytes", "layers")}
         numbers = [{**each, "layers": 0} for each in streaming]
-        report["streaming"] = {**_summed(numbers), **same}
+        report["streaming"] = {**_summed(numbers), "layers": streaming[0]["layers"]}
+        report["weights"] = _weights([each["weights"] for each in reports])
     return cast(EngineReport, report)
+
+
+def _weights(figures: Seq[WeightFigures]) -> WeightFigures:
+    """Return those of a replica, with the reads of all."""
+    shares = [each["wait_share"] or 0.0 for each in figures]
+    return {
+        **figures[0],
+        "passes": sum(each["passes"] for each in figures),
+        "bytes_read": sum(each["bytes_read"] for each in figures),
+        "wait_share": sum(shares) / len(shares),
+    }
 
 
 def _config(reports: Seq[EngineReport], config: Mapping[str, object]) -> dict[str, PlainValue]:

@@ -49,7 +49,7 @@ class LoadedPartEngine:
         """
         shape = describe_model(config.model, config.model_impl)
         tokenizer = Tokenizer.from_folder(tokenizer_folder)
-        loaded = LoadedModel.load(config, shape, tokenizer)
+        loaded = LoadedModel.load(config, shape, tokenizer, num_sharing=num_sharing)
         loaded.finish_compiling()
         loaded.device.check(loaded.dtype)
         Engine(config, loaded).warm_up()

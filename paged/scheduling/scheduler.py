@@ -42,16 +42,26 @@ if TYPE_CHECKING:  # imports torch
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Sequences and computed tokens of one step, at most. refill_share: see `Refill`."""
+    """Sequences and computed tokens of one step, at most. refill_share: see `Refill`.
+
+    whole_prompts: no prompt is cut, and none reads the blocks of an earlier step; see
+    `KVCacheSpec.is_transient`. A prompt with more tokens is a step of its own.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     refill_share: float = 0.0
+    whole_prompts: bool = False
 
     @classmethod
-    def of(cls, config: EngineConfig) -> "SchedulerLimits":
+    def of(cls, config: EngineConfig, *, whole_prompts: bool = False) -> "SchedulerLimits":
         """Return the limits of an engine."""
-        return cls(config.max_num_seqs, config.max_num_batched_tokens, config.refill_share)
+        return cls(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.refill_share,
+            whole_prompts,
+        )
 
 
 class Scheduler:
@@ -168,6 +178,10 @@ class Scheduler:
             kv_group.written.clear()
         self._note_running()
         budget = self.limits.max_num_batched_tokens
+        if self.limits.whole_prompts:
+            assert not self.running, "all rows of a step end with it"
+            for block_id in self.pool.published:
+                self.pool.retract(block_id)
         position = self._chunks.decode(self.running, self._running_rows, budget, step)
         budget -= position
         num_preempted = sum(self.counts.preemptions.values())
@@ -188,6 +202,10 @@ class Scheduler:
                 break
             if self.states.must_wait(candidate, self.running, self._running_rows):
                 break
+            if self.limits.whole_prompts and candidate.num_tokens > budget:
+                if self.running:
+                    break
+                budget = candidate.num_tokens
             if short := bool(group and self.running and not group.has_room(self.pool)):
                 break
             if short := not self._admission.admit(

@@ -13,8 +13,9 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import Activations
 from pagedrun.paged.values.errors import UsageError, option, turned_off
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
-from pagedrun.paged.values.rules import Rule, integers, one_of
+from pagedrun.paged.values.rules import Rule, integers, is_int, one_of
 
+AUTO = "auto"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # What `--kv-cache-dtype` calls the number formats of a quantised cache, and torch their dtypes.
@@ -43,6 +44,10 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value <= 1
 
 
+def _is_size_or_auto(value: object) -> bool:
+    return value == AUTO or (is_int(value) and value > 0)  # type: ignore[operator]
+
+
 def _is_part(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < 1
 
@@ -60,7 +65,7 @@ class EngineConfig:
     its layers with quantized weights, see `Activations`. `model_impl` "transformers" has the
     library's code compute the model, whatever its type; the others, that of pagedrun.
     `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
-    `prefix_store_bytes`. `weights_memory` bytes of weights stay in memory, all where it is None and
+    `prefix_store_bytes`. `weights_memory` bytes of weights are kept in memory, with "auto" all if
     they fit; the others are packed in `packed_dir`, which holds at most `packed_bytes`. `fitted`
     names those fields that nobody gave and that an engine may change
     to suit the device and the file. Raises `UsageError` naming the field for a value out of range.
@@ -280,16 +285,16 @@ class EngineConfig:
         ),
     ] = DEFAULT_STORE_BYTES
     weights_memory: Annotated[
-        int | None,
+        int | str,
         Flag(
-            "Memory for weights on a CPU, such as 12GiB; the rest is read from disk in each pass.",
+            "Memory for weights on a CPU, such as 12GiB; the rest is read from disk in each pass. "
+            "auto keeps all of them if they fit.",
             Panel.MEMORY,
-            "SIZE",
-            default="all weights, if they fit",
-            form=Form.SIZE,
-            rule=integers(1),
+            "SIZE|auto",
+            form=Form.SIZE_OR_AUTO,
+            rule=Rule(_is_size_or_auto, "a number of bytes, or auto"),
         ),
-    ] = None
+    ] = AUTO
     packed_dir: Annotated[
         Path | None,
         Flag(
@@ -434,7 +439,7 @@ class EngineOptions(TypedDict, total=False):
     jump_ahead: bool
     prefix_store: str | Path | None
     prefix_store_bytes: int
-    weights_memory: int | None
+    weights_memory: int | str
     packed_dir: str | Path | None
     packed_bytes: int | None
 

@@ -36,6 +36,7 @@ class Form(Enum):
 
     PLAIN = "plain"
     SIZE = "size"  # bytes: a number, or such as 4GiB
+    SIZE_OR_AUTO = "size or auto"
     SPAN = "span"  # seconds: a number, or such as 90s or 1h30m
     PROSE = "prose"  # text, or @file
     TEMPLATE = "template"  # a Jinja template, text or @file

@@ -11,10 +11,12 @@ import pytest
 
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.replicas.ray_cluster import RayCluster
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.recipes.demo import demo_model_folder
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
 from tests.replicas.processes import descendants, is_running, listening_addresses, replica_pids
+from tests.support.streamed import packed_entries
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
@@ -50,6 +52,23 @@ def test_replicas_give_the_bytes_of_one_engine(
     while replica_pids() and time.monotonic() < until:
         time.sleep(0.05)
     assert not replica_pids()
+
+
+def test_replicas_share_packed_weights(
+    cluster: RayCluster, rows: Path, wanted: bytes, tmp_path: Path
+) -> None:
+    engine = EngineConfig(
+        model=demo_model_folder(),
+        num_blocks=600,
+        max_num_seqs=32,
+        weights_memory=1_000_000,
+        packed_dir=tmp_path / "packed",
+    )
+    result, found = demo_job(rows, "streamed.jsonl", 2, engine=engine)
+    assert found == wanted
+    assert len(packed_entries(tmp_path / "packed")) == 4  # three layers and the head
+    weights = result.report["weights"]
+    assert weights["bytes_read"] > 0.8 * weights["passes"] * weights["streamed_bytes"]
 
 
 def test_a_killed_replica_costs_no_row_and_no_byte(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.models.streaming.packed_folder import PackedEntry, _read_entry
+from pagedrun.paged.models.streaming.packed_folder import PackedEntry, read_entry
 from pagedrun.paged.models.streaming.residency import Residency, StreamedWeights
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -45,4 +45,4 @@ def packed_entries(packed: Path) -> list[PackedEntry]:
     """Return the entries of the only model in a folder, in the order of a pass."""
     [folder] = packed.iterdir()
     paths = sorted(folder.glob("*.packed"), key=lambda path: (path.stem == "head", path.stem))
-    return [_read_entry(path) for path in paths]
+    return [read_entry(path) for path in paths]

@@ -1,8 +1,11 @@
 """Streamed weights from the command: memory, plan, and what a broken disk leaves behind."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +49,19 @@ def test_the_plan_counts_the_bytes_that_are_read(
     common = [rows, *flags, "--max-num-seqs", 8]
     status, out, _ = run_command(capsys, "plan", *common, "--json", "--quiet")
     assert status == 0
-    planned = json.loads(out)["streaming"]
+    planned = json.loads(out)
     output = tmp_path / "out.jsonl"
     assert run_command(capsys, "generate", *common, "-o", output, "--ignore-eos", "--quiet")[0] == 0
-    report = json.loads((tmp_path / "out.jsonl.report.json").read_text())["streaming"]
-    assert planned["passes"] == report["passes"]
+    report = json.loads((tmp_path / "out.jsonl.report.json").read_text())
+    for name in ("pinned_bytes", "ring_bytes"):
+        assert planned["streaming"][name] == report["streaming"][name]
+    expected, found = planned["weights"], report["weights"]
+    for name in ("streamed_bytes", "passes", "resident_bytes"):
+        assert expected[name] == pytest.approx(found[name], rel=0.01)
     # The ring is filled before the run, and at its end for a pass that never comes.
-    difference = abs(report["bytes_read"] - planned["bytes_read"])
-    assert difference <= max(0.01 * planned["bytes_read"], planned["ring_bytes"])
-    for name in ("pinned_bytes", "ring_bytes", "pass_bytes"):
-        assert planned[name] == report[name]
-    assert planned["limit"] in ("disk", "arithmetic", "KV memory")
+    difference = abs(found["bytes_read"] - expected["bytes_read"])
+    assert difference <= max(0.01 * expected["bytes_read"], planned["streaming"]["ring_bytes"])
+    assert planned["streaming"]["limit"] in ("disk", "arithmetic", "KV memory")
 
 
 def test_a_failing_disk_loses_no_row(
@@ -104,6 +109,53 @@ def test_what_cannot_be_streamed_is_refused(
     )
     assert status == 2
     assert "more than --packed-bytes" in err
+
+
+class Throttle:
+    """A disk that reads `bytes_per_s`, however many calls there are at a time."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+        self._preadv = os.preadv
+
+    def __call__(self, descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        count = self._preadv(descriptor, buffers, offset)
+        with self._lock:
+            begin = max(time.perf_counter(), self._free_at)
+            self._free_at = ends_at = begin + count / self._bytes_per_s
+        time.sleep(max(ends_at - time.perf_counter(), 0.0))
+        return count
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e8, 5e8])
+def test_a_slow_disk_takes_the_time_of_the_plan(
+    bytes_per_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, rows, output = tmp_path / "model", tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    sizes: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 2048}
+    save_random_model(model, "qwen3", num_hidden_layers=12, **sizes)
+    save_byte_tokenizer(model, adds_bos=False)
+    lines = [{"prompt_token_ids": [i, 1, 2], "max_tokens": 4} for i in range(8)]
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(os, "preadv", Throttle(bytes_per_s))
+    streamed = ["--weights-memory", "48MiB", "--packed-dir", tmp_path / "packed"]
+    flags = ["--model", model, "--dtype", "float32", *streamed]
+    assert run_command(capsys, "warmup", *flags, "--quiet")[0] == 0
+    _, out, _ = run_command(capsys, "plan", rows, *flags, "--json", "--quiet")
+    planned = json.loads(out)["streaming"]
+    assert planned["limit"] == "disk"
+    assert planned["bytes_per_s"] == pytest.approx(bytes_per_s, rel=0.1)
+    command = ["generate", rows, *flags, "-o", output, "--ignore-eos", "--quiet"]
+    assert run_command(capsys, *command)[0] == 0
+    report = json.loads(Path(f"{output}.report.json").read_text())
+    # The first slots of the first pass were filled before the run began.
+    assert report["time"]["run_s"] == pytest.approx(planned["run_s"], rel=0.15)
+    assert report["streaming"]["wait_s"] > 0.5 * report["time"]["run_s"]
 
 
 SAMPLED = """

@@ -7,6 +7,7 @@ for the properties of a GPU.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
@@ -19,7 +20,7 @@ from pagedrun.paged.job.planned.timed_run import TimedRun, calibrate
 from pagedrun.paged.job.prepare import Prepared, prepare, warn_of_rows
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
-from pagedrun.paged.metrics.report_sections import PlainValue
+from pagedrun.paged.metrics.report_sections import PlainValue, WeightFigures
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.forecast import Forecast, run_time
@@ -30,7 +31,7 @@ from pagedrun.paged.planning.forecast_sections import (
     RunTime,
 )
 from pagedrun.paged.planning.memory import peak_resident_bytes
-from pagedrun.paged.planning.passes import PassCosts
+from pagedrun.paged.planning.passes import PassCosts, transient
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.simulation import Simulator
@@ -124,7 +125,7 @@ class _FilePlan:
             forecast["decoding"] = self._decoding
         return {
             **forecast,
-            "weights": weights.figures,
+            "weights": weights,
             "advice": advice,
             "clamped": self._num_clamped,
             "voting": self._num_voting,
@@ -169,7 +170,7 @@ class _FilePlan:
         header = CheckpointHeader.read(config.model)
         return PlannedWeights(model, header, dtype, self._device)
 
-    def _simulate(self, prepared: Prepared) -> tuple[ForecastFigures, PlannedWeights]:
+    def _simulate(self, prepared: Prepared) -> tuple[ForecastFigures, WeightFigures]:
         """Plan the windows in order, and simulate up to the limit of rows."""
         model = prepared.model
         assert isinstance(model, PlanModel)
@@ -197,6 +198,11 @@ class _FilePlan:
         longest = prepared.max_model_len
         if prepared.more is None:
             longest = longest_row(requests, longest)
+        if prepared.more is None and device.memory is None:
+            own = transient(config, network, specs, requests, budget.pool, longest)
+            if own is not None:
+                config = own
+                specs = tuple(replace(spec, is_transient=True) for spec in specs)
         sizing = RunSizing(
             config,
             network,
@@ -247,6 +253,7 @@ class _FilePlan:
             max_model_len=planner.reserved_len(requests),
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,
+            whole_prompts=any(spec.is_transient for spec in specs),
         ).run()
         self._lap("simulate_s")
         for _ in rest:
@@ -254,12 +261,15 @@ class _FilePlan:
         figures = forecast.to_dict(simulation, self._refused, self._num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()
+        told = weights.figures
         if passes is not None:
             rows = figures["rows"]
             scale = (rows["planned"] - rows["duplicates"]) / max(rows["simulated"], 1)
             is_full = simulation.max_running < min(simulation.num_rows, config.max_num_seqs)
-            figures["streaming"] = passes.figures(simulation.step_tokens, scale, is_full=is_full)
-        return figures, weights
+            figures["streaming"] = passes.forecast(
+                told, simulation.step_tokens, scale, is_full=is_full
+            )
+        return figures, told
 
     def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
         self._lap("encode_s")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pagedrun.kernels.stored_layers import Bytes, StoredLayer
 
 _MAGIC = b"pagedrun packed layers 1\n"
-_LENGTH_BYTES = 8
+_LENGTH_BYTES = 8  # of the header's length, and of its checksum
 _MOST_HEADER_BYTES = 2**26
 _LINE_BYTES = 64
 _ENDING = ".packed"
@@ -88,7 +88,7 @@ class PackedFolder:
         """Return the entry of a name, None if it is missing or its header is damaged."""
         path = self._path_of(name)
         try:
-            return _read_entry(path)
+            return read_entry(path)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -126,8 +126,9 @@ class PackedFolder:
             "num_bytes": num_bytes,
             "crc32": crc32,
         }
-        header = json.dumps(facts).encode()
-        header = _MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header
+        text = json.dumps(facts).encode()
+        numbers = (each.to_bytes(_LENGTH_BYTES, "little") for each in (len(text), zlib.crc32(text)))
+        header = b"".join((_MAGIC, *numbers, text))
         path = self._path_of(name)
         try:
             replace_file(path, [header, bytes(-len(header) % PAGE_BYTES), *chunks])
@@ -225,7 +226,11 @@ def _bytes_in(folder: Path) -> int:
     return sum(each.stat().st_size for each in folder.glob(f"*{_ENDING}"))
 
 
-def _read_entry(path: Path) -> PackedEntry:
+def read_entry(path: Path) -> PackedEntry:
+    """Return the entry of a file.
+
+    Raises `OSError`, `ValueError`, `KeyError` or `TypeError` for a file that is no whole entry.
+    """
     # Here: `plan` reads sizes and speeds only, without torch.
     from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer
 
@@ -244,13 +249,16 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     Raises `OSError` and `ValueError` for a file that is no whole entry.
     """
     with path.open("rb") as file:
-        start = file.read(len(_MAGIC) + _LENGTH_BYTES)
-        length = int.from_bytes(start[len(_MAGIC) :], "little")
-        if not start.startswith(_MAGIC) or length > _MOST_HEADER_BYTES:
+        magic = file.read(len(_MAGIC))
+        length, crc32 = (int.from_bytes(file.read(_LENGTH_BYTES), "little") for _ in range(2))
+        if magic != _MAGIC or length > _MOST_HEADER_BYTES:
             raise ValueError("not a file of packed layers")
-        facts = json.loads(file.read(length))
+        text = file.read(length)
+        if zlib.crc32(text) != crc32:
+            raise ValueError("a damaged header")
+        facts = json.loads(text)
         size = os.fstat(file.fileno()).st_size
-    data_start = -(-(len(start) + length) // PAGE_BYTES) * PAGE_BYTES
+    data_start = -(-(len(_MAGIC) + 2 * _LENGTH_BYTES + length) // PAGE_BYTES) * PAGE_BYTES
     num_bytes = int(facts["num_bytes"])
     if size != data_start + num_bytes:
         raise ValueError("a file of another size")

@@ -59,7 +59,15 @@ class StreamedSource(WeightSource):
         reading: Callable[[], AbstractContextManager[ReadTensor]],
         before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
-        self.__dict__.update(source.__dict__)
+        super().__init__(
+            source.read,
+            source.dtype,
+            source.device,
+            source.kernels,
+            row_invariant=source.row_invariant,
+            is_mapped=source.is_mapped,
+            stored=source.stored,
+        )
         self._source = source
         self._folder = folder
         self._num_bytes = num_bytes
@@ -76,27 +84,26 @@ class StreamedSource(WeightSource):
             raise too_little_memory(self._num_bytes, sizes)
         ring_memory = page_memory(residency.ring_bytes)
         placed: list[_Placed] = []
-        streamed: list[tuple[str, MakePart, RingEntry]] = []
-        for (name, make), entry, place in zip(makers, entries, residency.places, strict=True):
-            file = EntryFile(entry)
-            if place is None:
-                memory = page_memory(entry.num_bytes)
-                if not file.read(memory):
-                    file = self._packed_again(name, make)
-                    file.read(memory)
-                part = self._put_together(make, entry, memory)
-                for each in part.refilled:
-                    each.refill()
-                placed.append(part)
-            else:
-                memory = ring_memory[place : place + entry.num_bytes]
-                part = self._put_together(make, entry, memory)
-                placed.append(part)
-                streamed.append((name, make, RingEntry(file, memory, part.refilled)))
-        speeds = self._folder.speeds() or self._measured(streamed, placed, residency)
+        with ThreadPoolExecutor(NUM_READERS) as readers:
+            for maker, entry, place in zip(makers, entries, residency.places, strict=True):
+                file = EntryFile(entry)
+                if place is None:
+                    memory = page_memory(entry.num_bytes)
+                    if not file.read(memory, readers):
+                        file = self._packed_again(*maker)
+                        file.read(memory, readers)
+                else:
+                    memory = ring_memory[place : place + entry.num_bytes]
+                placed.append(self._put_together(maker, file, memory))
+                if place is None:
+                    placed[-1].refill()
+            speeds = self._folder.speeds() or self._measured(placed[0], sum(sizes), readers)
+        streamed = [
+            each for each, at in zip(placed, residency.places, strict=True) if at is not None
+        ]
         ring = WeightRing(
-            [entry for _, _, entry in streamed],
-            lambda index: self._packed_again(*streamed[index][:2]),
+            [RingEntry(each.file, each.memory, each.refilled) for each in streamed],
+            lambda index: self._packed_again(*streamed[index].maker),
         )
         self.streamed = StreamedWeights(self._folder.path, residency, speeds, ring.figures)
         numbers = iter(range(len(streamed)))
@@ -109,26 +116,22 @@ class StreamedSource(WeightSource):
         ]
 
     def _measured(
-        self,
-        streamed: Sequence[tuple[str, MakePart, RingEntry]],
-        placed: Sequence["_Placed"],
-        residency: Residency,
+        self, first: "_Placed", num_bytes: int, readers: ThreadPoolExecutor
     ) -> PassSpeeds:
-        """Measure reading and computing of the first streamed entry, and keep the speeds."""
+        """Measure reading and computing of the first entry, of `num_bytes` of all, and keep the
+        speeds."""
         self._before_measuring()
-        (name, make, entry), index = streamed[0], residency.places.index(0)
-        with ThreadPoolExecutor(NUM_READERS) as readers:
-            if not entry.file.read(entry.memory, readers):
-                entry.file = self._packed_again(name, make)
-            began, size = time.perf_counter(), 0
-            while size < _MEASURED_BYTES and time.perf_counter() - began < _MEASURED_S:
-                entry.file.read(entry.memory, readers)
-                size += entry.memory.size
-            bytes_per_s = size / (time.perf_counter() - began)
-        for part in entry.refilled:
-            part.refill()
-        share = residency.sizes[index] / sum(residency.sizes)
-        token_s = _token_s(placed[index].layers, self.dtype)
+        file, memory = first.file, first.memory
+        if not file.read(memory, readers):
+            file = self._packed_again(*first.maker)
+        began, size = time.perf_counter(), 0
+        while size < _MEASURED_BYTES and time.perf_counter() - began < _MEASURED_S:
+            file.read(memory, readers)
+            size += memory.size
+        bytes_per_s = size / (time.perf_counter() - began)
+        first.refill()
+        token_s = _token_s(first.layers, self.dtype)
+        share = memory.size / num_bytes
         speeds = PassSpeeds(bytes_per_s, None if token_s is None else share / token_s)
         self._folder.keep_speeds(speeds)
         return speeds
@@ -176,8 +179,10 @@ class StreamedSource(WeightSource):
             raise EngineError(f"{self._folder.path} loses what is written to it; check the disk")
         return entry
 
-    def _put_together(self, make: MakePart, entry: PackedEntry, memory: Bytes) -> "_Placed":
-        layers = iter(zip(entry.layers, entry.arrays(memory), strict=True))
+    def _put_together(
+        self, maker: tuple[str, MakePart], file: EntryFile, memory: Bytes
+    ) -> "_Placed":
+        layers = iter(zip(file.entry.layers, file.entry.arrays(memory), strict=True))
         refilled: list[Refilled] = []
         found: list[Linear | GroupedLinear] = []
 
@@ -188,19 +193,27 @@ class StreamedSource(WeightSource):
             refilled.extend(parts)
             return layer
 
-        part = make(self._source.packed_by(restore, self._source.read))
+        part = maker[1](self._source.packed_by(restore, self._source.read))
         num_bytes = part.num_bytes - sum(each.num_bytes for each in found)
-        return _Placed(part, found, refilled, num_bytes)
+        return _Placed(maker, file, memory, part, found, refilled, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
     """Part over its memory, and its packed layers. num_bytes: of other weights."""
 
+    maker: tuple[str, MakePart]
+    file: EntryFile
+    memory: Bytes
     part: Any
     layers: Sequence[Linear | GroupedLinear]
     refilled: Sequence[Refilled]
     num_bytes: int
+
+    def refill(self) -> None:
+        """Copy what was read where a layer computes on a copy."""
+        for each in self.refilled:
+            each.refill()
 
 
 _MEASURED_BYTES = 2**30

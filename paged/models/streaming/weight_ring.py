@@ -31,7 +31,7 @@ from pagedrun.paged.models.streaming.residency import PAGE_BYTES, ReadFigures
 from pagedrun.paged.values.errors import EngineError
 
 # An entry is read in as many parts at a time: a disk answers several as fast as one. A part is one
-# call, because between two the thread has to wait for kernels, which hold the interpreter's lock.
+# call, since between two calls a thread has to get the interpreter's lock.
 NUM_READERS = 4
 LEAST_PART_BYTES = 2**20
 

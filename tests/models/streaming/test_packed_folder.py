@@ -55,6 +55,17 @@ def test_a_file_that_is_cut_is_none(keep: int, tmp_path: Path) -> None:
     assert folder.find("first") is None
 
 
+def test_a_changed_byte_of_the_header_is_noticed(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {})
+    folder.write("first", [layer(5000)])
+    path = folder.path / "first.packed"
+    data = bytearray(path.read_bytes())
+    place = data.index(b'"Layer"') + 1
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert folder.find("first") is None
+
+
 def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     folder = PackedFolder(tmp_path, {})
     folder.write("first", [layer(5000)])
