@@ -5,7 +5,7 @@
 
 Random weights of the shape are written to a folder (`--keep` one), which is loaded twice: with all
 weights in memory, and with `--weights-memory` of them. Both score 128 prompts of 64 tokens and
-decode 8 tokens of 128 rows, in turns; tokens and log-probabilities must be equal. Prints Markdown:
+decode 8 tokens of 128 rows, in turns that change places; tokens and log-probabilities must be equal. Prints Markdown:
 seconds, their ratio, bytes read, and the share of the time spent waiting for the disk.
 
 `--offload` compares 32 rows of 64 and 8 tokens with Transformers under Accelerate's `device_map`
@@ -128,10 +128,11 @@ def in_turns(engines: Engines, num_turns: int) -> None:
     print(json.dumps({"speeds": vars_of(streamed.speeds), "pass": streamed.residency.pass_bytes}))
     print("\n| work | resident, s | streamed, s | ratio | GB read | waiting |")
     print("| :-- | --: | --: | --: | --: | --: |")
-    for _ in range(num_turns):
+    for turn in range(num_turns):
         for name, asked in work.items():
-            resident_s, expected, _ = run(both[False], asked)
-            streamed_s, found, report = run(both[True], asked)
+            order = (False, True) if turn % 2 == 0 else (True, False)
+            results = {streams: run(both[streams], asked) for streams in order}
+            (resident_s, expected, _), (streamed_s, found, report) = results[False], results[True]
             assert found == expected, "streaming changed a byte"
             cells = (
                 name,
