@@ -5,8 +5,9 @@
 
 Random weights of the shape are written to a folder (`--keep` one), which is loaded twice: with all
 weights in memory, and with `--weights-memory` of them. Both score 128 prompts of 64 tokens and
-decode 8 tokens of 128 rows, in turns that change places; tokens and log-probabilities must be equal. Prints Markdown:
-seconds, their ratio, bytes read, and the share of the time spent waiting for the disk.
+decode 8 tokens of 128 rows, in turns that change places; tokens and log-probabilities must be
+equal. Prints Markdown: seconds, their ratio, bytes read, and the share of the time spent waiting
+for the disk.
 
 `--offload` compares 32 rows of 64 and 8 tokens with Transformers under Accelerate's `device_map`
 instead, with the same memory for weights and the page cache dropped before each (which needs root;

@@ -112,7 +112,7 @@ def _memory(report: JobReport) -> Iterator[Figure]:
     memory, kv, prefix = report["memory"], report["kv"], report["prefix"]
     inputs = describe_activations(report["weights"])
     weights = report["weights"]
-    if weights["passes"]:
+    if "streaming" in report:
         beside = f"and {show_size(weights['streamed_bytes'])} read in each of {weights['passes']:,}"
         inputs = f"{beside} passes" + (f"; {inputs}" if inputs else "")
     yield Figure("weights", show_size(memory["weights"]), inputs or "")

@@ -438,7 +438,7 @@ class Run:
         return report
 
     def _add_reads(self, report: EngineReport, residency: Residency) -> None:
-        """Add what is known of streamed weights."""
+        """Add passes, bytes and waiting of streamed weights to a report."""
         reads, weights = self._reads(), report["weights"]
         weights["resident_bytes"] -= residency.ring_bytes
         weights["streamed_bytes"] = residency.pass_bytes

@@ -211,7 +211,7 @@ class _Placed:
     num_bytes: int
 
     def refill(self) -> None:
-        """Copy what was read where a layer computes on a copy."""
+        """Copy the weights just read to layers that compute on a copy."""
         for each in self.refilled:
             each.refill()
 
