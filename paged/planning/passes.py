@@ -25,7 +25,8 @@ HIDDEN = 8.0
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 2_048, 65_536
 UNKNOWN_STEP_TOKENS = 8_192  # before speeds are measured
 STEP_TOKENS_UNIT = 1_024
-TRANSIENT_STEP_TOKENS = 16_384  # of steps that share no prefix with others
+TRANSIENT_STEP_TOKENS = 4_096  # of steps that share no prefix with others
+MAX_STEP_S = 600.0  # a step writes its rows at its end, and a watchdog waits for it
 NUM_SEQS = 1_024  # rows cost no reading; the pool limits them
 HIDDEN_SHARE = 1 / 32  # of the host's memory, for the hidden states of a step
 
@@ -57,7 +58,8 @@ def transient(
         return None
     if "max_num_batched_tokens" not in config.fitted:
         return config
-    return replace(config, max_num_batched_tokens=max(TRANSIENT_STEP_TOKENS, step_tokens))
+    num_tokens = max(TRANSIENT_STEP_TOKENS, config.max_num_batched_tokens)
+    return replace(config, max_num_batched_tokens=num_tokens)
 
 
 def _keeps_whole_contexts(network: Network) -> bool:
@@ -104,7 +106,7 @@ class PassCosts:
         num_tokens = UNKNOWN_STEP_TOKENS
         if self.speeds is not None and self.speeds.tokens_per_s is not None:
             assert self.read_s is not None, "measured together"
-            hiding = HIDDEN * self.read_s * self.speeds.tokens_per_s
+            hiding = min(HIDDEN * self.read_s, MAX_STEP_S) * self.speeds.tokens_per_s
             num_tokens = -(-int(hiding) // STEP_TOKENS_UNIT) * STEP_TOKENS_UNIT
         num_tokens = max(min(num_tokens, room, MAX_STEP_TOKENS), MIN_STEP_TOKENS)
         fitted: dict[str, Any] = {"max_num_seqs": NUM_SEQS, "max_num_batched_tokens": num_tokens}

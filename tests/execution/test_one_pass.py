@@ -10,6 +10,7 @@ import torch
 
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import Run
+from pagedrun.paged.planning.passes import TRANSIENT_STEP_TOKENS
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
@@ -129,7 +130,8 @@ def test_rows_that_go_on_keep_all_layers(make_model: MakeModel) -> None:
 def test_streamed_weights_are_read_once_for_a_pass(make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model("qwen3", "deep", num_hidden_layers=9)
     config = EngineConfig.fitting(model=model, dtype="float32", device="cpu")
-    asked = requests(SCORED)
+    asked = requests(SCORED, 20)
+    assert sum(len(each.prompt_token_ids) for each in asked) < TRANSIENT_STEP_TOKENS
     expected = answers(load_engine(config).start(asked))
     engine = streaming(config, tmp_path / "packed")
     streamed = streamed_by(engine)
