@@ -239,17 +239,21 @@ def _stored(
         source = _source(config, device, dtype, tensors.read, tensors.stored)
         codes = _codes(device, dtype, tensors.stored)
         sizes = tensors.network.packed_sizes(dtype.itemsize, codes)
-        if not device.has_own_memory and device.kernels.LAYER_PARTS:
+        if device.kernel_set is not None and device.kernels.LAYER_PARTS:
             available = HostMemory.read().available // num_sharing
-            num_bytes = memory_for_weights(config.weights_memory, sizes, available)
+            mapped = tensors.network.mapped_bytes(dtype.itemsize, codes)
+            num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped)
             if num_bytes is not None:
-                assert device.kernel_set is not None, "a CPU"
                 folder = packed_folder(
                     config, model_config, checkpoint.files, device.kernel_set, dtype_name(dtype)
                 )
-                source = _streamed(
-                    config, model_config, source, folder, num_bytes, sum(sizes), compiling
-                )
+                try:
+                    source = _streamed(
+                        config, model_config, source, folder, num_bytes, sum(sizes), compiling
+                    )
+                except UsageError:  # without room on disk, weights that fit leave a small pool
+                    if config.weights_memory != AUTO or sum(sizes) > available:
+                        raise
         model = _model(config, model_config, tensors.network, source)
         return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"

@@ -202,6 +202,17 @@ class DecoderSpec:
             return *layers, self.embedding.packed_bytes(dtype_bytes, codes)
         return *layers, packed([self.head])
 
+    def mapped_bytes(self, dtype_bytes: int, codes: HeldCodes = NO_QUANTIZED) -> int:
+        """Return the bytes of plain experts, which a CPU reads in the mapped files of a 16-bit
+        checkpoint as they are used."""
+        experts = (each for layer in self.layers for each in layer.parts)
+        sizes = (
+            (each.held_bytes(dtype_bytes, codes), each.num_bytes(dtype_bytes))
+            for each in experts
+            if isinstance(each, ExpertsSpec)
+        )
+        return sum(held for held, plain in sizes if held == plain and dtype_bytes == 2)
+
     def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
         """Return the linear layers of a checkpoint that has the tensors `stored`."""
         tied = () if self.head is not None else (self.embedding.tied_head(stored),)

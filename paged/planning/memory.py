@@ -94,16 +94,17 @@ class MemoryBudget:
 
 
 def memory_for_weights(
-    asked: int | str, sizes: Sequence[int], available: int | None = None
+    asked: int | str, sizes: Sequence[int], available: int | None = None, mapped: int = 0
 ) -> int | None:
     """Return the bytes for packed weights, None to keep all of them in memory.
 
     asked: by the user; "auto" decides by the memory that is free. sizes: see `Residency`.
-    available: free bytes, None to read them.
+    available: free bytes, None to read them. mapped: bytes that need no memory, since they are read
+    in mapped files as they are used.
     """
     if isinstance(asked, str):
         free = HostMemory.read().available if available is None else available
-        if sum(sizes) <= MOST_WEIGHTS * free:
+        if sum(sizes) - mapped <= MOST_WEIGHTS * free:
             return None
         return max(int(STREAMED_SHARE * free), Residency.least_bytes(sizes))
     return None if asked >= sum(sizes) else asked

@@ -16,6 +16,7 @@ from pagedrun.paged.planning.passes import (
     PassCosts,
 )
 from pagedrun.paged.values.engine_config import EngineConfig
+from tests.support.tiny_models import published_config
 
 GIB = 2**30
 CONFIG = EngineConfig.fitting(model=Path("model"))
@@ -98,10 +99,23 @@ def test_experts_have_no_time_before_a_run() -> None:
     assert figures["wait_share"] is None
 
 
+def test_plain_experts_need_no_memory() -> None:
+    network = published_config("qwen3-30b-a3b").network
+    sizes = network.packed_sizes(2)
+    mapped = network.mapped_bytes(2)
+    # 128 experts of 3 x 768 x 2048 in each of 48 layers.
+    assert mapped == 48 * 128 * 3 * 768 * 2048 * 2
+    assert 0.9 * sum(sizes) < mapped < sum(sizes)
+    assert network.mapped_bytes(4) == 0
+    assert memory_for_weights("auto", sizes, 16 * GIB, mapped) is None
+    assert published_config("qwen3-8b").network.mapped_bytes(2) == 0
+
+
 def test_weights_that_fit_are_resident() -> None:
     sizes = [GIB] * 8
     assert memory_for_weights("auto", sizes, 11 * GIB) is None
     assert memory_for_weights("auto", sizes, 9 * GIB) == int(4.5 * GIB)
     assert memory_for_weights("auto", sizes, GIB) == 2 * GIB  # the least that works
+    assert memory_for_weights("auto", sizes, 4 * GIB, mapped=6 * GIB) is None
     assert memory_for_weights(8 * GIB, sizes, GIB) is None
     assert memory_for_weights(3 * GIB, sizes, 100 * GIB) == 3 * GIB

@@ -64,6 +64,7 @@ class PlannedWeights:
         if device.memory is None and isinstance(network, DecoderSpec):
             self._packed_sizes = network.packed_sizes(DTYPE_BYTES[dtype], codes)
             self._hidden_bytes = network.hidden_bytes(DTYPE_BYTES[dtype])
+            self._mapped_bytes = network.mapped_bytes(DTYPE_BYTES[dtype], codes)
         self.linears = LinearLayers.of(network, codes)
         self.held_bytes = network.held_bytes(
             DTYPE_BYTES[dtype], packs=device.packs_weights, codes=codes
@@ -82,7 +83,9 @@ class PlannedWeights:
         """
         if not self._packed_sizes:
             return None
-        num_bytes = memory_for_weights(config.weights_memory, self._packed_sizes)
+        num_bytes = memory_for_weights(
+            config.weights_memory, self._packed_sizes, mapped=self._mapped_bytes
+        )
         if num_bytes is None:
             return None
         sizes: Sequence[int] | None = None
