@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -67,7 +68,8 @@ class PackedFolder:
     """Folder of the packed layers of one model; any number of processes may use it at once.
 
     root: folder of all models. identity: everything that the layout depends on, as JSON values.
-    create: make the folder if it is missing. Raises `UsageError` if the folder cannot be made.
+    create: make the folder if it is missing. Raises `UsageError` if the folder cannot be made, or if
+    all users may write to it.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, Any], *, create: bool = True) -> None:
@@ -81,8 +83,14 @@ class PackedFolder:
             if not (self.path / _IDENTITY).exists():
                 replace_json(self.path / _IDENTITY, dict(identity))
             os.utime(self.path)  # the time of the last use
+            is_open = self.path.stat().st_mode & stat.S_IWOTH
         except OSError as error:
             raise self._unusable(error) from error
+        if is_open:
+            raise UsageError(
+                f"{self.path} is writable by all users, so its contents cannot be trusted; run "
+                f"chmod o-w on it, or name another folder with {option('packed_dir')}"
+            )
 
     def find(self, name: str) -> PackedEntry | None:
         """Return the entry of a name, None if it is missing or its header is damaged."""
