@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_all_may_write_to_is_not_trusted(tmp_path: Path) -> None:
     folder = PackedFolder(tmp_path, {})
     folder.path.chmod(0o777)
-    with pytest.raises(UsageError, match="is writable by all users, .* chmod o-w on it"):
+    with pytest.raises(UsageError, match=r"is writable by all users, .* chmod o-w on it"):
         PackedFolder(tmp_path, {})
 
 
