@@ -8,8 +8,12 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from pagedrun.cli.terminal.units import parse_size, parse_span, show_size
-from pagedrun.paged.values.engine_config import AUTO
+from pagedrun.cli.terminal.units import (
+    parse_size,
+    parse_size_or_auto,
+    parse_span,
+    show_size,
+)
 from pagedrun.paged.values.errors import as_flag
 from pagedrun.paged.values.flags import FlagField, Form, Panel, flag_fields
 
@@ -29,7 +33,7 @@ _TYPED: dict[Form, type] = {
 }
 PARSERS: dict[Form, Callable[[str], float | str]] = {
     Form.SIZE: parse_size,
-    Form.SIZE_OR_AUTO: lambda text: text if text == AUTO else parse_size(text),
+    Form.SIZE_OR_AUTO: parse_size_or_auto,
     Form.SPAN: parse_span,
 }
 """Parsers of typed values; they raise `typer.BadParameter`."""

@@ -4,6 +4,8 @@ import re
 
 import typer
 
+from pagedrun.paged.values.engine_config import AUTO
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -19,6 +21,16 @@ def parse_size(text: str) -> int:
     unit = 1000 if suffix == "B" and prefix else 1024
     scale = unit ** _POWERS[prefix]
     return int(number) * scale if number.isdigit() else int(float(number) * scale)
+
+
+def parse_size_or_auto(text: str) -> int | str:
+    """Return "auto", or the bytes as `parse_size` does."""
+    if text.strip() == AUTO:
+        return AUTO
+    try:
+        return parse_size(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error.message}, or {AUTO}") from error
 
 
 def show_size(num_bytes: float) -> str:

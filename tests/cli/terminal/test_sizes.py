@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from pagedrun.cli.terminal.units import parse_size, show_size
+from pagedrun.cli.terminal.units import parse_size, parse_size_or_auto, show_size
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,10 @@ def test_sizes_as_people_read_them() -> None:
         "1.5 GiB",
         "1.0 TiB",
     ]
+
+
+def test_auto_is_a_size_where_it_is_one() -> None:
+    assert parse_size_or_auto(" auto ") == "auto"
+    assert parse_size_or_auto("2KiB") == 2048
+    with pytest.raises(typer.BadParameter, match="512MiB or 4GiB, or auto"):
+        parse_size_or_auto("automatic")
