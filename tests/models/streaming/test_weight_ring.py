@@ -198,6 +198,8 @@ def test_the_thread_ends_with_the_ring(tmp_path: Path) -> None:
 
 def test_other_files_stay_in_the_page_cache(tmp_path: Path) -> None:
     """Direct reads do not fill the page cache with weights."""
+    other = tmp_path / "other"
+    other.write_bytes(bytes(300 * PAGE_BYTES))
     streamed = Streamed(PackedFolder(tmp_path, {}), [200] * 6)
     if not streamed.entries[0].file._is_direct:
         pytest.skip("this file system has no direct reads")
@@ -205,6 +207,7 @@ def test_other_files_stay_in_the_page_cache(tmp_path: Path) -> None:
         streamed.use(number)
     cached = [cached_pages(path) for path in streamed.folder.path.glob("*.packed")]
     assert sum(cached) < 0.1 * 6 * 200
+    assert cached_pages(other) == 300
 
 
 def cached_pages(path: Path) -> int:
