@@ -38,8 +38,10 @@ class WeightSource:
     `read` returns a tensor as it is stored. `row_invariant`: rows of products have the same bytes
     whatever their number. `is_mapped`: tensors are read from mapped files; `mapped_bytes` are the
     bytes of those in use there. `stored`: header of a checkpoint that may be quantized. `streamed`:
-    weights that are not all in memory, once they are loaded.
+    weights that are not all in memory, once they are loaded. `is_streamed`: there will be some.
     """
+
+    is_streamed = False
 
     def __init__(
         self,

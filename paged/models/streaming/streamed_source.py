@@ -51,6 +51,8 @@ class StreamedSource(WeightSource):
     if the memory is too small, or the disk.
     """
 
+    is_streamed = True
+
     def __init__(
         self,
         source: WeightSource,
