@@ -78,8 +78,8 @@ def _weights(weights: WeightFigures) -> list[Figure]:
 def _streaming(streaming: PassForecast, weights: WeightFigures) -> Iterator[Figure]:
     ring = f"and a ring of {show_size(streaming['ring_bytes'])} for the others"
     yield Figure("in memory", show_size(streaming["pinned_bytes"]), ring)
-    total = f"{show_size(weights['streamed_bytes'])} each, {show_size(weights['bytes_read'])} in all"
-    yield Figure("passes", f"{weights['passes']:,}", total)
+    each, total = show_size(weights["streamed_bytes"]), show_size(weights["bytes_read"])
+    yield Figure("passes", f"{weights['passes']:,}", f"{each} each, {total} in all")
     if streaming["read_s"] is None or streaming["bytes_per_s"] is None:
         yield Figure("time", "unknown", "the first run measures the disk and the kernels")
         return

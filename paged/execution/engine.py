@@ -149,8 +149,8 @@ class Engine:
     ) -> Run:
         """Return the run of planned windows.
 
-        sizes: from `sizing`. specs: of the pools, None for those of the model. reserved_len: the tokens that one length for all rows would reserve.
-        ends_at: see `Run`.
+        sizes: from `sizing`. specs: of the pools, None for those of the model. reserved_len: the
+        tokens that one length for all rows would reserve. ends_at: see `Run`.
         """
         loaded, (config, budget, num_blocks, slots) = self.loaded, sizes
         room = budget.graphs if budget.is_filled else None
@@ -172,9 +172,7 @@ class Engine:
             ends_at=ends_at,
         )
 
-    def sizing(
-        self, longest: int, requests: Seq[Request | Completion] | None = None
-    ) -> RunSizing:
+    def sizing(self, longest: int, requests: Seq[Request | Completion] | None = None) -> RunSizing:
         """Return the sizing of a run within the memory that is free now.
 
         longest: the most tokens of a prompt and its answer together. requests: all of the run, None

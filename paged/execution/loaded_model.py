@@ -6,7 +6,7 @@ starts the compilation of CPU kernels in the background.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,8 +100,8 @@ class LoadedModel:
         grammars and before thinking budgets; None stands for `processors_of`. `grammars`: those
         that the rows were checked by; None makes new ones. Weights are quantized as
         `config.quantization` requires. Raises `ModelError` if the model folder cannot be used,
-        `UsageError` if the device or the prefix store cannot. `num_sharing` engines share the memory
-        of a CPU, each with weights of its own.
+        `UsageError` if the device or the prefix store cannot. `num_sharing` engines share the
+        memory of a CPU, each with weights of its own.
         """
         model_config = model_config.held_as(config.quantization, config.model)
         config = model_config.settings(config)

@@ -24,7 +24,8 @@ def packed_folder(
 ) -> PackedFolder:
     """Return the folder of a model's packed weights, which may still be empty.
 
-    files: of the checkpoint. create: make the folder if it is missing. Raises `UsageError` if there is no place for it.
+    files: of the checkpoint. create: make the folder if it is missing. Raises `UsageError` if there
+    is no place for it.
     """
     root = config.packed_dir or private_folder("packed")
     if root is None:

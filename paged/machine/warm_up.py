@@ -27,8 +27,9 @@ class PackedFacts(TypedDict):
 
 
 class WarmUp(TypedDict):
-    """`packed`: folder of the packed weights, None if all weights are in memory. `compile_s`: seconds in which kernels of all `dtypes` were compiled or read. `new_files`:
-    files added to the `caches` of compiled code."""
+    """`packed`: folder of the packed weights, None if all weights are in memory. `compile_s`:
+    seconds in which kernels of all `dtypes` were compiled or read. `new_files`: files added to the
+    `caches` of compiled code."""
 
     model: str
     device: str
@@ -50,7 +51,8 @@ def warm_up(
     """Load the model of each configuration and run a few tokens, so that its kernels are compiled.
 
     `configs`: at least one, that differ in their dtype only. `tokenizer`: a folder, None for that
-    of the model. `packs`: weights are packed as for streaming, even if they fit in memory. Raises `ModelError` if a model cannot be used, `UsageError` if the device cannot.
+    of the model. `packs`: weights are packed as for streaming, even if they fit in memory. Raises
+    `ModelError` if a model cannot be used, `UsageError` if the device cannot.
     """
     before = _num_files(code_caches())
     load_s = compile_s = 0.0

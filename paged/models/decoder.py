@@ -91,7 +91,9 @@ class Decoder(Model):
         makers.append(self._embedding.head if network.head is None else network.head.load)
         self._layers: list[Layer]
         self._head: Linear
-        *self._layers, self._head = source.parts(list(zip(entry_names(network.num_layers), makers, strict=True)))
+        *self._layers, self._head = source.parts(
+            list(zip(entry_names(network.num_layers), makers, strict=True))
+        )
         self.streamed = source.streamed
         self.mapped_bytes = source.mapped_bytes
         shares_table = network.head is None and not self._head.is_packed

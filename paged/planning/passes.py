@@ -30,6 +30,7 @@ MAX_STEP_S = 600.0  # a step writes its rows at its end, and a watchdog waits fo
 NUM_SEQS = 1_024  # rows cost no reading; the pool limits them
 HIDDEN_SHARE = 1 / 32  # of the host's memory, for the hidden states of a step
 
+
 def transient(
     config: EngineConfig,
     network: Network,

@@ -91,7 +91,7 @@ class CodePlaces(NamedTuple):
     @property
     def facts(self) -> tuple[int, ...]:
         """Fields other than addresses."""
-        return tuple(self)[: -NUM_ARRAYS]
+        return tuple(self)[:-NUM_ARRAYS]
 
     def at(self, arrays: Sequence[NDArray[np.uint8]]) -> Self:
         """Return the places with the addresses of arrays, in the order of the last fields."""

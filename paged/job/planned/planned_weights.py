@@ -10,9 +10,9 @@ from pagedrun.paged.execution.device_options import choose_kernel_set
 from pagedrun.paged.execution.packed_weights import packed_folder
 from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
-    checkpoint_files,
     CheckpointHeader,
     StoredNetwork,
+    checkpoint_files,
     stored_bytes_of,
 )
 from pagedrun.paged.models.checkpoint.tensors import NO_QUANTIZED, HeldCodes

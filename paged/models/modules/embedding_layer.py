@@ -62,13 +62,17 @@ class Embedding:
         return self._table if is_cast else self._source.tensor(self._parameter)
 
     def _looked_up(self, source: WeightSource) -> Tensor:
-        """Return the table in the dtype of `source`; beside streamed weights a mapped one as stored,
-        if that is no larger.
+        """Return the table in the dtype of `source`; beside streamed weights a mapped one as it is
+        stored, if that is no larger.
 
         Rows are cast at each lookup then, so that no copy of the table takes memory.
         """
         stored = source.stored.get(self._name)
-        if source.is_mapped and source.is_streamed and (stored is None or stored.dtype not in PACKED_TYPES):
+        if (
+            source.is_mapped
+            and source.is_streamed
+            and (stored is None or stored.dtype not in PACKED_TYPES)
+        ):
             table = source.read(self._name)
             if table.dtype.itemsize <= source.dtype.itemsize:
                 return source.mapped_as_stored(table)

@@ -63,9 +63,7 @@ class Moe:
         )
 
 
-def _packed_experts(
-    spec: ExpertsSpec, source: WeightSource
-) -> tuple[GroupedLinear, GroupedLinear]:
+def _packed_experts(spec: ExpertsSpec, source: WeightSource) -> tuple[GroupedLinear, GroupedLinear]:
     """Return the products before and behind the activation."""
     matrices, pack = spec.load(source), source.pack_experts
     gate_up = pack([matrices.gate, matrices.up], matrices.gate_up_bias)

@@ -68,8 +68,8 @@ class PackedFolder:
     """Folder of the packed layers of one model; any number of processes may use it at once.
 
     root: folder of all models. identity: everything that the layout depends on, as JSON values.
-    create: make the folder if it is missing. Raises `UsageError` if the folder cannot be made, or if
-    all users may write to it.
+    create: make the folder if it is missing. Raises `UsageError` if the folder cannot be made, or
+    if all users may write to it.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, Any], *, create: bool = True) -> None:

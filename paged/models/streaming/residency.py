@@ -25,7 +25,7 @@ def entry_names(num_layers: int) -> list[str]:
 
 
 def too_little_memory(num_bytes: int, sizes: Sequence[int]) -> UsageError:
-    """Return the error for `num_bytes` of memory in which no pass over these entries is possible."""
+    """Return the error for `num_bytes` of memory, too few for a pass over these entries."""
     least = -(-Residency.least_bytes(sizes) // 2**20)
     return UsageError(
         f"{option('weights_memory')} {num_bytes} bytes cannot hold the layers that are read while "

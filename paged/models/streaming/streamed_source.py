@@ -47,8 +47,8 @@ class StreamedSource(WeightSource):
     """Weights of `source` within `num_bytes` of memory, packed in `folder`.
 
     reading: opens the checkpoint again, to repair a damaged file during a run. before_measuring:
-    waits until kernels are compiled, before speeds are measured for the first time. Raises `UsageError`
-    if the memory is too small, or the disk.
+    waits until kernels are compiled, before speeds are measured for the first time. Raises
+    `UsageError` if the memory is too small, or the disk.
     """
 
     is_streamed = True
