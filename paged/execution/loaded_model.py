@@ -24,7 +24,6 @@ from pagedrun.paged.execution.logits.grammar_mask import GrammarMask
 from pagedrun.paged.execution.logits.logits_processor import LogitsProcessor
 from pagedrun.paged.execution.logits.sampler import Sampler, processors_of
 from pagedrun.paged.execution.logits.token_processors import ThinkingBudget
-from pagedrun.paged.execution.packed_weights import packed_folder
 from pagedrun.paged.execution.pool_memory import PoolMemory
 from pagedrun.paged.models.checkpoint.checkpoint import (
     BaseCheckpoint,
@@ -244,10 +243,11 @@ def _stored(
             mapped = tensors.network.mapped_bytes(dtype.itemsize, codes)
             num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped)
             if num_bytes is not None:
-                folder = packed_folder(
-                    config, model_config, checkpoint.files, device.kernel_set, dtype_name(dtype)
-                )
+                arithmetic = device.arithmetic(dtype_name(dtype))
                 try:
+                    folder = PackedFolder.of_model(
+                        config, model_config, checkpoint.files, arithmetic
+                    )
                     source = _streamed(
                         config, model_config, source, folder, num_bytes, sum(sizes), compiling
                     )
@@ -289,11 +289,8 @@ def _streamed(
         with open_checkpoint(config.model) as checkpoint:
             yield ModelTensors(checkpoint, model_config.network).read
 
-    def finish_compiling() -> None:
-        if compiling is not None:
-            compiling.finish(None)
-
-    return StreamedSource(source, folder, num_bytes, reading, finish_compiling)
+    finish = (lambda: None) if compiling is None else compiling.finish
+    return StreamedSource(source, folder, num_bytes, reading, finish)
 
 
 def _refuse_streaming(config: EngineConfig, model: RunnableConfig, device: Device) -> None:

@@ -83,8 +83,8 @@ class Simulator:
         states: slots of recurrent layers. max_model_len: tokens that a contiguous engine would
         reserve for a row. async_scheduling: the tokens of a step are seen after the next one has
         begun, so that a sequence frees its blocks a step later. whole_prompts: see
-        `SchedulerLimits`. max_records: of the timeline; the
-        fewer, the more steps are simulated at once.
+        `SchedulerLimits`. max_records: of the timeline; the fewer, the more steps are simulated at
+        once.
         """
         self._plans = iter(plans)
         self._limits = SchedulerLimits.of(config, whole_prompts=whole_prompts)

@@ -67,8 +67,8 @@ class EngineConfig:
     `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
     `prefix_store_bytes`. `weights_memory` bytes of weights are kept in memory, with "auto" all if
     they fit; the others are packed in `packed_dir`, which holds at most `packed_bytes`. `fitted`
-    names those fields that nobody gave and that an engine may change
-    to suit the device and the file. Raises `UsageError` naming the field for a value out of range.
+    names those fields that nobody gave and that an engine may change to suit the device and the
+    file. Raises `UsageError` naming the field for a value out of range.
     """
 
     model: Annotated[

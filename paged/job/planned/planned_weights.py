@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
-from pagedrun.paged.execution.device_options import choose_kernel_set
-from pagedrun.paged.execution.packed_weights import packed_folder
+from pagedrun.paged.execution.device_options import choose_kernel_set, cpu_arithmetic
 from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
 from pagedrun.paged.models.checkpoint.header import (
     CheckpointHeader,
@@ -20,6 +19,7 @@ from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.models.runnable_config import RunnableConfig
+from pagedrun.paged.models.streaming.packed_folder import PackedFolder
 from pagedrun.paged.models.streaming.residency import (
     PAGE_BYTES,
     Residency,
@@ -91,8 +91,9 @@ class PlannedWeights:
         sizes: Sequence[int] | None = None
         speeds = None
         if self._stored_bytes is not None:
-            files, chosen = checkpoint_files(config.model), choose_kernel_set(config.kernel_set)
-            packed = packed_folder(config, self._model, files, chosen, self._dtype, create=False)
+            files = checkpoint_files(config.model)
+            arithmetic = cpu_arithmetic(choose_kernel_set(config.kernel_set), self._dtype)
+            packed = PackedFolder.of_model(config, self._model, files, arithmetic, create=False)
             sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
             speeds = packed.speeds()
         if sizes is None:

@@ -20,8 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pagedrun.kernels.environment.code_folder import private_folder
+from pagedrun.paged.cache.prefix_store.folder import stamps
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.models.runnable_config import RunnableConfig, model_identity
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES, PassSpeeds
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ _IDENTITY = "model.json"
 _SPEEDS = "speeds.json"
 _LOCK = ".lock"
 _FOLDER_MODE = 0o700
+_NO_ENTRY = (OSError, ValueError, KeyError, TypeError)  # of a file that is no whole entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +97,48 @@ class PackedFolder:
                 f"chmod o-w on it, or name another folder with {option('packed_dir')}"
             )
 
+    @classmethod
+    def of_model(
+        cls,
+        config: EngineConfig,
+        model: RunnableConfig,
+        files: Sequence[Path],
+        arithmetic: Mapping[str, object],
+        *,
+        create: bool = True,
+    ) -> "PackedFolder":
+        """Return the folder of a model, the same for `plan` and a run; it may be empty.
+
+        files: of the checkpoint. arithmetic: facts that decide the layout, see `Device.arithmetic`.
+        Raises `UsageError` if there is no place for it.
+        """
+        root = config.packed_dir or private_folder("packed")
+        if root is None:
+            raise UsageError(
+                "the user's cache folder cannot be used for packed weights; name another with "
+                f"{option('packed_dir')}"
+            )
+        identity = {
+            "files": stamps(files),
+            **model_identity(model),
+            **arithmetic,
+            "activations": config.activations,
+        }
+        return cls(Path(root), identity, create=create)
+
     def find(self, name: str) -> PackedEntry | None:
         """Return the entry of a name, None if it is missing or its header is damaged."""
         path = self._path_of(name)
         try:
             return read_entry(path)
-        except (OSError, ValueError, KeyError, TypeError):
+        except _NO_ENTRY:
             return None
 
     def sizes(self, names: Sequence[str]) -> list[int] | None:
         """Return the bytes of the entries of these names, None unless all are there."""
         try:
             return [_read_header(self._path_of(name))[2] for name in names]
-        except (OSError, ValueError, KeyError, TypeError):
+        except _NO_ENTRY:
             return None
 
     def write(self, name: str, layers: "Sequence[tuple[StoredLayer, Sequence[Bytes]]]") -> None:

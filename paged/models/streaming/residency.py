@@ -16,7 +16,7 @@ from pagedrun.paged.values.errors import UsageError, option
 HEAD = "head"
 PAGE_BYTES = 4096  # entries begin and end at pages, as direct reads require
 MOST_SLOTS, LEAST_SLOTS = 3, 2  # one is computed on while the others are read
-_LARGE = 1.3  # times the median size: a head, pinned before layers
+_LARGE = 1.3  # times the median size
 
 
 def entry_names(num_layers: int) -> list[str]:
@@ -49,8 +49,7 @@ class Residency:
         """Return the residency with the fewest streamed bytes; None if `num_bytes` are too few."""
         if sum(sizes) <= num_bytes:
             return cls(tuple(sizes), (None,) * len(sizes), 0)
-        limit = _LARGE * median(sizes)
-        large = {index for index, size in enumerate(sizes) if size > limit}
+        large = _large(sizes)
         others = [index for index in range(len(sizes)) if index not in large]
         slot = max(sizes[index] for index in others)
         room = num_bytes - sum(sizes[index] for index in large)
@@ -65,8 +64,8 @@ class Residency:
     @classmethod
     def least_bytes(cls, sizes: Sequence[int]) -> int:
         """Return the least memory with which these entries can be streamed."""
-        limit = _LARGE * median(sizes)
-        others = [size for size in sizes if size <= limit]
+        large = _large(sizes)
+        others = [size for index, size in enumerate(sizes) if index not in large]
         return max(max(sizes), min(LEAST_SLOTS, len(others)) * max(others))
 
     @property
@@ -167,6 +166,12 @@ class StreamedWeights:
     residency: Residency
     speeds: PassSpeeds
     figures: ReadFigures
+
+
+def _large(sizes: Sequence[int]) -> set[int]:
+    """Return the indices of large entries, such as a head, which are pinned before layers."""
+    limit = _LARGE * median(sizes)
+    return {index for index, size in enumerate(sizes) if size > limit}
 
 
 def _streamed(sizes: Sequence[int], candidates: Sequence[int], room: int) -> list[int]:

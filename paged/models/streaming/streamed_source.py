@@ -163,7 +163,6 @@ class StreamedSource(WeightSource):
             return used[-1]
 
         make(self._source.packed_by(pack, read_tensor))
-        self._folder.check_room(sum(each.size for _, found in layers for each in found))
         self._folder.write(name, layers)
         if self.is_mapped:
             for tensor in used:

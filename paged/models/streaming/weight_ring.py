@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 
@@ -39,18 +40,15 @@ LEAST_PART_BYTES = 2**20
 class EntryFile:
     """Open file of a packed entry; the first read checks its checksum.
 
-    Raises `OSError` if it cannot be opened.
+    Raises `EngineError` if it cannot be opened.
     """
 
     def __init__(self, entry: PackedEntry) -> None:
         self.entry = entry
-        self._is_direct = True
         try:
-            self._descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            self._descriptor, self._is_direct = _opened(entry.path)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system without direct reads
-                raise
-            self._open_plainly()
+            raise _unreadable(entry.path, error) from error
         weakref.finalize(self, os.close, self._descriptor)
         self._stamp = self._state()
         self._is_checked = False
@@ -73,10 +71,7 @@ class EntryFile:
             for _ in parts(lambda start: self._read_part(memory[: start + size], start), starts):
                 pass
         except OSError as error:
-            raise EngineError(
-                f"{self.entry.path}: the packed weights cannot be read ({error.strerror}); check "
-                "the disk, then run the same command again: it continues with the remaining rows"
-            ) from error
+            raise _unreadable(self.entry.path, error) from error
         if not self._is_checked:
             self._is_checked = zlib.crc32(memory.data) == self.entry.crc32
         return self._is_checked
@@ -93,13 +88,27 @@ class EntryFile:
                 os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_DONTNEED)
             start += count
 
-    def _open_plainly(self) -> None:
-        self._is_direct = False
-        self._descriptor = os.open(self.entry.path, os.O_RDONLY | os.O_CLOEXEC)
-
     def _state(self) -> tuple[int, int]:
         state = os.fstat(self._descriptor)
         return state.st_size, state.st_mtime_ns
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """Return the descriptor of a file, and whether its reads are direct."""
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system without direct reads
+            raise
+    return os.open(path, flags), False
+
+
+def _unreadable(path: Path, error: OSError) -> EngineError:
+    return EngineError(
+        f"{path}: the packed weights cannot be read ({error.strerror}); check the disk, then run "
+        "the same command again: it continues with the remaining rows"
+    )
 
 
 def page_memory(num_bytes: int) -> Bytes:

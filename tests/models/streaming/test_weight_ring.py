@@ -112,19 +112,16 @@ def slowed(monkeypatch: pytest.MonkeyPatch, read: Callable[[int], None]) -> None
     monkeypatch.setattr(os, "preadv", slow)
 
 
-def test_reading_goes_on_while_entries_are_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slowed(monkeypatch, lambda num_bytes: time.sleep(0.02))
+def test_entries_are_read_before_they_are_used(tmp_path: Path) -> None:
+    """As many as there are slots, beside the one in use: the next ones of the pass."""
     streamed = Streamed(PackedFolder(tmp_path, {}), [1] * 6, 3 * PAGE_BYTES)
-    began = time.perf_counter()
-    for _ in range(3):
-        for number in range(6):
-            streamed.use(number)
-            time.sleep(0.04)
-    # 18 uses of 0.04 s, and 18 reads of 0.02 s beside them.
-    assert time.perf_counter() - began < 0.95
-    assert streamed.ring.figures.wait_s < 0.15
+    figures = streamed.ring.figures
+    for number in (0, 1, 2, 3):
+        streamed.use(number)
+        until = time.monotonic() + 20
+        while figures.num_entries < number + 3 and time.monotonic() < until:
+            time.sleep(0.001)
+        assert figures.num_entries == number + 3
 
 
 def test_waiting_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +145,17 @@ def test_a_damaged_file_is_packed_again(tmp_path: Path) -> None:
     for number in range(6):
         streamed.use(number)
     assert folder.find("5") is not None
+
+
+def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {})
+    streamed = Streamed(folder, [1] * 6)
+    entry = folder.find("2")
+    assert entry is not None
+    entry.path.unlink()
+    with pytest.raises(EngineError, match=r"2\.packed: .* \(No such file or directory\); check"):
+        EntryFile(entry)
+    streamed.use_all()  # open files are read on
 
 
 def test_a_file_that_changes_is_one_sentence(tmp_path: Path) -> None:
