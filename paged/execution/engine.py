@@ -20,7 +20,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
 from pagedrun.paged.metrics.report_sections import LoadTimes
 from pagedrun.paged.metrics.timeline import NO_HOOKS, RunHooks
 from pagedrun.paged.models.runnable_config import model_identity
-from pagedrun.paged.planning.passes import transient
+from pagedrun.paged.planning.passes import fitted_to_pass
 from pagedrun.paged.planning.plan_part import EarlierAnswers, PlannedPart
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.prefix_reuse import NO_ROOM, StoreRoom
@@ -182,10 +182,7 @@ class Engine:
         memory, network = loaded.memory.budget(config, specs), loaded.config.network
         keeps_blocks = loaded.prefix_store is not None or loaded.device.has_own_memory
         if requests is not None and not keeps_blocks:
-            own = transient(config, network, specs, requests, memory.pool, longest)
-            if own is not None:
-                config = own
-                specs = tuple(replace(spec, is_transient=True) for spec in specs)
+            config, specs = fitted_to_pass(config, network, specs, requests, memory.pool, longest)
         return RunSizing(
             config,
             network,

@@ -80,13 +80,21 @@ class ModelRunner:
         `before`: the step whose tokens are inputs of this one, None if the host knows all inputs.
         """
         self._cache.transfer(step.transfers)
-        while True:
+        return self._run(step, before)
+
+    def _run(self, step: StepInput, before: InFlight | None) -> StepResult:
+        """Compute a step, in pieces if memory requires it; those that are computed are not computed
+        again."""
+        if self._is_by_layer or step.num_tokens <= self._max_tokens:
             try:
                 return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 self._halve_after_oom(min(step.num_tokens, self._max_tokens), error)
+        pieces = [step] if self._is_by_layer else step.pieces(self._max_tokens)
+        results = [self._run(piece, before) for piece in pieces]
+        return functools.reduce(StepResult.followed_by, results)
 
     def _halve_after_oom(self, num_tokens: int, error: Exception) -> None:
         """Limit further pieces to half the number of tokens that ran out of memory.
@@ -123,19 +131,17 @@ class ModelRunner:
         return rest._replace(ids=torch.cat([replayed.ids, rest.ids]), order=order)
 
     def _launch(self, step: StepInput, before: InFlight | None) -> StepResult:
-        """Compute a step kernel by kernel, in pieces if it is large.
+        """Compute a step kernel by kernel.
 
-        Layer by layer, if weights are read once for all pieces, or keys and values are kept for one
-        layer.
+        A large one layer by layer, if weights are read once for all of its pieces, or keys and
+        values are kept for one layer.
         """
+        if not self._is_by_layer or step.num_tokens <= self._max_tokens:
+            return self._launch_piece(step, before)
         pieces = step.pieces(self._max_tokens)
-        if len(pieces) > 1 and self._is_by_layer:
-            batches = [self._batch(piece, before)[0] for piece in pieces]
-            hidden = self._model.hidden_by_layer(batches, self._cache)
-            results = list(map(self._drawn, hidden, pieces))
-        else:
-            results = [self._launch_piece(piece, before) for piece in pieces]
-        return functools.reduce(StepResult.followed_by, results)
+        batches = [self._batch(piece, before)[0] for piece in pieces]
+        hidden = self._model.hidden_by_layer(batches, self._cache)
+        return functools.reduce(StepResult.followed_by, map(self._drawn, hidden, pieces))
 
     def _launch_piece(self, piece: StepInput, before: InFlight | None) -> StepResult:
         repeated = self._repeated

@@ -31,15 +31,16 @@ NUM_SEQS = 1_024  # rows cost no reading; the pool limits them
 HIDDEN_SHARE = 1 / 32  # of the host's memory, for the hidden states of a step
 
 
-def transient(
+def fitted_to_pass(
     config: EngineConfig,
     network: Network,
-    specs: Sequence[KVCacheSpec],
+    specs: tuple[KVCacheSpec, ...],
     requests: Sequence[Request | Completion],
     pool_bytes: int,
     longest: int,
-) -> EngineConfig | None:
-    """Return the settings of a run whose layers share the memory of one, None if it has no need.
+) -> tuple[EngineConfig, tuple[KVCacheSpec, ...]]:
+    """Return settings and specs of a run whose layers share the memory of one, where this is
+    possible and needed; otherwise as they are.
 
     All rows must end with the pass that computes their prompts, as those of scores and of labels of
     one token do, in a model whose layers keep whole contexts of their own: then no layer needs keys
@@ -50,17 +51,17 @@ def transient(
     of the longest row.
     """
     if config.num_blocks is not None or not _keeps_whole_contexts(network):
-        return None
-    if not all(isinstance(each, Request) and _ends_with_its_prompt(each) for each in requests):
-        return None
+        return config, specs
     room = pool_bytes if config.kv_cache_memory_bytes is None else config.kv_cache_memory_bytes
     step_tokens = max(config.max_num_batched_tokens, longest)
     if step_tokens * sum(spec.bytes_per_token for spec in specs) <= room:
-        return None
-    if "max_num_batched_tokens" not in config.fitted:
-        return config
-    num_tokens = max(TRANSIENT_STEP_TOKENS, config.max_num_batched_tokens)
-    return replace(config, max_num_batched_tokens=num_tokens)
+        return config, specs
+    if not all(isinstance(each, Request) and _ends_with_its_prompt(each) for each in requests):
+        return config, specs
+    if "max_num_batched_tokens" in config.fitted:
+        num_tokens = max(TRANSIENT_STEP_TOKENS, config.max_num_batched_tokens)
+        config = replace(config, max_num_batched_tokens=num_tokens)
+    return config, tuple(replace(spec, is_transient=True) for spec in specs)
 
 
 def _keeps_whole_contexts(network: Network) -> bool:

@@ -2,6 +2,7 @@
 
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -23,6 +24,7 @@ from pagedrun.paged.values.errors import EngineError
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
+from tests.support.families import save_tiny
 from tests.support.tiny_models import tiny_engine
 
 PROMPTS = [[7, 8, 9] * 30 + [index] for index in range(6)] + [list(range(200))]
@@ -70,6 +72,28 @@ def test_a_step_in_pieces_reads_its_windows(
     expected = llm.generate(PROMPTS, PARAMS)
     Shortage(monkeypatch, 37, MemoryError())
     assert [c.outputs for c in llm.generate(PROMPTS, PARAMS)] == [c.outputs for c in expected]
+
+
+def test_a_piece_that_is_computed_is_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has changed the states of recurrent layers."""
+    save_tiny("lfm2", tmp_path)
+    engine = load_engine(EngineConfig(model=tmp_path, dtype="float32", device="cpu"))
+    asked = [Request(0, tuple(range(120)), SamplingParams(max_tokens=8, ignore_eos=True))]
+    [expected] = engine.start(asked)
+    compute, tried = Decoder.hidden, []
+
+    def hidden(model: Decoder, batch: ForwardBatch, cache: KVCache) -> Tensor:
+        tried.append(len(batch.input_ids))
+        if len(tried) in (1, 3):  # the step, and its second half
+            raise MemoryError
+        return compute(model, batch, cache)
+
+    monkeypatch.setattr(Decoder, "hidden", hidden)
+    [found] = engine.start(asked)
+    assert tried[:5] == [120, 60, 60, 30, 30]
+    assert found.outputs == expected.outputs
 
 
 class OwnMemory(Device):

@@ -7,7 +7,6 @@ for the properties of a GPU.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
@@ -31,7 +30,7 @@ from pagedrun.paged.planning.forecast_sections import (
     RunTime,
 )
 from pagedrun.paged.planning.memory import peak_resident_bytes
-from pagedrun.paged.planning.passes import PassCosts, transient
+from pagedrun.paged.planning.passes import PassCosts, fitted_to_pass
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.simulation import Simulator
@@ -199,10 +198,7 @@ class _FilePlan:
         if prepared.more is None:
             longest = longest_row(requests, longest)
         if prepared.more is None and device.memory is None:
-            own = transient(config, network, specs, requests, budget.pool, longest)
-            if own is not None:
-                config = own
-                specs = tuple(replace(spec, is_transient=True) for spec in specs)
+            config, specs = fitted_to_pass(config, network, specs, requests, budget.pool, longest)
         sizing = RunSizing(
             config,
             network,

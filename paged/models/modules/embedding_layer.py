@@ -52,14 +52,13 @@ class Embedding:
 
     def head(self, source: WeightSource) -> Linear:
         """Return the tied head: the product with the table."""
-        return source.layer(lambda: source.pack_parts([self._weight], None))
+        return source.layer(lambda: source.pack_parts([self._weight(source)], None))
 
-    @property
-    def _weight(self) -> PackedWeight | Tensor:
+    def _weight(self, source: WeightSource) -> PackedWeight | Tensor:
         if self._kind is not None:
             return self._split(self._table)
-        is_cast = self._table.dtype == self._source.dtype
-        return self._table if is_cast else self._source.tensor(self._parameter)
+        is_cast = self._table.dtype == source.dtype
+        return self._table if is_cast else source.tensor(self._parameter)
 
     def _looked_up(self, source: WeightSource) -> Tensor:
         """Return the table in the dtype of `source`; beside streamed weights a mapped one as it is
