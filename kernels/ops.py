@@ -126,7 +126,7 @@ class Backend:
     name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
     weights. activations: inputs of the layers that these compute. records: whether steps can be
     recorded and replayed; see `record`. LAYER_PARTS: classes that packed layers consist of, see
-    `stored_layers`; none if such layers cannot be stored. OPS: names of all operations, in reading
+    `stored_layers`. OPS: names of all operations, in reading
     order. PACKS: names of the methods that pack weights into layers.
     """
 
@@ -134,7 +134,9 @@ class Backend:
     code_kernels: CodeKernels = CodeKernels.NONE
     activations: Activations = Activations.EXACT
     records: bool = False
-    LAYER_PARTS: ClassVar[tuple[type, ...]] = ()
+    LAYER_PARTS: ClassVar[tuple[type, ...]] = (
+        *(linear.PackedLinear, linear.Int8Linear, experts.PackedGroupedLinear),
+    )
     OPS: ClassVar[tuple[str, ...]]
     PACKS: ClassVar[tuple[str, ...]] = (
         "pack_linear",

@@ -2,7 +2,8 @@
 
 A layer is taken apart by Python's copy protocol (`__getstate__`, `__setstate__`): numbers and texts
 become JSON, arrays and tensors are numbered. Restoring puts it together over other arrays, which
-are used in place. A file names classes, and only those of a given list are built.
+are used in place, in the memory of the host or of a device. A file names classes, and only those of
+a given list are built.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,14 +30,14 @@ class ArraySpec(NamedTuple):
         kind = _torch_dtype(self.dtype) if of_torch else np.dtype(self.dtype)
         return int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
 
-    def over(self, memory: Bytes) -> "NDArray[Any] | Tensor":
-        """Return the array or tensor in `memory`, [num_bytes]."""
+    def over(self, memory: Tensor) -> "NDArray[Any] | Tensor":
+        """Return the array or tensor in `memory`, [num_bytes] uint8; an array on the host only."""
         if self.dtype.startswith("torch."):
-            if not memory.size:
-                return torch.empty(self.shape, dtype=_torch_dtype(self.dtype))
-            tensor = torch.from_numpy(memory).view(_torch_dtype(self.dtype))
-            return tensor.view(self.shape)
-        return memory.view(self.dtype).reshape(self.shape)
+            dtype = _torch_dtype(self.dtype)
+            if not self.num_bytes:
+                return torch.empty(self.shape, dtype=dtype, device=memory.device)
+            return memory.view(dtype).view(self.shape)
+        return memory.numpy().view(self.dtype).reshape(self.shape)
 
 
 class StoredLayer(NamedTuple):
@@ -66,11 +67,11 @@ def take_apart(layer: object, classes: Iterable[type]) -> tuple[StoredLayer, lis
 
 
 def put_together(
-    stored: StoredLayer, memory: Sequence[Bytes], classes: Iterable[type]
+    stored: StoredLayer, memory: Sequence[Tensor], classes: Iterable[type]
 ) -> tuple[Any, list[Refilled]]:
     """Return a layer over the arrays in `memory`, and its parts to refill when that is written.
 
-    memory: bytes of each array. The layer does not read them until it is called. Raises
+    memory: of each array, [num_bytes] uint8. The layer does not read it until it is called. Raises
     `ValueError` for a description that does not fit.
     """
     whole = _Whole(stored, memory, {each.__name__: each for each in classes})
@@ -117,7 +118,7 @@ class _Parts:
             self._found.append(value)
             if isinstance(value, Tensor):
                 spec = ArraySpec(str(value.dtype), tuple(value.shape))
-                flat = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+                flat = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
             else:
                 spec = ArraySpec(value.dtype.str, value.shape)
                 flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -130,7 +131,7 @@ class _Whole:
     """Layer that is put together; `refilled`: parts that must be refilled."""
 
     def __init__(
-        self, stored: StoredLayer, memory: Sequence[Bytes], classes: Mapping[str, type]
+        self, stored: StoredLayer, memory: Sequence[Tensor], classes: Mapping[str, type]
     ) -> None:
         arrays = zip(stored.arrays, memory, strict=True)
         self._arrays = [spec.over(each) for spec, each in arrays]

@@ -360,7 +360,10 @@ def state_figures(states: StateFigures) -> list[Figure]:
 
 def streaming_figures(reads: InspectedReads, wait_share: float | None) -> list[Figure]:
     """Return the figures about weights that were read from disk; wait_share: None if unknown."""
-    rate = show_size(reads["bytes_read"] / max(reads["read_s"], 1e-9))
+    speed = []
+    if reads["read_s"]:  # none of weights that come from the memory of the host
+        rate = show_size(reads["bytes_read"] / reads["read_s"])
+        speed.append(Figure("speed", f"{rate}/s", "while reading"))
     waited = Figure("waiting", show_seconds(reads["wait_s"], precise=True), "for the disk")
     if wait_share is not None:
         waited = Figure("waiting", f"{wait_share:.1%}", "of the run, for the disk")
@@ -370,7 +373,7 @@ def streaming_figures(reads: InspectedReads, wait_share: float | None) -> list[F
         Figure("in memory", show_size(reads["pinned_bytes"]), ring),
         Figure("of each pass", show_size(reads["streamed_bytes"]), "read ahead of the layers"),
         Figure("passes", f"{reads['passes']:,}", f"{show_size(reads['bytes_read'])} read"),
-        Figure("speed", f"{rate}/s", "while reading"),
+        *speed,
         waited,
         Figure("pinned", f"{pinned:,} of {total:,}", "layers, the head last: p pinned, s streamed"),
         Figure("", reads["layers"], style=""),

@@ -22,6 +22,7 @@ from pagedrun.kernels.gpu.attention import prefix_attention as prefix
 from pagedrun.kernels.gpu.attention.prefix_attention import GpuAttention
 from pagedrun.kernels.gpu.grouped_linear import PackedGroupedLinear
 from pagedrun.kernels.gpu.linear import Int8Linear, PackedLinear
+from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.linear import QuantizedGroupedLinear, QuantizedLinear
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import CodeKernels
@@ -36,6 +37,10 @@ class GpuBackend(Backend):
 
     name = "pagedrun.kernels.gpu"
     code_kernels = CodeKernels.GPU
+    LAYER_PARTS = (
+        *(PackedLinear, Int8Linear, PackedGroupedLinear),
+        *(QuantizedLinear, QuantizedGroupedLinear, CodeTensors),
+    )
 
     route = staticmethod(expert_routing.route)
     combine_experts = staticmethod(expert_routing.combine_experts)

@@ -21,6 +21,7 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import ON_GPU, ReadOnce
 from pagedrun.kernels.quantized_form import Activations, CodeForm
+from pagedrun.paged.execution.cuda_transfers import CudaTransfers
 from pagedrun.paged.execution.device_options import (
     CpuDtypes,
     DeviceDtypes,
@@ -30,6 +31,7 @@ from pagedrun.paged.execution.device_options import (
     cpu_arithmetic,
     gpu_activations,
 )
+from pagedrun.paged.models.streaming.device_ring import Transfers
 from pagedrun.paged.planning.memory import HostMemory, peak_resident_bytes
 from pagedrun.paged.values.errors import UsageError, option
 
@@ -208,6 +210,10 @@ class Device:
         """
         return nullcontext()
 
+    def transfers(self) -> Transfers | None:
+        """Return copies of weights to memory of the device's own, None if it has none."""
+        return None
+
     def graph_memory(self) -> object:
         """Return scratch memory shared by captured steps, None on a CPU."""
         return None
@@ -365,6 +371,10 @@ class CudaDevice(Device):
         with torch.cuda.stream(self.side_stream):
             yield
         torch.cuda.current_stream().wait_stream(self.side_stream)
+
+    def transfers(self) -> Transfers:
+        """Return copies on a stream of their own."""
+        return CudaTransfers(self.torch_device)
 
     def graph_memory(self) -> object:
         """Return a memory pool for CUDA graphs."""

@@ -4,8 +4,8 @@
 torch: it is imported only where a driver file exists or a GPU is asked for.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pagedrun.kernels.partition import ReadOnce
@@ -33,6 +33,7 @@ class DeviceFacts:
 
     `memory`: of a GPU; None for a CPU, which uses host memory. `read_once`, `async_scheduling`: see
     `Device`. `code_kernels`: the kernels for quantized weights, `activations`: their inputs.
+    `gpu_arithmetic`: see `Device.arithmetic`; empty for a CPU, whose facts depend on the dtype.
     """
 
     read_once: ReadOnce
@@ -40,6 +41,7 @@ class DeviceFacts:
     memory: DeviceMemory | None = None
     code_kernels: CodeKernels = CodeKernels.NONE
     activations: Activations = Activations.AUTO
+    gpu_arithmetic: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def dtypes(self) -> DeviceDtypes:
@@ -83,16 +85,18 @@ def chosen_device(asked: str, kernel_set: str, activations: str = "auto") -> Dev
     from pagedrun.paged.execution.device import choose_device
 
     device = choose_device(asked, kernel_set, activations)
-    memory = None
+    memory, arithmetic = None, {}
     if device.has_own_memory:
         free, total = torch.cuda.mem_get_info(device.torch_device)
         memory = DeviceMemory(total, free)
+        arithmetic = device.arithmetic("float32")
     return DeviceFacts(
         device.read_once,
         device.async_scheduling,
         memory,
         device.kernels.code_kernels,
         device.kernels.activations,
+        arithmetic,
     )
 
 

@@ -56,7 +56,9 @@ class Engine:
         self, config: EngineConfig, loaded: LoadedModel, policy: RunPolicy = DEFAULT_POLICY
     ) -> None:
         config = fitted_to_device(loaded.config.settings(config), loaded.device.memory_bytes)
-        self.config = config if loaded.passes is None else loaded.passes.fitted(config)
+        if loaded.passes is not None:
+            config = loaded.passes.fitted(config, loaded.device.memory_bytes)
+        self.config = config
         self.loaded = loaded
         self.policy = policy
         self._times: LoadTimes = {"load_s": loaded.load_s}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,8 +114,11 @@ class LoadedModel:
         compiling = _compiling(config, model_config, device, dtype, header)
         store, stored_bytes = None, None
         linears = LinearLayers.of(model_config.network, _codes(device, dtype, NO_TENSORS))
-        if config.weights_memory != AUTO:
-            _refuse_streaming(config, model_config, device)
+        if config.weights_memory != AUTO and not isinstance(model_config, ModelConfig):
+            raise UsageError(
+                f"{option('weights_memory')}: Transformers' code computes "
+                f"{model_config.model_type} with all weights in memory; leave it out"
+            )
         if read is not None:
             assert isinstance(model_config, ModelConfig), "a library reads its weights itself"
             source = _source(config, device, dtype, read)
@@ -181,7 +185,7 @@ class LoadedModel:
             return None
         assert isinstance(network, DecoderSpec), "another library keeps its weights in memory"
         hidden_bytes = network.hidden_bytes(self.dtype.itemsize)
-        return PassCosts(streamed.residency, streamed.speeds, hidden_bytes)
+        return PassCosts(streamed.residency, streamed.speeds, hidden_bytes, streamed.on_host)
 
     def finish_compiling(self, on_compile: Callable[[], None] | None = None) -> None:
         """Wait for the background compilation, and compile the remaining kernels in this thread.
@@ -238,22 +242,28 @@ def _stored(
         source = _source(config, device, dtype, tensors.read, tensors.stored)
         codes = _codes(device, dtype, tensors.stored)
         sizes = tensors.network.packed_sizes(dtype.itemsize, codes)
-        if device.kernel_set is not None and device.kernels.LAYER_PARTS:
-            available = HostMemory.read().available // num_sharing
+        available, mapped = device.free_bytes(), 0
+        if not device.has_own_memory:
+            available //= num_sharing
             mapped = tensors.network.mapped_bytes(dtype.itemsize, codes)
-            num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped)
-            if num_bytes is not None:
-                arithmetic = device.arithmetic(dtype_name(dtype))
-                try:
-                    folder = PackedFolder.of_model(
-                        config, model_config, checkpoint.files, arithmetic
-                    )
-                    source = _streamed(
-                        config, model_config, source, folder, num_bytes, sum(sizes), compiling
-                    )
-                except UsageError:  # without room on disk, weights that fit leave a small pool
-                    if config.weights_memory != AUTO or sum(sizes) > available:
-                        raise
+        num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped)
+        if num_bytes is not None:
+            arithmetic = device.arithmetic(dtype_name(dtype))
+            try:
+                folder = PackedFolder.of_model(config, model_config, checkpoint.files, arithmetic)
+                folder.check_room(max(sum(sizes) - folder.num_bytes, 0), config.packed_bytes)
+                source = StreamedSource(
+                    source,
+                    folder,
+                    num_bytes,
+                    partial(_reading, config, model_config),
+                    transfers=device.transfers(),
+                    host_bytes=HostMemory.read().available // num_sharing,
+                    before_measuring=(lambda: None) if compiling is None else compiling.finish,
+                )
+            except UsageError:  # without room on disk, weights that fit leave a small pool
+                if config.weights_memory != AUTO or sum(sizes) > available:
+                    raise
         model = _model(config, model_config, tensors.network, source)
         return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
@@ -271,37 +281,11 @@ def _stored(
     return traced, stored_bytes_of(checkpoint), LinearLayers()
 
 
-def _streamed(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    source: WeightSource,
-    folder: PackedFolder,
-    num_bytes: int,
-    packed_bytes: int,
-    compiling: "AheadCompiler | None",
-) -> StreamedSource:
-    """Return a source with `num_bytes` of memory for packed weights of `packed_bytes`, which are
-    packed unless they are."""
-    folder.check_room(max(packed_bytes - folder.num_bytes, 0), config.packed_bytes)
-
-    @contextmanager
-    def reading() -> Iterator[ReadTensor]:
-        with open_checkpoint(config.model) as checkpoint:
-            yield ModelTensors(checkpoint, model_config.network).read
-
-    finish = (lambda: None) if compiling is None else compiling.finish
-    return StreamedSource(source, folder, num_bytes, reading, finish)
-
-
-def _refuse_streaming(config: EngineConfig, model: RunnableConfig, device: Device) -> None:
-    """Raise `UsageError` if all weights must be in memory."""
-    reason = ""
-    if not isinstance(model, ModelConfig):
-        reason = f"Transformers' code computes {model.model_type} with all weights in memory"
-    elif device.has_own_memory or not device.kernels.LAYER_PARTS:
-        reason = "weights are read during a run on a CPU only"
-    if reason:
-        raise UsageError(f"{option('weights_memory')}: {reason}; leave it out")
+@contextmanager
+def _reading(config: EngineConfig, model_config: ModelConfig) -> Iterator[ReadTensor]:
+    """Open the checkpoint again, to read its tensors."""
+    with open_checkpoint(config.model) as checkpoint:
+        yield ModelTensors(checkpoint, model_config.network).read
 
 
 def _codes(device: Device, dtype: torch.dtype, stored: StoredTensors) -> HeldCodes:

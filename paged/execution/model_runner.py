@@ -24,12 +24,11 @@ from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
-from pagedrun.paged.models.model import ForwardBatch, Model
+from pagedrun.paged.models.model import PIECE_TOKENS, ForwardBatch, Model
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.errors import EngineError, option
 
 MAX_SCORED_BYTES = 64 * 2**20  # size of the logits of one scoring pass
-PIECE_TOKENS = 2048  # of a step that is computed layer by layer: activations stay small
 
 
 @dataclass(slots=True)

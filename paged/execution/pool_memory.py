@@ -20,8 +20,9 @@ from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import attention_shapes
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.metrics.report_sections import LedgerFigures, WeightFigures, weight_figures
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.linear_layers import LinearLayers
-from pagedrun.paged.models.model import ForwardBatch, GroupBatch, Model
+from pagedrun.paged.models.model import PIECE_TOKENS, ForwardBatch, GroupBatch, Model
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.scheduling.sequence_table import NO_STATE
@@ -64,12 +65,19 @@ class PoolMemory:
         if self._budget is None:
             if not self._device.has_own_memory:
                 return MemoryBudget.of_host(taken=self._model.mapped_bytes)
+            num_tokens, between_layers = config.max_num_batched_tokens, 0
+            if self._model.streamed is not None:  # computed in pieces, layer by layer
+                network = self._model.network
+                assert isinstance(network, DecoderSpec), "another library streams no weights"
+                between_layers = num_tokens * network.hidden_bytes(self._model.dtype.itemsize)
+                num_tokens = min(num_tokens, PIECE_TOKENS)
             self._budget = gpu_budget(
                 self._model,
                 self._device,
                 specs=specs,
-                num_tokens=config.max_num_batched_tokens,
+                num_tokens=num_tokens,
                 num_logits=config.max_num_seqs,
+                between_layers=between_layers,
                 utilization=config.gpu_memory_utilization,
             )
         return self._budget
@@ -90,7 +98,8 @@ class PoolMemory:
         bytes_per_token = sum(spec.bytes_per_token for spec in specs)
         swap_space_bytes = config.swap_space_bytes - (0 if slots is None else slots.host_bytes)
         num_host_blocks = SwapSpace.num_blocks_in(swap_space_bytes, bytes_per_token * size)
-        graphed = self._device.graphs and self._model.network.is_capturable
+        streams = self._model.streamed is not None  # the host launches copies during a step
+        graphed = self._device.graphs and self._model.network.is_capturable and not streams
         eager = config.enforce_eager or not graphed
         made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
         if self._held is not None and self._held.made_for == made_for:
@@ -145,14 +154,16 @@ def gpu_budget(
     specs: Seq[KVCacheSpec],
     num_tokens: int,
     num_logits: int,
+    between_layers: int,
     utilization: float,
 ) -> MemoryBudget:
     """Measure the largest step and return the remaining memory, in bytes.
 
-    specs: of the pools. num_tokens, num_logits: of that step. utilization: the share of the
-    device's memory, 0 to 1, that may be filled, memory of other processes included.
+    specs: of the pools. num_tokens, num_logits: of that step, or of its largest piece.
+    between_layers: bytes of the hidden states of all pieces. utilization: the share of the device's
+    memory, 0 to 1, that may be filled, memory of other processes included.
     """
-    activations = _measure_step(model, device, specs, num_tokens, num_logits)
+    activations = _measure_step(model, device, specs, num_tokens, num_logits) + between_layers
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.torch_device)
     return MemoryBudget.of_device(

@@ -37,7 +37,7 @@ from pagedrun.paged.metrics.report_sections import (
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.models.streaming.residency import ReadFigures, Residency
+from pagedrun.paged.models.streaming.residency import ReadFigures, StreamedWeights
 from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan_part import PlannedPart
@@ -115,6 +115,7 @@ class Run:
         self._hooks = hooks
         self._windows = windows
         self._num_windows = self._num_total = self._num_finished = self._num_steps = 0
+        self._num_passes = 0  # of the model
         self._num_prompt_tokens = 0
         self._is_last = self.is_cut = False
         self._device = loaded.device
@@ -261,6 +262,7 @@ class Run:
         if not step.num_chunks:
             raise stalled("no sequence can continue", scheduler, self.state())
         result = self._runner.run(step, before)
+        self._num_passes += 1
         if self._stored is not None:
             self._stored.note_step(
                 step.rows, step.starts, step.ends, step.block_tables, step.write_slots
@@ -434,15 +436,16 @@ class Run:
         if self._model.library is not None:
             report["library"] = self._model.library
         if self._model.streamed is not None:
-            self._add_reads(report, self._model.streamed.residency)
+            self._add_reads(report, self._model.streamed)
         return report
 
-    def _add_reads(self, report: EngineReport, residency: Residency) -> None:
+    def _add_reads(self, report: EngineReport, streamed: StreamedWeights) -> None:
         """Add passes, bytes and waiting of streamed weights to a report."""
+        residency, on_host = streamed.residency, streamed.on_host
         reads, weights = self._reads(), report["weights"]
         weights["resident_bytes"] -= residency.ring_bytes
         weights["streamed_bytes"] = residency.pass_bytes
-        weights["passes"], weights["bytes_read"] = self._num_steps, reads.num_bytes
+        weights["passes"], weights["bytes_read"] = self._num_passes, reads.num_bytes
         weights["wait_share"] = min(reads.wait_s / max(self.statistics.run_s, 1e-9), 1.0)
         report["streaming"] = {
             "pinned_bytes": residency.pinned_bytes,
@@ -451,6 +454,8 @@ class Run:
             "wait_s": reads.wait_s,
             "layers": residency.letters,
         }
+        if on_host is not None:
+            report["streaming"]["host_bytes"] = on_host.pinned_bytes + on_host.ring_bytes
 
     def _reads(self) -> ReadFigures:
         """Return the reads of streamed weights so far."""

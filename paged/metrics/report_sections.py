@@ -314,7 +314,8 @@ class StreamingFigures(TypedDict):
     """`streaming`, if weights were read in each pass: bytes pinned in memory and of the ring beside
     them, seconds of reading and of waiting for it.
 
-    `layers`: a letter for each layer and for the head, p for pinned, s for streamed.
+    `layers`: a letter for each layer and for the head, p for pinned, s for streamed. `host_bytes`,
+    on a GPU: bytes in the memory of the host.
     """
 
     pinned_bytes: int
@@ -322,6 +323,7 @@ class StreamingFigures(TypedDict):
     read_s: float
     wait_s: float
     layers: str
+    host_bytes: NotRequired[int]
 
 
 class EngineReport(TypedDict):

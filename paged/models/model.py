@@ -15,6 +15,8 @@ from pagedrun.paged.models.network import Network
 from pagedrun.paged.models.streaming.residency import StreamedWeights
 from pagedrun.paged.values.report_parts import TransformersFigures
 
+PIECE_TOKENS = 2048  # of a step that is computed layer by layer: activations stay small
+
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:

@@ -28,7 +28,7 @@ STEP_TOKENS_UNIT = 1_024
 TRANSIENT_STEP_TOKENS = 4_096  # of steps that share no prefix with others
 MAX_STEP_S = 600.0  # a step writes its rows at its end, and a watchdog waits for it
 NUM_SEQS = 1_024  # rows cost no reading; the pool limits them
-HIDDEN_SHARE = 1 / 32  # of the host's memory, for the hidden states of a step
+HIDDEN_SHARE = 1 / 32  # of the memory, for the hidden states of a step
 
 
 def fitted_to_pass(
@@ -79,18 +79,23 @@ def _ends_with_its_prompt(request: Request) -> bool:
 @dataclass(frozen=True, slots=True)
 class PassCosts:
     """Costs of a pass. speeds: None before they are measured. hidden_bytes: of a token's hidden
-    states between layers."""
+    states between layers. residency, on_host: see `StreamedWeights`."""
 
     residency: Residency
     speeds: PassSpeeds | None
     hidden_bytes: int
+    on_host: Residency | None = None
 
     @property
     def read_s(self) -> float | None:
-        """Seconds to read the weights of a pass."""
+        """Seconds to read the weights of a pass; to a device they are copied meanwhile."""
         if self.speeds is None:
             return None
-        return self.residency.pass_bytes / self.speeds.bytes_per_s
+        streamed = self.residency.pass_bytes
+        if self.on_host is None or self.speeds.copied_per_s is None:
+            return streamed / self.speeds.bytes_per_s
+        read_s = self.on_host.pass_bytes / self.speeds.bytes_per_s
+        return max(read_s, streamed / self.speeds.copied_per_s)
 
     def compute_s(self, num_tokens: int) -> float | None:
         """Return the seconds to compute a step, None if unknown."""
@@ -98,13 +103,14 @@ class PassCosts:
             return None
         return num_tokens / self.speeds.tokens_per_s
 
-    def fitted(self, config: EngineConfig, host_bytes: int | None = None) -> EngineConfig:
+    def fitted(self, config: EngineConfig, memory_bytes: int | None = None) -> EngineConfig:
         """Return the configuration with steps so large that reading hides behind computing.
 
-        Settings that were given are kept. host_bytes: the host's memory, None to read it.
+        Settings that were given are kept. memory_bytes: of the device that computes, None to read
+        the host's.
         """
-        host_bytes = host_bytes or HostMemory.read().total
-        room = int(host_bytes * HIDDEN_SHARE) // self.hidden_bytes
+        memory_bytes = memory_bytes or HostMemory.read().total
+        room = int(memory_bytes * HIDDEN_SHARE) // self.hidden_bytes
         num_tokens = UNKNOWN_STEP_TOKENS
         if self.speeds is not None and self.speeds.tokens_per_s is not None:
             assert self.read_s is not None, "measured together"

@@ -65,10 +65,10 @@ class EngineConfig:
     its layers with quantized weights, see `Activations`. `model_impl` "transformers" has the
     library's code compute the model, whatever its type; the others, that of pagedrun.
     `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
-    `prefix_store_bytes`. `weights_memory` bytes of weights are kept in memory, with "auto" all if
-    they fit; the others are packed in `packed_dir`, which holds at most `packed_bytes`. `fitted`
-    names those fields that nobody gave and that an engine may change to suit the device and the
-    file. Raises `UsageError` naming the field for a value out of range.
+    `prefix_store_bytes`. `weights_memory` bytes of weights are kept in the memory of the device,
+    with "auto" all if they fit; the others are packed in `packed_dir`, which holds at most
+    `packed_bytes`. `fitted` names those fields that nobody gave and that an engine may change to
+    suit the device and the file. Raises `UsageError` naming the field for a value out of range.
     """
 
     model: Annotated[
@@ -287,8 +287,8 @@ class EngineConfig:
     weights_memory: Annotated[
         int | str,
         Flag(
-            "Memory for weights on a CPU, such as 12GiB; the rest is read from disk in each pass. "
-            "auto keeps all of them if they fit.",
+            "Memory for weights, of the GPU if there is one, such as 12GiB; the rest is read in "
+            "each pass. auto keeps all of them if they fit.",
             Panel.MEMORY,
             "SIZE|auto",
             form=Form.SIZE_OR_AUTO,

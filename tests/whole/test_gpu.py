@@ -25,11 +25,17 @@ from pagedrun.paged.execution.device_options import CpuDtypes
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
+from pagedrun.paged.models.streaming.residency import Residency
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.quantized_checkpoints import write
+from tests.support.quantized_forms import PACKED
+from tests.support.streamed import packed_entries, streamed_by
+from tests.support.stub_gpu import StubGpu, StubTransfers, with_pool
 
 ON_GPU = torch.cuda.is_available()
 pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]
@@ -171,3 +177,40 @@ def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     list(engine.start([Request(0, tuple(prompt), SamplingParams(max_tokens=1, ignore_eos=True))]))
     model.head = compute  # type: ignore[method-assign]
     return kept[-1][-1].cpu()
+
+
+@pytest.mark.parametrize(
+    ("model", "form"), [("qwen3", None), ("qwen3_moe", None), ("qwen3", "awq")], ids=str
+)
+def test_streamed_weights(
+    model: str, form: str | None, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """Plain layers, experts, and layers that stay in four bits, copied to the GPU in each pass."""
+    folder = make_model(model, "streamed", num_hidden_layers=3)
+    if form is not None:
+        quantization, writer = PACKED[form]
+        write(folder, tmp_path / "model", quantization, writer)
+        folder = tmp_path / "model"
+    packed = tmp_path / "packed"
+    config = EngineConfig.fitting(
+        model=folder, dtype="float16", packed_dir=packed, reproducible=True
+    )
+    requests = [Request(0, (1, 2, 3, 4), SamplingParams(max_tokens=NUM_GENERATED))]
+
+    def loaded(**settings: Any) -> Engine:
+        device = choose_device("cuda") if ON_GPU else StubGpu.of(GpuBackend(), StubTransfers())
+        engine = load_engine(replace(config, **settings), device=device)
+        return engine if ON_GPU else with_pool(engine)
+
+    def answers(engine: Engine) -> list[Any]:
+        return [each.outputs for each in engine.start(requests)]
+
+    expected = answers(loaded())
+    with pytest.raises(UsageError, match="needs at least"):
+        loaded(weights_memory=1)
+    sizes = [each.num_bytes for each in packed_entries(packed)]
+    engine = loaded(weights_memory=Residency.least_bytes(sizes))
+    assert answers(engine) == expected
+    streamed = streamed_by(engine)
+    assert streamed.on_host is not None
+    assert streamed.figures.num_bytes >= NUM_GENERATED * streamed.residency.pass_bytes > 0

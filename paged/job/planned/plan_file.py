@@ -145,7 +145,7 @@ class _FilePlan:
     def _settings(self, model: PlanModel, passes: PassCosts | None) -> EngineConfig:
         """Return the settings required by the model and fitted to the device."""
         config = fitted_to_device(model.settings, self._device.memory_bytes)
-        return config if passes is None else passes.fitted(config)
+        return config if passes is None else passes.fitted(config, self._device.memory_bytes)
 
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
         """Return the expected run time; None without timings of such a model and settings."""

@@ -26,7 +26,7 @@ from pagedrun.paged.models.streaming.residency import (
     entry_names,
     too_little_memory,
 )
-from pagedrun.paged.planning.memory import memory_for_weights
+from pagedrun.paged.planning.memory import HostMemory, memory_for_weights
 from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
 from pagedrun.paged.values.errors import UsageError
@@ -61,7 +61,8 @@ class PlannedWeights:
         elif header is not None:
             self._stored_bytes = stored_bytes_of(header)
         self._packed_sizes: tuple[int, ...] = ()
-        if device.memory is None and isinstance(network, DecoderSpec):
+        self._device = device
+        if isinstance(network, DecoderSpec):
             self._packed_sizes = network.packed_sizes(DTYPE_BYTES[dtype], codes)
             self._hidden_bytes = network.hidden_bytes(DTYPE_BYTES[dtype])
             self._mapped_bytes = network.mapped_bytes(DTYPE_BYTES[dtype], codes)
@@ -83,8 +84,12 @@ class PlannedWeights:
         """
         if not self._packed_sizes:
             return None
+        memory = self._device.memory
         num_bytes = memory_for_weights(
-            config.weights_memory, self._packed_sizes, mapped=self._mapped_bytes
+            config.weights_memory,
+            self._packed_sizes,
+            None if memory is None else memory.free,
+            self._mapped_bytes if memory is None else 0,
         )
         if num_bytes is None:
             return None
@@ -92,7 +97,9 @@ class PlannedWeights:
         speeds = None
         if self._stored_bytes is not None:
             files = checkpoint_files(config.model)
-            arithmetic = cpu_arithmetic(choose_kernel_set(config.kernel_set), self._dtype)
+            arithmetic = self._device.gpu_arithmetic
+            if memory is None:
+                arithmetic = cpu_arithmetic(choose_kernel_set(config.kernel_set), self._dtype)
             packed = PackedFolder.of_model(config, self._model, files, arithmetic, create=False)
             sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
             speeds = packed.speeds()
@@ -102,7 +109,12 @@ class PlannedWeights:
         if residency is None:
             raise too_little_memory(num_bytes, sizes)
         self.held_bytes += residency.pinned_bytes + residency.ring_bytes - sum(sizes)
-        return PassCosts(residency, speeds, self._hidden_bytes)
+        on_host = None
+        if memory is not None:
+            places = zip(sizes, residency.places, strict=True)
+            streamed = [size for size, place in places if place is not None]
+            on_host = Residency.on_host(streamed, HostMemory.read().available)
+        return PassCosts(residency, speeds, self._hidden_bytes, on_host)
 
     @property
     def figures(self) -> WeightFigures:

@@ -29,6 +29,8 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pagedrun.kernels.stored_layers import Bytes, StoredLayer
 
 _MAGIC = b"pagedrun packed layers 1\n"
@@ -58,8 +60,8 @@ class PackedEntry:
     num_bytes: int
     crc32: int
 
-    def arrays(self, memory: "Bytes") -> "list[list[Bytes]]":
-        """Return the arrays of each layer in `memory`, [num_bytes]."""
+    def arrays(self, memory: "Tensor") -> "list[list[Tensor]]":
+        """Return the bytes of the arrays of each layer in `memory`, [num_bytes] uint8."""
         return [
             [
                 memory[start : start + spec.num_bytes]

@@ -6,7 +6,7 @@ at a fixed place, so that the layers over them are built once. Pinned entries ar
 reading goes on while they are computed. Imports no torch; `plan` uses it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from pagedrun.paged.values.errors import UsageError, option
 HEAD = "head"
 PAGE_BYTES = 4096  # entries begin and end at pages, as direct reads require
 MOST_SLOTS, LEAST_SLOTS = 3, 2  # one is computed on while the others are read
+HOST_SHARE = 0.6  # of the host's free memory, for entries that are streamed to a device
 _LARGE = 1.3  # times the median size
 
 
@@ -67,6 +68,20 @@ class Residency:
         large = _large(sizes)
         others = [size for index, size in enumerate(sizes) if index not in large]
         return max(max(sizes), min(LEAST_SLOTS, len(others)) * max(others))
+
+    @classmethod
+    def on_host(cls, sizes: Sequence[int], available: int) -> "Residency":
+        """Return the residency, in host memory, of entries that are streamed to a device.
+
+        available: free bytes of the host. A share of them is taken, since locked pages are not
+        given back, or as many as the entries need at least.
+        """
+        if not sizes:
+            return cls((), (), 0)
+        num_bytes = max(int(HOST_SHARE * available), cls.least_bytes(sizes))
+        found = cls.within(sizes, num_bytes)
+        assert found is not None, "at least the least bytes"
+        return found
 
     @property
     def pinned_bytes(self) -> int:
@@ -151,21 +166,33 @@ class PassSpeeds:
     """Speeds of a pass on this machine, measured once for a packed model.
 
     bytes_per_s: of the disk. tokens_per_s: of the products of all layers, None for experts, whose
-    work depends on the tokens.
+    work depends on the tokens. copied_per_s: bytes per second to a device with memory of its own,
+    None where the host computes.
     """
 
     bytes_per_s: float
     tokens_per_s: float | None
+    copied_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedWeights:
-    """Packed weights of a loaded model: their folder, residency, speeds, and reads so far."""
+    """Packed weights of a loaded model: their folder, residency and speeds.
+
+    residency: in the memory of the device that computes. on_host: of the entries that are streamed
+    to it, in the memory of the host; None where the host computes. reads: returns those so far.
+    """
 
     folder: Path
     residency: Residency
     speeds: PassSpeeds
-    figures: ReadFigures
+    reads: Callable[[], ReadFigures]
+    on_host: Residency | None = None
+
+    @property
+    def figures(self) -> ReadFigures:
+        """Reads so far."""
+        return self.reads()
 
 
 def _large(sizes: Sequence[int]) -> set[int]:

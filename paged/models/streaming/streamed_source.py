@@ -26,6 +26,7 @@ from pagedrun.paged.models.checkpoint.weight_source import (
     SideBySide,
     WeightSource,
 )
+from pagedrun.paged.models.streaming.device_ring import DeviceEntry, DeviceRing, Transfers
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry, PackedFolder
 from pagedrun.paged.models.streaming.residency import (
     PassSpeeds,
@@ -46,9 +47,11 @@ from pagedrun.paged.values.errors import EngineError
 class StreamedSource(WeightSource):
     """Weights of `source` within `num_bytes` of memory, packed in `folder`.
 
-    reading: opens the checkpoint again, to repair a damaged file during a run. before_measuring:
-    waits until kernels are compiled, before speeds are measured for the first time. Raises
-    `UsageError` if the memory is too small, or the disk.
+    num_bytes: of the device that computes. reading: opens the checkpoint again, to repair a damaged
+    file during a run. transfers: copies to a device with memory of its own, None where the host
+    computes; such entries are kept in a share of the free memory of the host, `host_bytes`.
+    before_measuring: waits until kernels are compiled, before speeds are measured for the first
+    time. Raises `UsageError` if the memory is too small, or the disk.
     """
 
     is_streamed = True
@@ -59,6 +62,9 @@ class StreamedSource(WeightSource):
         folder: PackedFolder,
         num_bytes: int,
         reading: Callable[[], AbstractContextManager[ReadTensor]],
+        *,
+        transfers: Transfers | None = None,
+        host_bytes: int = 0,
         before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
@@ -74,6 +80,8 @@ class StreamedSource(WeightSource):
         self._folder = folder
         self._num_bytes = num_bytes
         self._reading = reading
+        self._transfers = transfers
+        self._host_bytes = host_bytes
         self._before_measuring = before_measuring
         self._classes = (*source.kernels.LAYER_PARTS, SideBySide)
 
@@ -84,30 +92,25 @@ class StreamedSource(WeightSource):
         residency = Residency.within(sizes, self._num_bytes)
         if residency is None:
             raise too_little_memory(self._num_bytes, sizes)
-        ring_memory = page_memory(residency.ring_bytes)
+        ring_memory = self._allocate(residency.ring_bytes)
         placed: list[_Placed] = []
+        for maker, entry, place in zip(makers, entries, residency.places, strict=True):
+            if place is None:
+                memory = self._allocate(entry.num_bytes)
+            else:
+                memory = ring_memory[place : place + entry.num_bytes]
+            placed.append(self._put_together(maker, EntryFile(entry), memory))
+        pinned: list[_Placed] = []
+        streamed: list[_Placed] = []
+        for each, place in zip(placed, residency.places, strict=True):
+            (pinned if place is None else streamed).append(each)
         with ThreadPoolExecutor(NUM_READERS) as readers:
-            for maker, entry, place in zip(makers, entries, residency.places, strict=True):
-                file = EntryFile(entry)
-                if place is None:
-                    memory = page_memory(entry.num_bytes)
-                    if not file.read(memory, readers):
-                        file = self._packed_again(*maker)
-                        file.read(memory, readers)
-                else:
-                    memory = ring_memory[place : place + entry.num_bytes]
-                placed.append(self._put_together(maker, file, memory))
-                if place is None:
-                    placed[-1].refill()
+            self._read_pinned(pinned, readers)
             speeds = self._folder.speeds() or self._measured(placed[0], sum(sizes), readers)
-        streamed = [
-            each for each, at in zip(placed, residency.places, strict=True) if at is not None
-        ]
-        ring = WeightRing(
-            [RingEntry(each.file, each.memory, each.refilled) for each in streamed],
-            lambda index: self._packed_again(*streamed[index].maker),
+            ring, on_host = self._ring(streamed, readers)
+        self.streamed = StreamedWeights(
+            self._folder.path, residency, speeds, lambda: ring.figures, on_host
         )
-        self.streamed = StreamedWeights(self._folder.path, residency, speeds, ring.figures)
         numbers = iter(range(len(streamed)))
         call_on_host = self.kernels.call_on_host
         return [
@@ -117,24 +120,88 @@ class StreamedSource(WeightSource):
             for each, place in zip(placed, residency.places, strict=True)
         ]
 
+    def _allocate(self, num_bytes: int) -> Tensor:
+        """Return memory of the device that computes, [num_bytes] uint8."""
+        if self._transfers is not None:
+            return self._transfers.memory(num_bytes)
+        return torch.from_numpy(page_memory(num_bytes))
+
+    def _read_pinned(self, pinned: Sequence["_Placed"], readers: ThreadPoolExecutor) -> None:
+        """Read the entries that remain in the memory of the device that computes."""
+        transfers = self._transfers
+        if transfers is None:
+            for each in pinned:
+                self._read(each, each.memory.numpy(), readers)
+                each.refill()
+            return
+        staging = page_memory(max((each.memory.nbytes for each in pinned), default=0))
+        for each in pinned:
+            host = staging[: each.memory.nbytes]
+            self._read(each, host, readers)
+            transfers.copy(host, each.memory).wait()
+
+    def _ring(
+        self, streamed: Sequence["_Placed"], readers: ThreadPoolExecutor
+    ) -> "tuple[WeightRing | DeviceRing, Residency | None]":
+        """Return the ring of streamed entries, and their residency in the memory of the host, None
+        where the host computes."""
+        transfers = self._transfers
+        if transfers is None:
+            memories = [each.memory.numpy() for each in streamed]
+            entries = [
+                RingEntry(each.file, memory, each.refilled)
+                for each, memory in zip(streamed, memories, strict=True)
+            ]
+            return self._host_ring(streamed, entries), None
+        on_host = Residency.on_host([each.memory.nbytes for each in streamed], self._host_bytes)
+        ring_memory = transfers.page_locked(on_host.ring_bytes)
+        copied: list[DeviceEntry] = []
+        in_ring: list[_Placed] = []
+        entries = []
+        for each, place in zip(streamed, on_host.places, strict=True):
+            size = each.memory.nbytes
+            if place is None:
+                copied.append(DeviceEntry(each.memory, transfers.page_locked(size)))
+                self._read(each, copied[-1].host, readers)
+                continue
+            entry = DeviceEntry(each.memory, ring_memory[place : place + size], len(in_ring))
+            copied.append(entry)
+            in_ring.append(each)
+            until = entry.wait_until_copied
+            entries.append(RingEntry(each.file, entry.host, wait_until_free=until))
+        host_ring = self._host_ring(in_ring, entries) if entries else None
+        return DeviceRing(copied, transfers, host_ring), on_host
+
+    def _host_ring(self, placed: Sequence["_Placed"], entries: Sequence[RingEntry]) -> WeightRing:
+        return WeightRing(entries, lambda index: self._packed_again(*placed[index].maker))
+
+    def _read(self, placed: "_Placed", memory: Bytes, readers: ThreadPoolExecutor) -> None:
+        """Read an entry; it is packed again if its file is damaged."""
+        if not placed.file.read(memory, readers):
+            placed.file = self._packed_again(*placed.maker)
+            placed.file.read(memory, readers)
+
     def _measured(
         self, first: "_Placed", num_bytes: int, readers: ThreadPoolExecutor
     ) -> PassSpeeds:
         """Measure reading and computing of the first entry, of `num_bytes` of all, and keep the
         speeds."""
         self._before_measuring()
-        file, memory = first.file, first.memory
-        if not file.read(memory, readers):
-            file = self._packed_again(*first.maker)
-        began, size = time.perf_counter(), 0
-        while size < _MEASURED_BYTES and time.perf_counter() - began < _MEASURED_S:
-            file.read(memory, readers)
-            size += memory.size
-        bytes_per_s = size / (time.perf_counter() - began)
+        transfers, num_rows = self._transfers, _MEASURED_ROWS
+        copied_per_s = None
+        if transfers is None:
+            memory = first.memory.numpy()
+        else:
+            memory, num_rows = transfers.page_locked(first.memory.nbytes), _MEASURED_DEVICE_ROWS
+        self._read(first, memory, readers)
+        bytes_per_s = _rate(memory.size, lambda: first.file.read(memory, readers))
+        if transfers is not None:
+            copied_per_s = _rate(memory.size, transfers.copy(memory, first.memory).wait)
         first.refill()
-        token_s = _token_s(first.layers, self.dtype)
+        token_s = _token_s(first.layers, self.dtype, self.device, num_rows)
         share = memory.size / num_bytes
-        speeds = PassSpeeds(bytes_per_s, None if token_s is None else share / token_s)
+        tokens_per_s = None if token_s is None else share / token_s
+        speeds = PassSpeeds(bytes_per_s, tokens_per_s, copied_per_s)
         self._folder.keep_speeds(speeds)
         return speeds
 
@@ -181,7 +248,7 @@ class StreamedSource(WeightSource):
         return entry
 
     def _put_together(
-        self, maker: tuple[str, MakePart], file: EntryFile, memory: Bytes
+        self, maker: tuple[str, MakePart], file: EntryFile, memory: Tensor
     ) -> "_Placed":
         layers = iter(zip(file.entry.layers, file.entry.arrays(memory), strict=True))
         refilled: list[Refilled] = []
@@ -199,13 +266,13 @@ class StreamedSource(WeightSource):
         return _Placed(maker, file, memory, part, found, refilled, num_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Placed:
-    """Part over its memory, and its packed layers. num_bytes: of other weights."""
+    """Part over its memory, [num_bytes] uint8, and its packed layers; num_bytes: of the rest."""
 
     maker: tuple[str, MakePart]
     file: EntryFile
-    memory: Bytes
+    memory: Tensor
     part: Any
     layers: Sequence[Linear | GroupedLinear]
     refilled: Sequence[Refilled]
@@ -219,21 +286,35 @@ class _Placed:
 
 _MEASURED_BYTES = 2**30
 _MEASURED_S = 1.0
-_MEASURED_ROWS = 256
+_MEASURED_ROWS, _MEASURED_DEVICE_ROWS = 256, 2048
 
 
-def _token_s(layers: Sequence[Linear | GroupedLinear], dtype: torch.dtype) -> float | None:
+def _rate(num_bytes: int, move: Callable[[], object]) -> float:
+    """Return the bytes per second of `move`, which moves `num_bytes`."""
+    began, size = time.perf_counter(), 0
+    while size < _MEASURED_BYTES and time.perf_counter() - began < _MEASURED_S:
+        move()
+        size += num_bytes
+    return size / (time.perf_counter() - began)
+
+
+def _token_s(
+    layers: Sequence[Linear | GroupedLinear],
+    dtype: torch.dtype,
+    device: torch.device,
+    num_rows: int,
+) -> float | None:
     """Return the seconds of a token in these layers; None for experts."""
     seconds = 0.0
     for layer in layers:
         if hasattr(layer, "num_experts"):
             return None
-        x = torch.ones(_MEASURED_ROWS, layer.in_features, dtype=dtype)
-        layer(x)  # compiled by now, but neither loaded nor cached
+        x = torch.ones(num_rows, layer.in_features, dtype=dtype, device=device)
+        layer(x)[:1].cpu()  # compiled by now, but neither loaded nor cached
         began = time.perf_counter()
-        layer(x)
+        layer(x)[:1].cpu()  # the host waits for a result
         seconds += time.perf_counter() - began
-    return seconds / _MEASURED_ROWS if seconds else None
+    return seconds / num_rows if seconds else None
 
 
 class StreamedPart:

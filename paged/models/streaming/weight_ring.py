@@ -17,11 +17,10 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -121,18 +120,74 @@ def page_memory(num_bytes: int) -> Bytes:
     return np.frombuffer(memory, np.uint8)
 
 
+class RingOrder:
+    """Entries of a ring in the order of a pass: their places, and those that are there.
+
+    places: bytes of the ring that each entry takes. current: the entry in use.
+    """
+
+    def __init__(self, places: Sequence[range]) -> None:
+        self._places = places
+        self._is_there = [False] * len(places)
+        self.current = 0
+
+    def has(self, index: int) -> bool:
+        """Return True if an entry is in its place."""
+        return self._is_there[index]
+
+    def put(self, index: int) -> None:
+        """Note that an entry is in its place."""
+        self._is_there[index] = True
+
+    def next(self) -> int | None:
+        """Return the first entry from the current one on that is missing, and then those of the
+        next pass.
+
+        None if all are there, or its place is that of an entry that is needed earlier.
+        """
+        count = len(self._places)
+        needed: list[int] = []
+        for step in range(count):
+            index = (self.current + step) % count
+            if not self._is_there[index]:
+                is_free = not any(self._overlap(index, each) for each in needed)
+                return index if is_free else None
+            needed.append(index)
+        return None
+
+    def clear(self, index: int) -> list[int]:
+        """Return the entries that were in the place of `index` and no longer are."""
+        found = [
+            other
+            for other in range(len(self._places))
+            if self._is_there[other] and self._overlap(index, other)
+        ]
+        for other in found:
+            self._is_there[other] = False
+        return found
+
+    def _overlap(self, index: int, other: int) -> bool:
+        first, second = self._places[index], self._places[other]
+        return first.start < second.stop and second.start < first.stop
+
+
 @dataclass(slots=True)
 class RingEntry:
-    """Streamed entry: its file, its place in memory, and parts of its layers to refill."""
+    """Streamed entry: its file, its place in memory, and parts of its layers to refill.
+
+    wait_until_free: waits for a use of the memory that goes on behind `WeightRing.use`.
+    """
 
     file: EntryFile
     memory: Bytes
     refilled: Sequence[Refilled] = ()
+    wait_until_free: Callable[[], None] | None = None
 
-    def overlaps(self, other: "RingEntry") -> bool:
-        """Return True if both have bytes of memory in common."""
-        start, others = self.memory.ctypes.data, other.memory.ctypes.data
-        return start < others + other.memory.size and others < start + self.memory.size
+    @property
+    def place(self) -> range:
+        """Addresses of its memory."""
+        start = self.memory.ctypes.data
+        return range(start, start + self.memory.size)
 
 
 class WeightRing:
@@ -151,6 +206,11 @@ class WeightRing:
         weakref.finalize(self, self._state.stop)
         thread.start()
 
+    def has(self, index: int) -> bool:
+        """Return True if an entry is in its place, so that `use` does not wait for it."""
+        with self._state.changed:
+            return self._state.order.has(index)
+
     def use(self, index: int) -> None:
         """Wait until an entry is in its place; the use of the one before has ended.
 
@@ -158,16 +218,16 @@ class WeightRing:
         """
         state = self._state
         with state.changed:
-            if state.current != index:
-                state.current = index
+            if state.order.current != index:
+                state.order.current = index
                 state.changed.notify_all()
             began = time.perf_counter()
-            while state.status[index] is not _Status.READY:
+            while not state.order.has(index):
                 if state.error is not None:
                     raise state.error
-                if state.status[index] is _Status.DAMAGED:
-                    state.entries[index].file = self._repair(index)
-                    state.status[index] = _Status.ABSENT
+                if state.damaged is not None:
+                    state.entries[state.damaged].file = self._repair(state.damaged)
+                    state.damaged = None
                     state.changed.notify_all()
                 state.changed.wait()
             state.figures.wait_s += time.perf_counter() - began
@@ -178,28 +238,21 @@ class WeightRing:
                 part.refill()
 
 
-class _Status(Enum):
-    ABSENT = "absent"
-    READY = "ready"
-    DAMAGED = "damaged"
-
-
-@dataclass(slots=True)
 class _State:
-    """State shared with the reading thread, which does not keep the ring alive."""
+    """State shared with the reading thread, which does not keep the ring alive.
 
-    entries: list[RingEntry]
-    current: int = 0
-    is_stopped: bool = False
-    error: EngineError | None = None
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    figures: ReadFigures = field(default_factory=ReadFigures)
-    status: list[_Status] = field(init=False)
-    needs_refill: list[bool] = field(init=False)
+    damaged: the entry that was read last, if its file must be repaired.
+    """
 
-    def __post_init__(self) -> None:
-        self.status = [_Status.ABSENT] * len(self.entries)
-        self.needs_refill = [False] * len(self.entries)
+    def __init__(self, entries: list[RingEntry]) -> None:
+        self.entries = entries
+        self.order = RingOrder([each.place for each in entries])
+        self.needs_refill = [False] * len(entries)
+        self.damaged: int | None = None
+        self.is_stopped = False
+        self.error: EngineError | None = None
+        self.changed = threading.Condition()
+        self.figures = ReadFigures()
 
     def stop(self) -> None:
         with self.changed:
@@ -207,26 +260,10 @@ class _State:
             self.changed.notify_all()
 
     def next_entry(self) -> int | None:
-        """Return the next entry to read, None if its place is not free, or all are read."""
-        needed: list[RingEntry] = []
-        for index in self._from_current():
-            entry = self.entries[index]
-            if self.status[index] is _Status.READY:
-                needed.append(entry)
-                continue
-            is_free = not any(entry.overlaps(each) for each in needed)
-            return index if is_free and self.status[index] is _Status.ABSENT else None
-        return None
-
-    def _from_current(self) -> Iterator[int]:
-        count = len(self.entries)
-        return ((self.current + step) % count for step in range(count))
-
-    def begin(self, index: int) -> None:
-        """Mark entries as absent whose places an entry overwrites."""
-        for other, entry in enumerate(self.entries):
-            if entry.overlaps(self.entries[index]) and self.status[other] is _Status.READY:
-                self.status[other] = _Status.ABSENT
+        """Return the next entry to read; None if there is none, or no place for it."""
+        if self.error is not None or self.damaged is not None:
+            return None
+        return self.order.next()
 
 
 def _read_ahead(state: _State) -> None:
@@ -234,14 +271,17 @@ def _read_ahead(state: _State) -> None:
     with ThreadPoolExecutor(NUM_READERS, "reader") as readers:
         while True:
             with state.changed:
-                while (index := state.next_entry()) is None or state.error is not None:
+                while (index := state.next_entry()) is None:
                     if state.is_stopped:
                         return
                     state.changed.wait()
                 if state.is_stopped:
                     return
-                state.begin(index)
+                replaced = [state.entries[each] for each in state.order.clear(index)]
                 entry = state.entries[index]
+            for each in replaced:
+                if each.wait_until_free is not None:
+                    each.wait_until_free()
             began = time.perf_counter()
             try:
                 is_whole = entry.file.read(entry.memory, readers)
@@ -251,7 +291,10 @@ def _read_ahead(state: _State) -> None:
                     state.changed.notify_all()
                 continue
             with state.changed:
-                state.status[index] = _Status.READY if is_whole else _Status.DAMAGED
+                if is_whole:
+                    state.order.put(index)
+                else:
+                    state.damaged = index
                 state.needs_refill[index] = is_whole
                 state.figures.num_bytes += entry.memory.size
                 state.figures.num_entries += 1

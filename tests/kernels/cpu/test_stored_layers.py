@@ -36,7 +36,9 @@ def moved(layer: Any) -> Any:
     memory = [aligned_empty((each.size,), np.uint8) for each in arrays]
     for each in memory:
         each[:] = 0
-    there, refilled = put_together(read, memory, CpuBackend.LAYER_PARTS)
+    there, refilled = put_together(
+        read, list(map(torch.from_numpy, memory)), CpuBackend.LAYER_PARTS
+    )
     for target, source in zip(memory, arrays, strict=True):
         target[:] = source
     for part in refilled:
@@ -141,7 +143,7 @@ def test_a_description_of_anything_else_is_refused(broken: Callable[[Any], Any])
     stored, arrays = take_apart(layer, CpuBackend.LAYER_PARTS)
     changed = stored._replace(description=broken(stored.description))
     with pytest.raises(ValueError, match="no layer is described like this"):
-        put_together(changed, arrays, CpuBackend.LAYER_PARTS)
+        put_together(changed, list(map(torch.from_numpy, arrays)), CpuBackend.LAYER_PARTS)
 
 
 def test_what_is_not_a_layer_cannot_be_taken_apart() -> None:

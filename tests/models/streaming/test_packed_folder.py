@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer
 from pagedrun.paged.models.streaming import packed_folder
@@ -33,11 +34,11 @@ def test_an_entry_has_the_bytes_that_were_written(tmp_path: Path) -> None:
     assert [each.description for each in entry.layers] == [{"is": "Layer"}] * 2
     memory = page_memory(entry.num_bytes)
     assert EntryFile(entry).read(memory)
-    found = entry.arrays(memory)
+    found = entry.arrays(torch.from_numpy(memory))
     for (_, arrays), there in zip(layers, found, strict=True):
         for one, other in zip(arrays, there, strict=True):
-            assert np.array_equal(one, other)
-            assert not other.size or other.ctypes.data % 64 == 0
+            assert np.array_equal(one, other.numpy())
+            assert not len(other) or other.data_ptr() % 64 == 0
 
 
 def test_models_do_not_share_files(tmp_path: Path) -> None:
