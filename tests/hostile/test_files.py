@@ -245,8 +245,13 @@ THE_COMMAND = "from pagedrun.cli.main import main; main()"
 
 
 def run_elsewhere(args: list[object], folder: Path, **environment: str) -> None:
-    """Run the command in a process of its own, with little of this one's environment."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    """Run the command in a process of its own, with little of this one's environment.
+
+    It has the features of the processor that this one has, so that it finds its kernels compiled.
+    """
+    features = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+    names = ("PATH", "HOME", "PYTHONPATH", *features)
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-c", GUARDED + THE_COMMAND, *map(str, args)],
         cwd=folder,
