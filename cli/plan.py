@@ -85,7 +85,7 @@ FLAGS = (
         *("raw", "chat_template", "chat_template_kwargs", "max_tokens", "temperature", "n"),
         *("block_size", "num_blocks", "kv_cache_memory_bytes", "max_num_seqs"),
         *("max_num_batched_tokens", "refill_share"),
-        *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes"),
+        *("prefix_caching", "prefix_once", "preemption_mode", "swap_space_bytes", "swap_dir"),
         *("kv_cache_dtype", "gpu_memory_utilization", "weights_memory", "packed_dir", "progress"),
     )
     + Flags.of(PlanOptions)

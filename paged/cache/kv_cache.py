@@ -23,6 +23,7 @@ from pagedrun.paged.cache.cache_spec import (
     StateLayerIndex,
     StateSpec,
 )
+from pagedrun.paged.cache.swap_memory import Allocate, of_host, page_locked
 
 
 class CacheDevice(Protocol):
@@ -159,34 +160,20 @@ def _independent_runs(transfers: Iterable[BlockTransfer]) -> Iterable[list[Block
 
 
 def allocate_blocks(
-    spec: KVCacheSpec,
-    num_blocks: int,
-    block_size: int,
-    device: torch.device,
-    *,
-    pinned: bool = False,
+    spec: KVCacheSpec, num_blocks: int, block_size: int, allocate: Allocate
 ) -> Tensor:
-    """Return unwritten memory for `num_blocks` blocks, page-locked if `pinned`.
+    """Return unwritten memory for `num_blocks` blocks.
 
     [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]: the keys of one layer, head and
     block are contiguous, since attention reads them together. Not filled: unwritten slots must
     never be used, and the system allocates only written pages.
     """
-    return torch.empty(
-        (spec.num_stored_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim),
-        dtype=getattr(torch, spec.dtype),
-        device=device,
-        pin_memory=pinned,
-    )
+    shape = (spec.num_stored_layers, 2, num_blocks, spec.num_kv_heads, block_size, spec.head_dim)
+    return allocate(shape, getattr(torch, spec.dtype))
 
 
 def allocate_scales(
-    spec: KVCacheSpec,
-    num_blocks: int,
-    block_size: int,
-    device: torch.device,
-    *,
-    pinned: bool = False,
+    spec: KVCacheSpec, num_blocks: int, block_size: int, allocate: Allocate
 ) -> Tensor | None:
     """Return unwritten memory for the scales of as many blocks, None if there are none.
 
@@ -194,8 +181,20 @@ def allocate_scales(
     """
     if not spec.is_quantized:
         return None
-    scales = replace(spec, head_dim=1, dtype="float32")
-    return allocate_blocks(scales, num_blocks, block_size, device, pinned=pinned)
+    return allocate_blocks(
+        replace(spec, head_dim=1, dtype="float32"), num_blocks, block_size, allocate
+    )
+
+
+def _of_pool(device: CacheDevice) -> Allocate:
+    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device.torch_device)
+
+    return allocate
+
+
+def _to_swap(device: CacheDevice) -> Allocate:
+    return page_locked if device.pins_host_memory else of_host
 
 
 class KVMemory(BlockMemory):
@@ -208,14 +207,16 @@ class KVMemory(BlockMemory):
         num_blocks: int,
         num_host_blocks: int,
         device: CacheDevice,
+        to_swap: Allocate | None = None,
     ) -> None:
+        """to_swap: allocates the host blocks, None for memory that the device can access."""
         self.spec = spec
         self.block_size = block_size
-        host, pinned = torch.device("cpu"), device.pins_host_memory
-        self.blocks = allocate_blocks(spec, num_blocks, block_size, device.torch_device)
-        self.host_blocks = allocate_blocks(spec, num_host_blocks, block_size, host, pinned=pinned)
-        scales = allocate_scales(spec, num_blocks, block_size, device.torch_device)
-        host_scales = allocate_scales(spec, num_host_blocks, block_size, host, pinned=pinned)
+        of_pool, to_swap = _of_pool(device), to_swap or _to_swap(device)
+        self.blocks = allocate_blocks(spec, num_blocks, block_size, of_pool)
+        self.host_blocks = allocate_blocks(spec, num_host_blocks, block_size, to_swap)
+        scales = allocate_scales(spec, num_blocks, block_size, of_pool)
+        host_scales = allocate_scales(spec, num_host_blocks, block_size, to_swap)
         memories = [(self.blocks, self.host_blocks)]
         if scales is not None and host_scales is not None:
             memories.append((scales, host_scales))
@@ -254,21 +255,23 @@ class StateCache(BlockMemory):
     """
 
     def __init__(
-        self, specs: Sequence[StateSpec], num_slots: int, num_host_slots: int, device: CacheDevice
+        self,
+        specs: Sequence[StateSpec],
+        num_slots: int,
+        num_host_slots: int,
+        device: CacheDevice,
+        to_swap: Allocate | None = None,
     ) -> None:
+        """to_swap: see `KVMemory`."""
         if len(set(specs)) != 1:
             raise ValueError("recurrent layers whose states differ are not supported")
-        host, pinned = torch.device("cpu"), device.pins_host_memory
+        of_pool, to_swap = _of_pool(device), to_swap or _to_swap(device)
 
-        def allocate(array: StateArray, count: int, at: torch.device, pin: bool) -> Tensor:
-            shape = (len(specs), 1, count, *array.shape)
-            return torch.empty(shape, dtype=getattr(torch, array.dtype), device=at, pin_memory=pin)
+        def allocate(array: StateArray, count: int, of: Allocate) -> Tensor:
+            return of((len(specs), 1, count, *array.shape), getattr(torch, array.dtype))
 
         pools = [
-            (
-                allocate(array, num_slots, device.torch_device, False),
-                allocate(array, num_host_slots, host, pinned),
-            )
+            (allocate(array, num_slots, of_pool), allocate(array, num_host_slots, to_swap))
             for array in specs[0].arrays
         ]
         super().__init__(pools, device)

@@ -7,6 +7,7 @@ sized. On a CPU each run allocates what it needs.
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -15,6 +16,7 @@ from pagedrun.kernels.op_values import StateInputs
 from pagedrun.paged.cache.block_pool import SwapSpace
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory, OpaqueStates, StateCache
+from pagedrun.paged.cache.swap_memory import Allocate, on_disk
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.forward_batch import attention_shapes
@@ -107,13 +109,14 @@ class PoolMemory:
         if self._held is not None:
             self._held = None  # freed first: both may not fit
             self._device.release_unused_memory()
+        to_swap = None if config.swap_dir is None else self._on_disk(Path(config.swap_dir))
         try:
             cache = KVCache(
                 [
-                    KVMemory(spec, size, count, num_host_blocks, self._device)
+                    KVMemory(spec, size, count, num_host_blocks, self._device, to_swap)
                     for spec, count in zip(specs, num_blocks, strict=True)
                 ],
-                None if slots is None else self._states(slots),
+                None if slots is None else self._states(slots, to_swap),
             )
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):  # torch has no error class for host memory
@@ -137,11 +140,18 @@ class PoolMemory:
             self._held = _Held(made_for, cache, graphs)
         return cache, graphs
 
-    def _states(self, slots: SlotSizes) -> StateCache | OpaqueStates:
+    def _on_disk(self, folder: Path) -> Allocate:
+        if self._device.pins_host_memory:
+            raise UsageError(
+                f"{option('swap_dir')}: a GPU swaps to the memory of the host; leave it out"
+            )
+        return on_disk(folder)
+
+    def _states(self, slots: SlotSizes, to_swap: Allocate | None) -> StateCache | OpaqueStates:
         if slots.are_opaque:
             return OpaqueStates(slots.num_slots, slots.bytes_per_slot)
         specs = self._model.state_specs()
-        return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device)
+        return StateCache(specs, slots.num_slots, slots.num_host_slots, self._device, to_swap)
 
 
 CHUNK_TOKENS = 512  # size of the chunks of a measured step, for which blocks are allocated

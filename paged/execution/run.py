@@ -127,7 +127,9 @@ class Run:
                 )
                 for each in cache.groups
             ],
-            SchedulerLimits.of(config, whole_prompts=cache.is_transient),
+            SchedulerLimits.of(
+                config, whole_prompts=cache.is_transient, staggers=model.streamed is not None
+            ),
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
             predictor=policy.new_predictor(),

@@ -125,6 +125,7 @@ _NOT_DECIDING = frozenset(
         "jump_ahead",
         "preemption_mode",
         "swap_space_bytes",
+        "swap_dir",
         "enforce_eager",
         "model_impl",  # its result is under "arithmetic"
         "kernel_set",  # its result is under "arithmetic"

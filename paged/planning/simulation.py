@@ -25,9 +25,11 @@ from pagedrun.paged.metrics.run_statistics import RunStatistics
 from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts, StepRecord
 from pagedrun.paged.planning.plan import Plan
 from pagedrun.paged.planning.pool_sizing import SlotSizes
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
@@ -74,6 +76,7 @@ class Simulator:
         max_rows: int | None = None,
         async_scheduling: bool = False,
         whole_prompts: bool = False,
+        staggers: bool = False,
         max_records: int = TIMELINE_RECORDS,
     ) -> None:
         """Simulate the first `max_rows` rows of the plans, None for all.
@@ -82,12 +85,12 @@ class Simulator:
         pools. bytes_read: by attention of a token, in all layers with a window, or with None.
         states: slots of recurrent layers. max_model_len: tokens that a contiguous engine would
         reserve for a row. async_scheduling: the tokens of a step are seen after the next one has
-        begun, so that a sequence frees its blocks a step later. whole_prompts: see
+        begun, so that a sequence frees its blocks a step later. whole_prompts, staggers: see
         `SchedulerLimits`. max_records: of the timeline; the fewer, the more steps are simulated at
         once.
         """
         self._plans = iter(plans)
-        self._limits = SchedulerLimits.of(config, whole_prompts=whole_prompts)
+        self._limits = SchedulerLimits.of(config, whole_prompts=whole_prompts, staggers=staggers)
         self._prefix_caching = config.prefix_caching
         self._max_rows = max_rows
         self._async_scheduling = async_scheduling
@@ -112,6 +115,7 @@ class Simulator:
             self._limits,
             PreemptionMode(config.preemption_mode),
             prefix_caching=config.prefix_caching,
+            predictor=_FullLengths(),
             states=None if states is None else _state_pool(states),
         )
         self._statistics = RunStatistics(
@@ -272,6 +276,7 @@ class Simulator:
         table.num_tokens_ever_computed[row_indices] = np.maximum(ever, ends)
         table.append_outputs(row_indices, 0, num_steps)
         self._num_steps += num_steps
+        self._scheduler.note_steps(num_steps)
         self._statistics.generated_tokens += num_steps * len(row_indices)
         self._scheduler.counts.computed_tokens += num_steps * len(row_indices)
         self._step_tokens[len(row_indices)] += num_steps
@@ -348,6 +353,13 @@ def common_with_previous(common: Int32s, places: Int64s) -> Int64s:
         return np.zeros(0, dtype=np.int64)
     between = common[places[0] + 1 : places[-1] + 1]
     return np.minimum.reduceat(between, places[:-1] - places[0]).astype(np.int64)
+
+
+class _FullLengths(OutputLengthPredictor):
+    """Predicts that each answer has `max_tokens` tokens, as simulated ones do."""
+
+    def knows(self, table: SequenceTable, row_index: int) -> bool:
+        return True
 
 
 class PrefixReads:

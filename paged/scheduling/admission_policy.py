@@ -30,6 +30,7 @@ from pagedrun.paged.values.request import Request
 MIN_LENGTHS = 4  # answers of a group from which they are used
 MAX_LENGTHS = 256  # answers remembered for each group
 MAX_GROUPS = 4096
+MOST_BEHIND = 8  # steps by which a sequence may begin late without delaying those behind it
 MAX_MOMENTS = 32  # ends of sequences at which the use of the pool is predicted
 CAUTION = 0.7  # share of answers that are shorter than the expected length
 
@@ -75,6 +76,11 @@ class OutputLengthPredictor:
         self._groups.move_to_end(sequence.group)
         if len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
+
+    def knows(self, table: SequenceTable, row_index: int) -> bool:
+        """Return whether an answer will have `max_tokens` tokens, whatever they are."""
+        may_stop = table.has_stops[row_index] or table.stop_token_ids[row_index]
+        return bool(table.ignores_eos[row_index]) and not may_stop
 
     def expected_outputs(self, table: SequenceTable, row_indices: Int64s) -> Int64s:
         """Return the expected final length of each answer.
@@ -133,6 +139,51 @@ class OutputLengthPredictor:
         until = moments[:, None]
         needed = np.where(left < until, -given_back, growth(np.minimum(left, until)))
         return bool((needed.sum(axis=1) <= free).all())
+
+
+class Stagger:
+    """Delays sequences of a known length, so that they begin and end one after another.
+
+    Sequences that begin together have their full lengths together: the pool must have room for all
+    of them then, and is half empty before. Begun at even distances they have all lengths at any
+    time, and up to twice as many run at once. The first run with few others, so that this pays if
+    many follow; that is decided once.
+    """
+
+    def __init__(self, max_num_seqs: int, predictor: OutputLengthPredictor) -> None:
+        """max_num_seqs: sequences that may run at once."""
+        self._max_num_seqs = max_num_seqs
+        self._predictor = predictor
+        self._num_steps = 0
+        self._next = 0.0  # the step from which a sequence may begin
+        self._is_used: bool | None = None
+
+    def note_steps(self, count: int) -> None:
+        """Count steps."""
+        self._num_steps += count
+
+    def delays(self, sequence: Sequence, pool: BlockPool, num_behind: int) -> bool:
+        """Return whether a sequence must wait; otherwise it begins, unless the pool is full.
+
+        num_behind: sequences planned behind it.
+        """
+        table, row = sequence.table, sequence.row_index
+        is_single = table.num_pending[row] == 1 and not table.num_beams[row]
+        if self._is_used is False or not is_single or sequence.num_preemptions:
+            return False
+        if not self._predictor.knows(table, row):
+            return False
+        length = int(table.max_tokens[row])
+        own = sequence.num_tokens - int(table.num_shared_tokens[row])
+        blocks = np.array([own + length, own + length / 2]) / pool.block_size
+        together, in_turn = np.minimum(pool.num_blocks / blocks, self._max_num_seqs).tolist()
+        if self._is_used is None:
+            self._is_used = num_behind / in_turn + 1 < num_behind / together
+            return self.delays(sequence, pool, num_behind)
+        if self._num_steps < self._next:
+            return True
+        self._next = max(self._next, self._num_steps - MOST_BEHIND) + length / in_turn
+        return False
 
 
 class Refill:

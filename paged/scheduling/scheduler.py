@@ -21,7 +21,7 @@ import numpy as np
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.scheduling.admission import Admission
-from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill
+from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor, Refill, Stagger
 from pagedrun.paged.scheduling.beam_groups import BeamGroup, BeamGroups
 from pagedrun.paged.scheduling.beam_search import NextBeam
 from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
@@ -45,22 +45,27 @@ class SchedulerLimits:
     """Sequences and computed tokens of one step, at most. refill_share: see `Refill`.
 
     whole_prompts: no prompt is cut, and none reads the blocks of an earlier step; see
-    `KVCacheSpec.is_transient`. A prompt with more tokens is a step of its own.
+    `KVCacheSpec.is_transient`. A prompt with more tokens is a step of its own. staggers: answers of
+    a known length begin one after another; see `Stagger`.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     refill_share: float = 0.0
     whole_prompts: bool = False
+    staggers: bool = False
 
     @classmethod
-    def of(cls, config: EngineConfig, *, whole_prompts: bool = False) -> "SchedulerLimits":
+    def of(
+        cls, config: EngineConfig, *, whole_prompts: bool = False, staggers: bool = False
+    ) -> "SchedulerLimits":
         """Return the limits of an engine."""
         return cls(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.refill_share,
             whole_prompts,
+            staggers,
         )
 
 
@@ -111,6 +116,7 @@ class Scheduler:
         self._pending = PendingRequests()
         self.again = self._pending.again
         self._refill = Refill(limits.refill_share)
+        self._stagger = Stagger(limits.max_num_seqs, self.predictor) if limits.staggers else None
         self._sequences: dict[int, Sequence] = {}  # by row index
         self._beams = BeamGroups(self._state, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # row indices of the last step
@@ -166,6 +172,11 @@ class Scheduler:
         """Count a step: later events of blocks belong to it."""
         self.residency.step += 1
 
+    def note_steps(self, count: int) -> None:
+        """Count scheduled steps; `schedule` counts its own."""
+        if self._stagger is not None:
+            self._stagger.note_steps(count)
+
     def schedule(self) -> StepInput:
         """Choose the next step: running sequences first, then new ones while memory lasts.
 
@@ -173,6 +184,7 @@ class Scheduler:
         and decode tokens share a step. Raises `ValueError` if a planned sequence is longer than
         the pool.
         """
+        self.note_steps(1)
         step = StepBuilder(self.table)
         for kv_group in self._state.groups:
             kv_group.written.clear()
@@ -208,6 +220,8 @@ class Scheduler:
                 budget = candidate.num_tokens
             if short := bool(group and self.running and not group.has_room(self.pool)):
                 break
+            if self.running and self._is_early(candidate):
+                break
             if short := not self._admission.admit(
                 candidate, self.running, self._running_rows, budget, step
             ):
@@ -239,6 +253,12 @@ class Scheduler:
         made = step.build()
         self._sampling = step.row_indices[made.samples]
         return made
+
+    def _is_early(self, candidate: Sequence) -> bool:
+        """Return whether a sequence must wait for the step in which it begins; see `Stagger`."""
+        if self._stagger is None:
+            return False
+        return self._stagger.delays(candidate, self.pool, self.num_planned)
 
     def update(self, tokens: "Int64s | int" = UNKNOWN_TOKEN) -> Int64s:
         """Append the tokens sampled in the last step; return the row indices of those that grew.

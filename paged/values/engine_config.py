@@ -58,7 +58,8 @@ class EngineConfig:
 
     `quantization` says whether the checkpoint's weights may be quantised, and whether plain ones
     are rounded to int8 while they are read. `max_model_len` bounds prompt and answer together, in
-    tokens. `swap_space_bytes` is host memory for preempted sequences. `gpu_memory_utilization` is
+    tokens. `swap_space_bytes` is host memory for preempted sequences, or the size of a file in
+    `swap_dir`. `gpu_memory_utilization` is
     the share of a GPU's memory that may be filled; `enforce_eager` computes every step kernel by
     kernel; `reproducible` makes a row's bytes independent of its batch on a GPU too, as they always
     are on a CPU. `kernel_set` names what multiplies matrices on a CPU, `activations` the inputs of
@@ -208,6 +209,15 @@ class EngineConfig:
             rule=integers(0),
         ),
     ] = 2**30
+    swap_dir: Annotated[
+        Path | None,
+        Flag(
+            "Folder of a file for preempted sequences, instead of memory. CPU only.",
+            Panel.MEMORY,
+            "DIR",
+            default="memory",
+        ),
+    ] = None
     gpu_memory_utilization: Annotated[
         float,
         Flag(
@@ -430,6 +440,7 @@ class EngineOptions(TypedDict, total=False):
     prefix_once: bool
     preemption_mode: str
     swap_space_bytes: int
+    swap_dir: str | Path | None
     gpu_memory_utilization: float
     kv_cache_dtype: str
     reproducible: bool

@@ -9,6 +9,7 @@ import torch
 
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import Continuation
 from pagedrun.paged.values.request import Request
@@ -123,3 +124,22 @@ def test_rows_that_are_preempted(mode: str, make_model: MakeModel, tmp_path: Pat
         max_num_batched_tokens=24,
     )
     assert_same(config, tmp_path / "packed", 0.25)
+
+
+def test_rows_begin_one_after_another(make_model: MakeModel, tmp_path: Path) -> None:
+    """With streamed weights, so that a pass serves more rows; with resident ones all at once."""
+    folder = make_model("qwen3", "deep", num_hidden_layers=9)
+    config = tiny_config(folder, num_blocks=30, block_size=4, max_num_seqs=32)
+    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, seed=2)
+    requests = [Request(index, (index, 5, 7), params) for index in range(60)]
+
+    def run(engine: Engine) -> tuple[list[Any], int]:
+        running: list[int] = []
+        hooks = RunHooks(on_step=lambda record: running.append(record.running))
+        done = sorted(engine.start(requests, hooks=hooks), key=lambda each: each.request.index)
+        return [each.outputs for each in done], max(running)
+
+    expected, most = run(load_engine(config))
+    found, most_staggered = run(streaming(config, tmp_path / "packed"))
+    assert found == expected
+    assert most_staggered > most

@@ -67,6 +67,7 @@ class Drive:
     num_host_slots: int = 0
     min_state_tokens: int = 1
     refill_share: float = 0.0
+    staggers: bool = False
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -90,7 +91,9 @@ class Drive:
                     (self.pool, *self.windowed_pools), (None, *self.windows), strict=True
                 )
             ],
-            SchedulerLimits(self.max_num_seqs, self.budget, self.refill_share),
+            SchedulerLimits(
+                self.max_num_seqs, self.budget, self.refill_share, staggers=self.staggers
+            ),
             self.mode,
             prefix_caching=self.prefix_caching,
             predictor=self.predictor,

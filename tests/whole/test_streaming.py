@@ -230,6 +230,7 @@ FEATURES: dict[str, list[Any]] = {
     "log-probabilities": ["--logprobs", 2, "--prompt-logprobs", 1],
     "penalties": ["--frequency-penalty", 0.5, "--repetition-penalty", 1.2],
     "int8 cache": ["--kv-cache-dtype", "int8"],
+    "a file to swap to": ["--num-blocks", 12, "--max-num-seqs", 9, "--swap-dir", "."],
     "small pool": ["--num-blocks", 12, "--max-num-seqs", 9],
     "small steps": ["--max-num-batched-tokens", 7],
     "eager": ["--enforce-eager"],

@@ -250,6 +250,7 @@ class _FilePlan:
             max_rows=self._max_simulated_rows,
             async_scheduling=device.async_scheduling,
             whole_prompts=any(spec.is_transient for spec in specs),
+            staggers=passes is not None,
         ).run()
         self._lap("simulate_s")
         for _ in rest:
