@@ -56,6 +56,17 @@ class Refilled(Protocol):
         ...
 
 
+@runtime_checkable
+class OfExperts(Protocol):
+    """Layer of many experts, of which each has arrays of its own."""
+
+    num_experts: int
+
+    def arrays_of(self, expert: int) -> Sequence[Bytes]:
+        """Return the bytes that only this expert needs, in place."""
+        ...
+
+
 def take_apart(layer: object, classes: Iterable[type]) -> tuple[StoredLayer, list[Bytes]]:
     """Return a layer as it is stored, and the bytes of its arrays, in place where possible.
 

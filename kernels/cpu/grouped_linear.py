@@ -70,6 +70,10 @@ class PackedGroupedLinear:
         self.__dict__.update(state)
         self._addresses = _addresses(self._weights)
 
+    def arrays_of(self, expert: int) -> list[NDArray[np.uint8]]:
+        """See `OfExperts`."""
+        return [as_bytes(part[expert]) for part in self._weights]
+
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
         values_are_read()
@@ -98,6 +102,11 @@ class PackedGroupedLinear:
             as_array(out),
         )
         return out
+
+
+def as_bytes(matrix: Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a contiguous matrix, in place."""
+    return matrix.view(-1).view(torch.uint8).numpy()
 
 
 def _addresses(weights: Sequence[Sequence[Tensor]]) -> NDArray[np.int64]:

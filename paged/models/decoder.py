@@ -110,6 +110,8 @@ class Decoder(Model):
 
     def hidden_by_layer(self, batches: Sequence[ForwardBatch], cache: KVCache) -> list[Tensor]:
         """See `Model`."""
+        if self.streamed is not None:
+            self.streamed.begin_step(sum(len(batch.input_ids) for batch in batches))
         streams = [self._begun(batch) for batch in batches]
         for number, layer in enumerate(self._layers):
             # Behind the attention of the last layer only tokens with logits are computed.

@@ -143,3 +143,35 @@ def test_rows_begin_one_after_another(make_model: MakeModel, tmp_path: Path) -> 
     found, most_staggered = run(streaming(config, tmp_path / "packed"))
     assert found == expected
     assert most_staggered > most
+
+
+EXPERTS: dict[str, Any] = {"num_experts": 32, "num_experts_per_tok": 2, "num_hidden_layers": 5}
+
+
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
+@pytest.mark.parametrize("form", [None, "awq"])
+def test_small_steps_read_chosen_experts(
+    form: str | None, kernel_set: KernelSet, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """One row that decodes uses two of 32 experts in a layer; a long prompt uses all."""
+    model = make_model("qwen3_moe", "experts", moe_intermediate_size=128, **EXPERTS)
+    if form is not None:
+        write(model, tmp_path / "model", *PACKED[form])
+        model = tmp_path / "model"
+    config = tiny_config(model, dtype="float32", kernel_set=kernel_set.value)
+    params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=2)
+    prompts = [tuple(range(index, index + 40)) for index in range(3)]
+    requests = [Request(index, prompt, params) for index, prompt in enumerate(prompts)]
+
+    def outputs(engine: Engine, count: int) -> list[Any]:
+        done = sorted(engine.start(requests[:count]), key=lambda each: each.request.index)
+        return [each.outputs for each in done]
+
+    expected = outputs(load_engine(config), 3)
+    engine = streaming(config, tmp_path / "packed")
+    streamed = streamed_by(engine)
+    assert outputs(engine, 3) == expected
+    before = streamed.figures.num_bytes
+    assert outputs(engine, 1) == expected[:1]
+    num_bytes = streamed.figures.num_bytes - before
+    assert 0 < num_bytes < 0.5 * params.max_tokens * streamed.residency.pass_bytes

@@ -132,6 +132,10 @@ class QuantizedExperts:
             self._multiply(as_array(x.contiguous()), as_array(out), rows)
         return out
 
+    def arrays_of(self, expert: int) -> list[NDArray[np.uint8]]:
+        """See `OfExperts`."""
+        return [each[expert] for each in self._multiply.arrays]
+
 
 class PanelProducts:
     """Product `x @ weight.T + bias`, in float32 or with inputs rounded to int8.

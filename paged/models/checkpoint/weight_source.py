@@ -30,6 +30,7 @@ T = TypeVar("T")
 ReadTensor = Callable[[str], Tensor]
 MakePart = Callable[["WeightSource"], Any]  # a layer of a model, or its head
 PackLayer = Callable[[Callable[[], Any]], Any]  # gets a function that packs
+UseExperts = Callable[[Tensor], None]  # gets `ExpertRows.starts`, before the experts compute
 
 
 class WeightSource:
@@ -64,6 +65,7 @@ class WeightSource:
         self.stored = stored
         self.streamed: StreamedWeights | None = None
         self._pack_layer: PackLayer | None = None
+        self._expert_use: Callable[[int], UseExperts] | None = None
 
     def reading(self, read: ReadTensor, stored: StoredTensors) -> "WeightSource":
         """Return a source of other tensors for the same device and kernels."""
@@ -77,11 +79,26 @@ class WeightSource:
             stored=stored,
         )
 
-    def packed_by(self, pack: PackLayer, read: ReadTensor) -> "WeightSource":
-        """Return a source with the tensors of `read`, whose packed layers come from `pack`."""
+    def packed_by(
+        self,
+        pack: PackLayer,
+        read: ReadTensor,
+        expert_use: Callable[[int], UseExperts] | None = None,
+    ) -> "WeightSource":
+        """Return a source with the tensors of `read`, whose packed layers come from `pack`.
+
+        expert_use: see the method.
+        """
         source = copy(self)
-        source._pack_layer, source.read = pack, read
+        source._pack_layer, source.read, source._expert_use = pack, read, expert_use
         return source
+
+    def expert_use(self, num_chosen: int) -> UseExperts | None:
+        """Return a function to call before experts compute, None if all are in memory.
+
+        num_chosen: experts of a token.
+        """
+        return None if self._expert_use is None else self._expert_use(num_chosen)
 
     def layer(self, make: Callable[[], T]) -> T:
         """Return one or several packed layers: those that `make` reads and packs, or the same from

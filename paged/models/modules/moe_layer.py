@@ -30,6 +30,7 @@ class Moe:
         self._kernels = source.kernels
         self._activate = activation(spec.activation, source.kernels)
         self._router = Router(spec.router, source)
+        self._use = source.expert_use(spec.num_chosen)
         self._gate_up, self._down = source.layer(partial(_packed_experts, spec.experts, source))
         self._shared = None if spec.shared is None else Mlp(spec.shared, source)
         self._shared_gate = None if spec.shared_gate is None else spec.shared_gate.load(source)
@@ -53,6 +54,8 @@ class Moe:
         if self._scales is not None:
             weights = weights * self._scales[routing.experts]
         by_expert = ExpertRows.of(routing.experts, spec.experts.num_experts)
+        if self._use is not None:
+            self._use(by_expert.starts)
         inner = self._activate(self._gate_up(x, by_expert.starts, by_expert.tokens))
         return kernels.combine_experts(
             self._down(inner, by_expert.starts),

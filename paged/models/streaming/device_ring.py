@@ -93,6 +93,9 @@ class DeviceRing:
         read = self._host.figures
         return ReadFigures(copied.num_bytes, copied.num_entries, read.read_s, read.wait_s)
 
+    def begin_step(self, num_tokens: int) -> None:
+        """Do nothing: experts are copied together, since the host does not know the chosen ones."""
+
     def use(self, index: int) -> None:
         """Let computations launched from now on find an entry in its place; those of the entry
         before have been launched.

@@ -181,12 +181,14 @@ class StreamedWeights:
 
     residency: in the memory of the device that computes. on_host: of the entries that are streamed
     to it, in the memory of the host; None where the host computes. reads: returns those so far.
+    begin_step: call with the number of tokens of a step, before its entries are used.
     """
 
     folder: Path
     residency: Residency
     speeds: PassSpeeds
     reads: Callable[[], ReadFigures]
+    begin_step: Callable[[int], None]
     on_host: Residency | None = None
 
     @property

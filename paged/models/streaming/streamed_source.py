@@ -27,6 +27,7 @@ from pagedrun.paged.models.checkpoint.weight_source import (
     WeightSource,
 )
 from pagedrun.paged.models.streaming.device_ring import DeviceEntry, DeviceRing, Transfers
+from pagedrun.paged.models.streaming.expert_pages import ExpertPages, ExpertUse
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry, PackedFolder
 from pagedrun.paged.models.streaming.residency import (
     PassSpeeds,
@@ -109,7 +110,7 @@ class StreamedSource(WeightSource):
             speeds = self._folder.speeds() or self._measured(placed[0], sum(sizes), readers)
             ring, on_host = self._ring(streamed, readers)
         self.streamed = StreamedWeights(
-            self._folder.path, residency, speeds, lambda: ring.figures, on_host
+            self._folder.path, residency, speeds, lambda: ring.figures, ring.begin_step, on_host
         )
         numbers = iter(range(len(streamed)))
         call_on_host = self.kernels.call_on_host
@@ -147,12 +148,15 @@ class StreamedSource(WeightSource):
         where the host computes."""
         transfers = self._transfers
         if transfers is None:
-            memories = [each.memory.numpy() for each in streamed]
             entries = [
-                RingEntry(each.file, memory, each.refilled)
-                for each, memory in zip(streamed, memories, strict=True)
+                RingEntry(each.file, each.memory.numpy(), each.refilled, pages=each.expert_pages)
+                for each in streamed
             ]
-            return self._host_ring(streamed, entries), None
+            ring = self._host_ring(streamed, entries)
+            for index, each in enumerate(streamed):
+                if each.use is not None:
+                    each.use.connect(ring, index)
+            return ring, None
         on_host = Residency.on_host([each.memory.nbytes for each in streamed], self._host_bytes)
         ring_memory = transfers.page_locked(on_host.ring_bytes)
         copied: list[DeviceEntry] = []
@@ -253,6 +257,11 @@ class StreamedSource(WeightSource):
         layers = iter(zip(file.entry.layers, file.entry.arrays(memory), strict=True))
         refilled: list[Refilled] = []
         found: list[Linear | GroupedLinear] = []
+        uses: list[ExpertUse] = []
+
+        def expert_use(num_chosen: int) -> ExpertUse:
+            uses.append(ExpertUse(num_chosen))
+            return uses[-1]
 
         def restore(make_layer: Callable[[], Any]) -> Any:
             stored, arrays = next(layers)
@@ -261,14 +270,18 @@ class StreamedSource(WeightSource):
             refilled.extend(parts)
             return layer
 
-        part = maker[1](self._source.packed_by(restore, self._source.read))
+        part = maker[1](self._source.packed_by(restore, self._source.read, expert_use))
         num_bytes = part.num_bytes - sum(each.num_bytes for each in found)
-        return _Placed(maker, file, memory, part, found, refilled, num_bytes)
+        use = uses[0] if uses else None
+        return _Placed(maker, file, memory, part, found, refilled, num_bytes, use)
 
 
 @dataclass(slots=True)
 class _Placed:
-    """Part over its memory, [num_bytes] uint8, and its packed layers; num_bytes: of the rest."""
+    """Part over its memory, [num_bytes] uint8, and its packed layers; num_bytes: of the rest.
+
+    use: called before its experts compute, None without experts.
+    """
 
     maker: tuple[str, MakePart]
     file: EntryFile
@@ -277,6 +290,14 @@ class _Placed:
     layers: Sequence[Linear | GroupedLinear]
     refilled: Sequence[Refilled]
     num_bytes: int
+    use: ExpertUse | None = None
+
+    @property
+    def expert_pages(self) -> ExpertPages | None:
+        """Pages of its experts, None without any."""
+        if self.use is None:
+            return None
+        return ExpertPages.of(self.memory, self.layers, self.use.num_chosen)
 
     def refill(self) -> None:
         """Copy the weights just read to layers that compute on a copy."""

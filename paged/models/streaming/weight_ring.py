@@ -17,15 +17,16 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from pagedrun.kernels.stored_layers import Bytes, Refilled
+from pagedrun.paged.models.streaming.expert_pages import ExpertPages
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES, ReadFigures
 from pagedrun.paged.values.errors import EngineError
@@ -52,28 +53,46 @@ class EntryFile:
         self._stamp = self._state()
         self._is_checked = False
 
+    @property
+    def is_checked(self) -> bool:
+        """True if the whole file was read and had its checksum."""
+        return self._is_checked
+
     def read(self, memory: Bytes, readers: ThreadPoolExecutor | None = None) -> bool:
         """Fill `memory`, [num_bytes]; return False if the file is damaged.
 
         Raises `EngineError` for a file that changed, is cut or cannot be read.
         """
+        self.read_ranges(memory, [range(self.entry.num_bytes)], readers)
+        if not self._is_checked:
+            self._is_checked = zlib.crc32(memory.data) == self.entry.crc32
+        return self._is_checked
+
+    def read_ranges(
+        self, memory: Bytes, ranges: Iterable[range], readers: ThreadPoolExecutor | None = None
+    ) -> None:
+        """Fill ranges of whole pages of `memory`, [num_bytes].
+
+        Raises `EngineError` for a file that changed, is cut or cannot be read.
+        """
         size = max(self.entry.num_bytes // NUM_READERS, LEAST_PART_BYTES)
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
-        starts = range(0, self.entry.num_bytes, size)
+        parts = [
+            (start, min(start + size, each.stop))
+            for each in ranges
+            for start in range(each.start, each.stop, size)
+        ]
         try:
             if self._state() != self._stamp:
                 raise EngineError(
                     f"{self.entry.path} was changed while it was in use; run the same command "
                     "again: it packs the weights anew and continues with the remaining rows"
                 )
-            parts = map if readers is None else readers.map
-            for _ in parts(lambda start: self._read_part(memory[: start + size], start), starts):
+            in_turn = map if readers is None else readers.map
+            for _ in in_turn(lambda part: self._read_part(memory[: part[1]], part[0]), parts):
                 pass
         except OSError as error:
             raise _unreadable(self.entry.path, error) from error
-        if not self._is_checked:
-            self._is_checked = zlib.crc32(memory.data) == self.entry.crc32
-        return self._is_checked
 
     def _read_part(self, memory: Bytes, start: int) -> None:
         """Fill memory from byte `start` to its end."""
@@ -175,19 +194,38 @@ class RingOrder:
 class RingEntry:
     """Streamed entry: its file, its place in memory, and parts of its layers to refill.
 
-    wait_until_free: waits for a use of the memory that goes on behind `WeightRing.use`.
+    wait_until_free: waits for a use of the memory that goes on behind `WeightRing.use`. pages: of
+    its experts, None if all of it is always read. missing: experts that have not been read.
     """
 
     file: EntryFile
     memory: Bytes
     refilled: Sequence[Refilled] = ()
     wait_until_free: Callable[[], None] | None = None
+    pages: ExpertPages | None = None
+    missing: set[int] = field(default_factory=set)
 
     @property
     def place(self) -> range:
         """Addresses of its memory."""
         start = self.memory.ctypes.data
         return range(start, start + self.memory.size)
+
+    def read(self, num_tokens: int | None, readers: ThreadPoolExecutor) -> tuple[bool, int]:
+        """Read the entry for a step of `num_tokens`, None for any; of a small one, experts later.
+
+        Returns whether the file is whole, and the bytes read. Raises `EngineError` as
+        `EntryFile.read` does.
+        """
+        pages = self.pages
+        if pages is None or num_tokens is None or not self.file.is_checked:
+            pages = None
+        if pages is None or num_tokens is None or not pages.pays(num_tokens):
+            self.missing = set()
+            return self.file.read(self.memory, readers), self.memory.size
+        self.file.read_ranges(self.memory, pages.rest, readers)
+        self.missing = set(range(len(pages.experts)))
+        return True, sum(map(len, pages.rest))
 
 
 class WeightRing:
@@ -199,12 +237,37 @@ class WeightRing:
     def __init__(self, entries: Sequence[RingEntry], repair: Callable[[int], EntryFile]) -> None:
         self._state = _State(list(entries))
         self._repair = repair
+        self._readers = ThreadPoolExecutor(NUM_READERS, "expert reader")
         self.figures = self._state.figures
         thread = threading.Thread(
             target=_read_ahead, args=(self._state,), name="weights", daemon=True
         )
         weakref.finalize(self, self._state.stop)
         thread.start()
+
+    def begin_step(self, num_tokens: int) -> None:
+        """Note the tokens of the step that uses entries from now on."""
+        with self._state.changed:
+            self._state.num_tokens = num_tokens
+
+    def use_experts(self, index: int, experts: Iterable[int]) -> None:
+        """Read those of the experts of the entry in use that are missing.
+
+        Raises `EngineError` if they cannot be read.
+        """
+        state, entry = self._state, self._state.entries[index]
+        wanted = entry.missing.intersection(experts)
+        if entry.pages is None or not wanted:
+            return
+        ranges = [each for expert in sorted(wanted) for each in entry.pages.experts[expert]]
+        began = time.perf_counter()
+        entry.file.read_ranges(entry.memory, ranges, self._readers)
+        seconds = time.perf_counter() - began
+        entry.missing -= wanted
+        with state.changed:
+            state.figures.num_bytes += sum(map(len, ranges))
+            state.figures.read_s += seconds
+            state.figures.wait_s += seconds
 
     def has(self, index: int) -> bool:
         """Return True if an entry is in its place, so that `use` does not wait for it."""
@@ -249,6 +312,7 @@ class _State:
         self.order = RingOrder([each.place for each in entries])
         self.needs_refill = [False] * len(entries)
         self.damaged: int | None = None
+        self.num_tokens: int | None = None  # of the step that uses entries
         self.is_stopped = False
         self.error: EngineError | None = None
         self.changed = threading.Condition()
@@ -278,13 +342,13 @@ def _read_ahead(state: _State) -> None:
                 if state.is_stopped:
                     return
                 replaced = [state.entries[each] for each in state.order.clear(index)]
-                entry = state.entries[index]
+                entry, num_tokens = state.entries[index], state.num_tokens
             for each in replaced:
                 if each.wait_until_free is not None:
                     each.wait_until_free()
             began = time.perf_counter()
             try:
-                is_whole = entry.file.read(entry.memory, readers)
+                is_whole, num_bytes = entry.read(num_tokens, readers)
             except EngineError as error:
                 with state.changed:
                     state.error = error
@@ -296,7 +360,7 @@ def _read_ahead(state: _State) -> None:
                 else:
                     state.damaged = index
                 state.needs_refill[index] = is_whole
-                state.figures.num_bytes += entry.memory.size
+                state.figures.num_bytes += num_bytes
                 state.figures.num_entries += 1
                 state.figures.read_s += time.perf_counter() - began
                 state.changed.notify_all()
