@@ -5,18 +5,13 @@ few: then the rest of a layer is read ahead, and experts once the router has cho
 reads less but has to wait.
 """
 
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from pagedrun.kernels.stored_layers import OfExperts
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES
-
-if TYPE_CHECKING:
-    from pagedrun.paged.models.streaming.weight_ring import WeightRing
 
 WORTH_WAITING = 0.5  # share of experts; reading more would take longer than reading all ahead
 
@@ -56,31 +51,6 @@ class ExpertPages:
     def pays(self, num_tokens: int) -> bool:
         """Return whether a step of so many tokens reads chosen experts only."""
         return num_tokens * self.num_chosen <= WORTH_WAITING * len(self.experts)
-
-
-class ExpertUse:
-    """Call of an MoE layer before its experts compute: reads those that are missing.
-
-    num_chosen: experts of a token.
-    """
-
-    def __init__(self, num_chosen: int) -> None:
-        self.num_chosen = num_chosen
-        self._ring: weakref.ref[WeightRing] | None = None  # which keeps the layer alive
-        self._index = 0
-
-    def connect(self, ring: "WeightRing", index: int) -> None:
-        """Name the ring that reads the layer, and the layer's number there."""
-        self._ring, self._index = weakref.ref(ring), index
-
-    def __call__(self, starts: Tensor) -> None:
-        """Wait for experts with rows; starts: see `ExpertRows`.
-
-        Raises `EngineError` if they cannot be read.
-        """
-        ring = None if self._ring is None else self._ring()
-        if ring is not None:
-            ring.use_experts(self._index, starts.diff().nonzero().flatten().tolist())
 
 
 def _between(ranges: Sequence[range], end: int) -> Iterator[range]:

@@ -8,6 +8,7 @@ pinned or in the ring, and its layers are put together over it.
 import ctypes
 import mmap
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -27,7 +28,7 @@ from pagedrun.paged.models.checkpoint.weight_source import (
     WeightSource,
 )
 from pagedrun.paged.models.streaming.device_ring import DeviceEntry, DeviceRing, Transfers
-from pagedrun.paged.models.streaming.expert_pages import ExpertPages, ExpertUse
+from pagedrun.paged.models.streaming.expert_pages import ExpertPages
 from pagedrun.paged.models.streaming.packed_folder import PackedEntry, PackedFolder
 from pagedrun.paged.models.streaming.residency import (
     PassSpeeds,
@@ -274,6 +275,31 @@ class StreamedSource(WeightSource):
         num_bytes = part.num_bytes - sum(each.num_bytes for each in found)
         use = uses[0] if uses else None
         return _Placed(maker, file, memory, part, found, refilled, num_bytes, use)
+
+
+class ExpertUse:
+    """Call of an MoE layer before its experts compute: reads those that are missing.
+
+    num_chosen: experts of a token.
+    """
+
+    def __init__(self, num_chosen: int) -> None:
+        self.num_chosen = num_chosen
+        self._ring: weakref.ref[WeightRing] | None = None  # which keeps the layer alive
+        self._index = 0
+
+    def connect(self, ring: WeightRing, index: int) -> None:
+        """Name the ring that reads the layer, and the layer's number there."""
+        self._ring, self._index = weakref.ref(ring), index
+
+    def __call__(self, starts: Tensor) -> None:
+        """Wait for experts with rows; starts: see `ExpertRows`.
+
+        Raises `EngineError` if they cannot be read.
+        """
+        ring = None if self._ring is None else self._ring()
+        if ring is not None:
+            ring.use_experts(self._index, starts.diff().nonzero().flatten().tolist())
 
 
 @dataclass(slots=True)
