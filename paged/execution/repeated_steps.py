@@ -5,8 +5,9 @@ Consecutive steps of the same rows differ in the contents of their inputs only, 
 one computes the next; see `Backend.record`. Other shapes are computed kernel by kernel.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ STEPS_BEFORE = 2
 # With more rows Python takes a small part of a step, and a recording keeps the memory of results.
 MAX_ROWS = 256
 TABLE_UNIT = 64  # blocks; tables are as wide for many steps
+MAX_SHAPES = 2  # at a time: steps of the same rows with drafts and without
+Shape = tuple[torch.Size, ...]
 
 
 class RepeatedSteps:
@@ -33,10 +36,8 @@ class RepeatedSteps:
         self._model = model
         self._cache = cache
         self._kernels = kernels
-        self._shape: tuple[torch.Size, ...] | None = None
-        self._num_same = 0
-        self._inputs: list[Tensor] = []  # of the recorded step
-        self._recorded: RecordedStep | None = None
+        self._num_same: Counter[Shape] = Counter()
+        self._recordings: dict[Shape, _Recording] = {}
         self._can_record = True
 
     @classmethod
@@ -62,28 +63,35 @@ class RepeatedSteps:
             return self._compute(batch)
         inputs = list(_tensors(batch, attention))
         shape = tuple(each.shape for each in inputs)
-        if shape != self._shape:
-            self._forget()
-            self._shape = shape
-        self._num_same += 1
-        if self._recorded is not None:
-            for old, new in zip(self._inputs, inputs, strict=True):
+        if (known := self._recordings.get(shape)) is not None:
+            for old, new in zip(known.inputs, inputs, strict=True):
                 old.copy_(new)
-            return self._recorded.replay()
-        if self._num_same <= STEPS_BEFORE:
+            return known.step.replay()
+        if len(self._num_same) >= MAX_SHAPES and shape not in self._num_same:
+            self._forget()
+        self._num_same[shape] += 1
+        if self._num_same[shape] <= STEPS_BEFORE:
             return self._compute(batch)
         recorded = self._kernels.record(lambda: self._compute(batch))
         self._can_record = recorded.can_replay
         if recorded.can_replay:
-            self._inputs, self._recorded = inputs, recorded
+            self._recordings[shape] = _Recording(inputs, recorded)
         return recorded.result
 
     def _compute(self, batch: ForwardBatch) -> Tensor:
         return self._model.head(self._model.hidden(batch, self._cache))
 
     def _forget(self) -> None:
-        self._shape, self._num_same = None, 0
-        self._inputs, self._recorded = [], None
+        self._num_same.clear()
+        self._recordings.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """Recorded step and the tensors that it reads."""
+
+    inputs: list[Tensor]
+    step: RecordedStep
 
 
 def _padded(table: Int32s) -> Int32s:

@@ -37,6 +37,7 @@ from pagedrun.paged.metrics.report_sections import (
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.streaming.residency import ReadFigures, StreamedWeights
 from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -59,7 +60,9 @@ from pagedrun.paged.scheduling.monitoring import (
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import Drafted
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
+from pagedrun.paged.speculation.speculation import Speculation
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -156,6 +159,7 @@ class Run:
                 model, cache, loaded.device.kernels, eager=config.enforce_eager
             ),
         )
+        self._speculation = self._speculating(config.speculate)
         self._sampler = sampler
         self._grammars = loaded.grammar_mask
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
@@ -256,7 +260,8 @@ class Run:
         They may not if there was nothing to compute, or if the host needs the tokens at once.
         """
         scheduler = self.scheduler
-        step = scheduler.schedule()
+        speculation = self._speculation
+        step = scheduler.schedule(None if speculation is None else speculation.drafts())
         before = self._in_flight[-1] if self._in_flight else None
         if not step.num_chunks and before is not None:  # the step in flight will free blocks
             self.cache.transfer(step.transfers)
@@ -290,7 +295,7 @@ class Run:
         """Process the tokens of a step, and the tokens that a grammar forces after them."""
         scheduler, table = self.scheduler, self.scheduler.table
         failed = self._scores.note_step(step)
-        is_live, drawn = step.is_live(table), step.wait()
+        is_live, drawn = step.is_live(table), step.wait()[: len(step.row_indices)]
         is_failed = is_live & (drawn == NO_TOKEN)
         for row_index in step.row_indices[is_failed].tolist():
             failed.append(scheduler.sequence_at(row_index).request)
@@ -319,6 +324,41 @@ class Run:
             table.append_outputs(row_indices, tokens)
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
+        if self._speculation is not None:
+            self._speculation.steps += int(is_live.sum())
+            self._speculation.tokens += int(is_live.sum())
+        for drafted in step.step.drafts:
+            yield from self._accept(drafted, step.wait())
+
+    def _accept(self, drafted: Drafted, drawn: Int64s) -> Iterator[Completion]:
+        """Append the draws behind those drafts of a sequence that are its own draws.
+
+        drawn: [num_draws] int64, all of the step.
+        """
+        table, row_index, num_accepted = self.scheduler.table, drafted.row_index, 0
+        draws = drawn[drafted.first_draw :].tolist()
+        for token, next_token in zip(drafted.tokens, draws, strict=False):
+            is_alive = table.uid[row_index] == drafted.uid
+            newest = table.num_output_tokens[row_index] - 1
+            if not is_alive or table.outputs[row_index, newest] != token or next_token == NO_TOKEN:
+                break
+            num_accepted += 1
+            self.scheduler.accept(row_index, next_token)
+            yield from self._process_tokens(
+                np.array([row_index]), np.array([newest + 1]), np.array([next_token])
+            )
+        assert self._speculation is not None, "drafts were asked for"
+        self._speculation.note(num_accepted)
+
+    def _speculating(self, asked: str) -> Speculation | None:
+        """Return the speculation of a run; none where a draft could not be forgotten, or the device
+        computes a step before the host has read the last one."""
+        specs = [group.spec for group in self.cache.groups]
+        keeps_all = all(spec.window is None and not spec.is_transient for spec in specs)
+        is_ours = isinstance(self._model.network, DecoderSpec)
+        if self._device.async_scheduling or self.cache.states or not keeps_all or not is_ours:
+            return None
+        return Speculation.of(asked, self.scheduler)
 
     def _process_tokens(
         self, row_indices: Int64s, positions: Int64s, tokens: Int64s
@@ -437,6 +477,8 @@ class Run:
             report["states"] = self.scheduler.states.figures(states.bytes_per_slot)
         if self._model.library is not None:
             report["library"] = self._model.library
+        if self._speculation is not None:
+            report["speculation"] = self._speculation.figures
         if self._model.streamed is not None:
             self._add_reads(report, self._model.streamed)
         return report

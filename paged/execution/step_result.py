@@ -118,8 +118,8 @@ class InFlight:
     """Result of a launched step, its copies on their way to the host, and its sequences.
 
     step: the input. ids, logprobs, scores: copies of those of the result. row_indices, uids:
-    [num_sampled] int64, row in the table and id of the sequence of each token. positions:
-    [num_sampled] int64, index among the generated tokens of the sequence.
+    [num_sampled] int64, row in the table and id of the sequence of each token, those behind drafts
+    aside. positions: [num_sampled] int64, index among the generated tokens of the sequence.
     """
 
     result: StepResult
@@ -149,7 +149,7 @@ class InFlight:
             scores=HostLogprobs.of(result.scores, device),
             row_indices=grown,
             uids=table.uid[grown],
-            positions=step.draws.position - table.num_prompt_tokens[grown],
+            positions=step.draws.position[: len(grown)] - table.num_prompt_tokens[grown],
         )
 
     def scored(self) -> Iterator[tuple[int, int, int, FoundLogprob]]:
@@ -172,7 +172,7 @@ class InFlight:
         chosen: [num_draws].
         """
         if self.logprobs is not None:
-            wants = self.step.draws.wants_logprobs
+            wants = self.step.draws.wants_logprobs[: len(chosen)]  # no draw behind a draft does
             draws = np.flatnonzero(wants & chosen).tolist()
             yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
 
@@ -183,7 +183,7 @@ class InFlight:
         chosen: [num_draws], only draws that request log-probabilities.
         """
         assert self.logprobs is not None, "no draw wants log-probabilities"
-        rows = chosen[self.step.draws.wants_logprobs]
+        rows = chosen[self.step.draws.wants_logprobs[: len(chosen)]]
         top_ids, top_logprobs = self.logprobs.top()
         return top_ids[rows], top_logprobs[rows]
 

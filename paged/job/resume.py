@@ -126,6 +126,7 @@ _NOT_DECIDING = frozenset(
         "preemption_mode",
         "swap_space_bytes",
         "swap_dir",
+        "speculate",
         "enforce_eager",
         "model_impl",  # its result is under "arithmetic"
         "kernel_set",  # its result is under "arithmetic"

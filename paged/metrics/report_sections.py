@@ -310,6 +310,16 @@ class WeightFigures(TypedDict):
     wait_share: float | None
 
 
+class SpeculationFigures(TypedDict):
+    """`speculation`, if tokens were drafted: drafts `proposed` and `accepted`, by their source, and
+    the tokens that a sequence got in a step."""
+
+    proposed: int
+    accepted: int
+    by_source: dict[str, int]
+    tokens_per_step: float
+
+
 class StreamingFigures(TypedDict):
     """`streaming`, if weights were read in each pass: bytes pinned in memory and of the ring beside
     them, seconds of reading and of waiting for it.
@@ -346,6 +356,7 @@ class EngineReport(TypedDict):
     library: NotRequired[TransformersFigures]
     step_costs: NotRequired[StepCosts]
     streaming: NotRequired[StreamingFigures]
+    speculation: NotRequired[SpeculationFigures]
     replicas: NotRequired[list[ReplicaFigures]]
 
 

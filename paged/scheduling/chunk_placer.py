@@ -153,6 +153,28 @@ class ChunkPlacer:
         self._note_scored(sequence, end)
         return end - start
 
+    def draft(self, sequence: Sequence, tokens: Seq[int], step: StepBuilder) -> int:
+        """Add drafts behind the newest token of a sequence, if that decodes in the step and memory
+        lasts; return their number."""
+        row_index, end = sequence.row_index, sequence.num_computed_tokens + len(tokens)
+        is_decoding = (step.decoding == row_index).any()
+        if not tokens or not is_decoding or not self.reserve(sequence, end, step):
+            return 0
+        step.draft(row_index, tokens)
+        self._state.counts.computed_tokens += len(tokens)
+        return len(tokens)
+
+    def accept(self, row_index: int) -> None:
+        """Record the first draft of a sequence as stored."""
+        table, size = self._table, self._pool.block_size
+        start = int(table.num_computed_tokens[row_index])
+        index, offset = divmod(start, size)
+        for group in self._state.groups:
+            group.pool.record_fill(group.tables.block(row_index, index), offset + 1)
+        ever = int(table.num_tokens_ever_computed[row_index])
+        table.num_computed_tokens[row_index] = table.num_stored_tokens[row_index] = start + 1
+        table.num_tokens_ever_computed[row_index] = max(ever, start + 1)
+
     def _note_scored(self, sequence: Sequence, end: int) -> None:
         """Record the tokens up to `end` as scored, so that a replay does not score them again."""
         if sequence.score_from != NO_SCORES:

@@ -11,7 +11,7 @@ the blocks of waiting sequences (`BlockPool.pin`).
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
@@ -177,8 +177,12 @@ class Scheduler:
         if self._stagger is not None:
             self._stagger.note_steps(count)
 
-    def schedule(self) -> StepInput:
-        """Choose the next step: running sequences first, then new ones while memory lasts.
+    def schedule(self, drafts: Mapping[int, Seq[int]] | None = None) -> StepInput:
+        """Choose the next step: running sequences first, then new ones while memory lasts, then
+        drafts.
+
+        drafts: tokens that may follow the newest one of a sequence that decodes, by row index;
+        computed as far as memory and the tokens of a step last, see `accept`.
 
         Prompts longer than the remaining tokens of the step are cut into chunks; prefill chunks
         and decode tokens share a step. Raises `ValueError` if a planned sequence is longer than
@@ -250,9 +254,20 @@ class Scheduler:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
         self.states.end_step()
+        num_chunks = len(step.row_indices)
+        for row_index, tokens in (drafts or {}).items():
+            budget -= self._chunks.draft(self._sequences[row_index], tokens[:budget], step)
         made = step.build()
-        self._sampling = step.row_indices[made.samples]
+        self._sampling = step.row_indices[made.samples[:num_chunks]]
         return made
+
+    def accept(self, row_index: int, token: int) -> None:
+        """Append a token to a sequence whose last one was drafted, and computed in the last step.
+
+        The keys and values of that one become those of the sequence.
+        """
+        self._chunks.accept(row_index)
+        self.table.append_outputs(np.array([row_index]), token)
 
     def _is_early(self, candidate: Sequence) -> bool:
         """Return whether a sequence must wait for the step in which it begins; see `Stagger`."""

@@ -3,9 +3,10 @@
 `StepBuilder` collects the chunks while the step is scheduled, and lays them out as arrays.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,6 +64,18 @@ class SamplingMetadata:
         return SamplingMetadata(**arrays, stop_token_ids=stops, given=given)
 
 
+class Drafted(NamedTuple):
+    """Drafts of a sequence in a step, and the number of the first draw behind them.
+
+    row_index, uid: of the sequence. Draw `first_draw + i` follows `tokens[i]`.
+    """
+
+    row_index: int
+    uid: int
+    tokens: tuple[int, ...]
+    first_draw: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """Chunks of one step, the tokens to draw after them, and the block transfers before them.
@@ -81,7 +94,8 @@ class StepInput:
     token sampled by the previous step; `sources` [num_unknown] int64 has the index in that step of
     each. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: number of most
     likely tokens requested beside a scored token. block_tables: of each group of layers,
-    [num_chunks, width] int32, zeros without a block.
+    [num_chunks, width] int32, zeros without a block. drafts: of sequences whose newest token is in
+    the step; each is a chunk of its own behind all others, with a draw behind all others.
     """
 
     uids: Int64s
@@ -105,6 +119,7 @@ class StepInput:
     block_tables: tuple[Int32s, ...]
     draws: SamplingMetadata
     transfers: Seq[BlockTransfer] = ()
+    drafts: tuple[Drafted, ...] = ()
 
     @property
     def num_chunks(self) -> int:
@@ -247,11 +262,21 @@ class StepBuilder:
         self._sequences: list[Sequence] = []
         self._read_slots: list[Int64s] = []
         self._write_slots: list[Int64s] = []
+        self._drafts: list[tuple[int, tuple[int, ...]]] = []  # row indices, and tokens
         self.transfers: list[BlockTransfer] = []
 
     def decode(self, row_indices: Int64s) -> None:
         """Begin with a chunk of one token, the newest, of each of these sequences."""
         self._decoding = row_indices
+
+    @property
+    def decoding(self) -> Int64s:
+        """Row indices of the sequences with a chunk of one generated token."""
+        return self._decoding
+
+    def draft(self, row_index: int, tokens: Seq[int]) -> None:
+        """Add drafts behind the newest token of a sequence, which has a chunk of its own."""
+        self._drafts.append((row_index, tuple(tokens)))
 
     def pass_states(self, reads: Int64s, writes: Int64s) -> None:
         """Set the state slots that the chunks just added read and write; in a step, all or none."""
@@ -276,25 +301,41 @@ class StepBuilder:
     def build(self) -> StepInput:
         """Return the step. The sequences are already in their state after it."""
         table, row_indices = self._table, self.row_indices
-        ends = table.num_computed_tokens[row_indices]
-        starts = np.concatenate([ends[: len(self._decoding)] - 1, _array(self._starts)])
-        store_from = np.concatenate([starts[: len(self._decoding)], _array(self._store_from)])
-        num_outputs = table.num_output_tokens[row_indices]
+        num_chunks, drafted = len(row_indices), _NONE
+        ahead = np.zeros(num_chunks, dtype=np.int64)  # drafts up to the chunk's end
+        if self._drafts:
+            counts = [len(tokens) for _, tokens in self._drafts]
+            drafted = _array([token for _, tokens in self._drafts for token in tokens])
+            of_drafts = np.repeat(_array([row_index for row_index, _ in self._drafts]), counts)
+            row_indices = np.concatenate([row_indices, of_drafts])
+            ahead = np.concatenate([ahead, *(np.arange(1, count + 1) for count in counts)])
+        ends = table.num_computed_tokens[row_indices] + ahead
+        num_decoding = len(self._decoding)
+        starts = np.concatenate(
+            [ends[:num_decoding] - 1, _array(self._starts), ends[num_chunks:] - 1]
+        )
+        store_from = np.concatenate(
+            [starts[:num_decoding], _array(self._store_from), starts[num_chunks:]]
+        )
+        num_outputs = table.num_output_tokens[row_indices] + ahead
         num_prompt = table.num_prompt_tokens[row_indices]
         samples = ends == num_prompt + num_outputs
         last = np.where(num_outputs > 0, table.last_outputs(row_indices), 0)
-        is_unknown = samples & (last == UNKNOWN_TOKEN)
-        behind = zip(self._sequences, self._starts, ends[len(self._decoding) :], strict=True)
-        input_ids = [last[: len(self._decoding)].astype(np.int64)]
+        is_unknown = samples & (last == UNKNOWN_TOKEN) & (ahead == 0)
+        behind = zip(self._sequences, self._starts, ends[num_decoding:num_chunks], strict=True)
+        input_ids = [last[:num_decoding].astype(np.int64)]
         input_ids += [_array(each.token_ids(start, int(end))) for each, start, end in behind]
-        not_scored = np.full(len(self._decoding), NO_SCORES)
+        input_ids.append(drafted)
+        scored_from = [np.full(num_decoding, NO_SCORES), _array(self._score_from)]
+        scored_from.append(np.full(len(drafted), NO_SCORES))
+        draws = self._draws(row_indices, samples, num_outputs)
         return StepInput(
             uids=table.uid[row_indices],
             rows=table.row[row_indices],
             sample=table.sample[row_indices],
             starts=starts,
             ends=ends,
-            score_from=np.concatenate([not_scored, _array(self._score_from)]),
+            score_from=np.concatenate(scored_from),
             store_from=store_from,
             num_prompt_tokens=num_prompt,
             num_read_once_tokens=table.num_read_once_tokens[row_indices],
@@ -305,12 +346,19 @@ class StepBuilder:
             samples=samples,
             input_ids=np.concatenate(input_ids),
             sources=table.num_draw[row_indices[is_unknown]],
-            targets=self._targets(ends[len(self._decoding) :] - samples[len(self._decoding) :]),
+            targets=self._targets(ends[num_decoding:num_chunks] - samples[num_decoding:num_chunks]),
             num_top=int(table.num_top[row_indices].max(initial=0)),
             block_tables=tuple(each.gather(row_indices) for each in table.kv_groups),
-            draws=self._draws(row_indices, samples),
+            draws=draws,
             transfers=tuple(self.transfers),
+            drafts=tuple(self._drafted(len(draws) - len(drafted))),
         )
+
+    def _drafted(self, first_draw: int) -> Iterator[Drafted]:
+        """Yield the drafts of each sequence; first_draw: the first behind any."""
+        for row_index, tokens in self._drafts:
+            yield Drafted(row_index, int(self._table.uid[row_index]), tokens, first_draw)
+            first_draw += len(tokens)
 
     def _targets(self, ends: Int64s) -> Int64s:
         """Return the tokens to score, which follow the positions of each chunk before its end."""
@@ -322,16 +370,20 @@ class StepBuilder:
                 found += sequence.token_ids(first + 1, end + 1)
         return _array(found)
 
-    def _draws(self, row_indices: Int64s, samples: "np.ndarray") -> SamplingMetadata:
+    def _draws(
+        self, row_indices: Int64s, samples: "np.ndarray", num_outputs: Int64s
+    ) -> SamplingMetadata:
+        """Return the draws; num_outputs: [num_chunks] int64, of each answer at its end."""
         table = self._table
         (chunk,) = np.nonzero(samples)
         sampling = row_indices[samples]
         sample, num_pending = table.sample[sampling], table.num_pending[sampling]
+        num_outputs = num_outputs[samples]
         if (num_pending > 1).any():
             chunk, sampling = np.repeat(chunk, num_pending), np.repeat(sampling, num_pending)
+            num_outputs = np.repeat(num_outputs, num_pending)
             firsts = np.repeat(np.cumsum(num_pending) - num_pending, num_pending)
             sample = np.repeat(sample, num_pending) + np.arange(len(chunk)) - firsts
-        num_outputs = table.num_output_tokens[sampling]
         num_missing = np.maximum(table.min_tokens[sampling] - num_outputs, 0)
         (early,) = np.nonzero(num_missing)
         given = {}

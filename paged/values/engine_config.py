@@ -15,7 +15,7 @@ from pagedrun.paged.values.errors import UsageError, option, turned_off
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import Rule, integers, is_int, one_of
 
-AUTO = "auto"
+AUTO, OFF = "auto", "off"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # What `--kv-cache-dtype` calls the number formats of a quantised cache, and torch their dtypes.
@@ -46,6 +46,10 @@ def _is_share(value: object) -> bool:
 
 def _is_size_or_auto(value: object) -> bool:
     return value == AUTO or (is_int(value) and value > 0)  # type: ignore[operator]
+
+
+def _is_speculation(value: object) -> bool:
+    return value in (AUTO, OFF) or (isinstance(value, str) and value.isdecimal() and value != "0")
 
 
 def _is_part(value: object) -> bool:
@@ -243,6 +247,16 @@ class EngineConfig:
             Panel.MODEL,
         ),
     ] = False
+    speculate: Annotated[
+        str,
+        Flag(
+            "Drafts of a sequence in a step, taken from its own text: a number, auto or off. The "
+            "answers have the same bytes. CPU only.",
+            Panel.MODEL,
+            "auto|off|N",
+            rule=Rule(_is_speculation, "auto, off or a number above 0"),
+        ),
+    ] = OFF
     enforce_eager: Annotated[
         bool,
         Flag("Launch kernels one by one: no CUDA graphs, no replayed steps.", Panel.MODEL),
@@ -444,6 +458,7 @@ class EngineOptions(TypedDict, total=False):
     gpu_memory_utilization: float
     kv_cache_dtype: str
     reproducible: bool
+    speculate: str
     enforce_eager: bool
     kernel_set: str
     activations: str

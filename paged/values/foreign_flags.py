@@ -129,7 +129,7 @@ _ARGUMENT = "the input is an argument: pagedrun generate INPUT"
 _NO_SERVER = "pagedrun reads a file and has no server"
 _ONE_DEVICE = "a run uses one device, or all cores of the processor"
 _UNPACKED = "quantized checkpoints are detected automatically; see --quantization"
-_NO_SPECULATION = "speculative decoding is not supported; see --jump-ahead for forced tokens"
+_OWN_DRAFTS = "drafts come from the text itself, without a second model; see --speculate"
 
 MISSING = {
     "--trust-remote-code": "pagedrun never runs code from a model folder, and supported models "
@@ -140,7 +140,7 @@ MISSING = {
     "--distributed-executor-backend": _ONE_DEVICE,
     "--gpu-layers": "a model is on one device as a whole; see --device",
     "--n-gpu-layers": "a model is on one device as a whole; see --device",
-    "--cpu-offload-gb": "a model is on one device as a whole; see --device",
+    "--cpu-offload-gb": "see --weights-memory, which limits the weights on the device",
     "--enable-chunked-prefill": "long prompts are always computed in chunks; see "
     "--max-num-batched-tokens",
     "--host": _NO_SERVER,
@@ -155,9 +155,9 @@ MISSING = {
     "--lora-modules": "adapters are not read; merge them into the model first",
     "--lora": "adapters are not read; merge them into the model first",
     "--adapter": "adapters are not read; merge them into the model first",
-    "--speculative-config": _NO_SPECULATION,
-    "--speculative-model": _NO_SPECULATION,
-    "--num-speculative-tokens": _NO_SPECULATION,
+    "--speculative-config": _OWN_DRAFTS,
+    "--speculative-model": _OWN_DRAFTS,
+    "--num-speculative-tokens": _OWN_DRAFTS,
     "--limit-mm-per-prompt": "only text is supported; rows with images are refused",
     "--tokenizer-mode": "the model's own fast tokenizer is used; see --tokenizer",
     "--max-seq-len-to-capture": "graphs are captured for planned batches; see --enforce-eager",

@@ -1,0 +1,1 @@
+"""Tokens drafted for sequences, and what becomes of them."""

@@ -1,0 +1,221 @@
+"""Speculation: the bytes of a run without drafts, whoever drafts; right drafts save steps."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.run import RunPolicy
+from pagedrun.paged.metrics.timeline import RunHooks
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.conftest import MakeModel
+from tests.support.drive import OneBlockEach
+from tests.support.engines import load_engine
+from tests.support.families import RECURRENT, save_tiny
+from tests.support.quantized_checkpoints import write
+from tests.support.quantized_forms import PACKED
+
+PROMPTS = [[(5 * i + j) % 7 + 10 for j in range(length)] for i, length in enumerate((9, 40, 23, 5))]
+GREEDY = SamplingParams(max_tokens=30, ignore_eos=True)
+PARAMS = [
+    GREEDY,
+    replace(GREEDY, temperature=1.0, seed=3, n=4),
+    replace(GREEDY, temperature=0.6, top_p=0.8, top_k=20, seed=1, min_tokens=12, ignore_eos=False),
+    replace(GREEDY, temperature=0.4, min_p=0.05, seed=2, stop=("a", "e")),
+]
+
+
+def tiny(folder: Path, **flags: Any) -> EngineConfig:
+    return EngineConfig.fitting(model=folder, device="cpu", **flags)
+
+
+def answers(
+    config: EngineConfig, params: Sequence[SamplingParams] = PARAMS, policy: RunPolicy | None = None
+) -> tuple[list[Any], Any]:
+    """Return the outputs in order, and the report; every step is checked."""
+    engine: Engine = load_engine(config, *(() if policy is None else (policy,)))
+    requests = [
+        Request(index, tuple(prompt), params[index % len(params)])
+        for index, prompt in enumerate(PROMPTS)
+    ]
+    run = engine.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
+    done = sorted(run, key=lambda each: each.request.index)
+    assert all(each.error is None for each in done)
+    return [each.outputs for each in done], run.report()
+
+
+class Known:
+    """Drafts from texts that are known, each token changed by a function."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], change: Callable[[int], int]) -> None:
+        self._texts = texts
+        self._change = change
+        self._tokens: list[int] = []
+
+    def append(self, tokens: Sequence[int]) -> None:
+        self._tokens += tokens
+
+    def propose(self, most: int) -> list[int]:
+        end = len(self._tokens)
+        for text in self._texts:
+            if list(text[:end]) == self._tokens:
+                return [self._change(each) for each in text[end : end + most]]
+        return []
+
+
+@pytest.fixture
+def drafting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Any], Callable[[int], int]], None]:
+    """Let runs draft from given outputs."""
+
+    def draft(outputs: list[Any], change: Callable[[int], int]) -> None:
+        texts = [
+            [*prompt, *each.token_ids]
+            for prompt, of_row in zip(PROMPTS, outputs, strict=True)
+            for each in of_row
+        ]
+        name = "pagedrun.paged.speculation.speculation.PromptLookup"
+        monkeypatch.setattr(name, lambda: Known(texts, change))
+
+    return draft
+
+
+Same = Callable[..., Any]
+
+
+@pytest.fixture
+def assert_same(drafting: Callable[..., None]) -> Same:
+    """Compare a run without drafts to one with drafts of which every other is right; return the
+    figures."""
+
+    def compare(config: EngineConfig, *args: Any) -> Any:
+        expected, _ = answers(config, *args)
+        generator = random.Random(1)
+        drafting(expected, lambda token: token if generator.random() < 0.6 else token ^ 1)
+        found, report = answers(replace(config, speculate="5"), *args)
+        assert found == expected
+        figures = report["speculation"]
+        assert 0 < figures["accepted"] < figures["proposed"]
+        return figures
+
+    return compare
+
+
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "flags", [{}, {"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str
+)
+def test_each_kernel_set(
+    flags: dict[str, Any],
+    dtype: str,
+    kernel_set: KernelSet,
+    make_model: MakeModel,
+    assert_same: Same,
+) -> None:
+    folder = make_model("qwen3", "drafted")
+    config = tiny(folder, dtype=dtype, kernel_set=kernel_set.value, **flags)
+    assert_same(config)
+
+
+@pytest.mark.parametrize("form", ["awq", "experts"])
+def test_low_bit_weights_and_experts(
+    form: str, make_model: MakeModel, tmp_path: Path, assert_same: Same
+) -> None:
+    if form == "experts":
+        folder = make_model("qwen3_moe", "drafted")
+    else:
+        folder = tmp_path / "model"
+        write(make_model("qwen3", "drafted"), folder, *PACKED["awq"])
+    assert_same(tiny(folder, dtype="float32"))
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_blocks": 14},
+        {"num_blocks": 40, "max_num_batched_tokens": 3},
+        {"num_blocks": 40, "block_size": 16, "max_num_seqs": 3},
+    ],
+    ids=str,
+)
+def test_small_pools_and_steps(
+    flags: dict[str, Any], mode: str, make_model: MakeModel, assert_same: Same
+) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", preemption_mode=mode, **flags)
+    assert_same(config, PARAMS, RunPolicy(new_predictor=OneBlockEach))
+
+
+@pytest.mark.parametrize("model", ["mistral", "qwen3_next"])
+def test_nothing_is_drafted_where_it_cannot_be_forgotten(
+    model: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    if model == "mistral":
+        folder = make_model(model, "drafted", sliding_window=20)
+    else:
+        folder = tmp_path / "model"
+        save_tiny(RECURRENT[model], folder)
+    _, report = answers(tiny(folder, dtype="float32", speculate="5"))
+    assert "speculation" not in report
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_drafter_that_is_always_right_or_wrong(
+    is_right: bool, make_model: MakeModel, drafting: Callable[..., None]
+) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    params = [GREEDY, replace(GREEDY, temperature=1.0, seed=4)]
+    expected, _ = answers(config, params)
+    drafting(expected, lambda token: token if is_right else token ^ 1)
+    found, report = answers(replace(config, speculate="5"), params)
+    assert found == expected
+    figures = report["speculation"]
+    assert figures["accepted"] == (figures["proposed"] if is_right else 0) < 120
+    assert figures["tokens_per_step"] >= 4.0 if is_right else figures["tokens_per_step"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repetition_penalty": 1.3},
+        {"frequency_penalty": 0.4},
+        {"logprobs": 2},
+        {"presence_penalty": 0.5},
+        {"choice": ("yes", "no")},
+    ],
+    ids=str,
+)
+def test_rules_that_follow_tokens_get_no_drafts(
+    changes: dict[str, Any], make_model: MakeModel, assert_same: Same
+) -> None:
+    """Beside rows that get some."""
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    assert_same(config, [GREEDY, replace(GREEDY, **changes)])
+    only = answers(replace(config, speculate="5"), [replace(GREEDY, **changes)])[1]
+    assert only["speculation"]["proposed"] == 0
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 4])
+def test_auto_drafts_for_a_lone_sequence(
+    max_num_seqs: int, make_model: MakeModel, drafting: Callable[..., None]
+) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", max_num_seqs=max_num_seqs)
+    expected, _ = answers(config, [GREEDY])
+    drafting(expected, lambda token: token)
+    found, report = answers(replace(config, speculate="auto"), [GREEDY])
+    assert found == expected
+    assert (report["speculation"]["proposed"] > 0) is (max_num_seqs == 1)
+
+
+def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: Same) -> None:
+    """No position lies behind those that a model can have."""
+    folder = make_model("qwen3", "drafted-short", max_position_embeddings=48)
+    params = [replace(GREEDY, max_tokens=48 - len(PROMPTS[1]))]
+    assert_same(tiny(folder, dtype="float32"), params)
