@@ -126,8 +126,8 @@ class Backend:
     name: the kernels that stored prefixes name as their origin. code_kernels: kernels for quantized
     weights. activations: inputs of the layers that these compute. records: whether steps can be
     recorded and replayed; see `record`. LAYER_PARTS: classes that packed layers consist of, see
-    `stored_layers`. OPS: names of all operations, in reading
-    order. PACKS: names of the methods that pack weights into layers.
+    `stored_layers`. OPS: names of all operations, in reading order. PACKS: names of the methods
+    that pack weights into layers.
     """
 
     name: str = "pagedrun.kernels.reference"

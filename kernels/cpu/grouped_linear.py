@@ -72,7 +72,7 @@ class PackedGroupedLinear:
 
     def arrays_of(self, expert: int) -> list[NDArray[np.uint8]]:
         """See `OfExperts`."""
-        return [as_bytes(part[expert]) for part in self._weights]
+        return [part[expert].view(-1).view(torch.uint8).numpy() for part in self._weights]
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
@@ -102,11 +102,6 @@ class PackedGroupedLinear:
             as_array(out),
         )
         return out
-
-
-def as_bytes(matrix: Tensor) -> NDArray[np.uint8]:
-    """Return the bytes of a contiguous matrix, in place."""
-    return matrix.view(-1).view(torch.uint8).numpy()
 
 
 def _addresses(weights: Sequence[Sequence[Tensor]]) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.models.streaming.packed_folder import PackedFolder
 from pagedrun.paged.models.streaming.streamed_source import StreamedSource
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
-from pagedrun.paged.planning.memory import HostMemory, memory_for_weights
+from pagedrun.paged.planning.memory import MOST_WEIGHTS, HostMemory, memory_for_weights
 from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -242,11 +242,13 @@ def _stored(
         source = _source(config, device, dtype, tensors.read, tensors.stored)
         codes = _codes(device, dtype, tensors.stored)
         sizes = tensors.network.packed_sizes(dtype.itemsize, codes)
-        available, mapped = device.free_bytes(), 0
-        if not device.has_own_memory:
+        available = device.free_bytes()
+        if device.has_own_memory:
+            mapped, most = 0, config.gpu_memory_utilization
+        else:
             available //= num_sharing
-            mapped = tensors.network.mapped_bytes(dtype.itemsize, codes)
-        num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped)
+            mapped, most = tensors.network.mapped_bytes(dtype.itemsize, codes), MOST_WEIGHTS
+        num_bytes = memory_for_weights(config.weights_memory, sizes, available, mapped, most)
         if num_bytes is not None:
             arithmetic = device.arithmetic(dtype_name(dtype))
             try:

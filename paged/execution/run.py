@@ -295,7 +295,8 @@ class Run:
         """Process the tokens of a step, and the tokens that a grammar forces after them."""
         scheduler, table = self.scheduler, self.scheduler.table
         failed = self._scores.note_step(step)
-        is_live, drawn = step.is_live(table), step.wait()[: len(step.row_indices)]
+        is_live, all_drawn = step.is_live(table), step.wait()
+        drawn = all_drawn[: len(step.row_indices)]  # without those behind drafts
         is_failed = is_live & (drawn == NO_TOKEN)
         for row_index in step.row_indices[is_failed].tolist():
             failed.append(scheduler.sequence_at(row_index).request)
@@ -325,10 +326,9 @@ class Run:
         for request in {each.index: each for each in failed}.values():
             yield from self._fail(request)
         if self._speculation is not None:
-            self._speculation.steps += int(is_live.sum())
-            self._speculation.tokens += int(is_live.sum())
+            self._speculation.note_step(int(is_live.sum()))
         for drafted in step.step.drafts:
-            yield from self._accept(drafted, step.wait())
+            yield from self._accept(drafted, all_drawn)
 
     def _accept(self, drafted: Drafted, drawn: Int64s) -> Iterator[Completion]:
         """Append the draws behind those drafts of a sequence that are its own draws.
@@ -348,7 +348,7 @@ class Run:
                 np.array([row_index]), np.array([newest + 1]), np.array([next_token])
             )
         assert self._speculation is not None, "drafts were asked for"
-        self._speculation.note(num_accepted)
+        self._speculation.note(drafted, num_accepted)
 
     def _speculating(self, asked: str) -> Speculation | None:
         """Return the speculation of a run; none where a draft could not be forgotten, or the device

@@ -12,7 +12,7 @@ from pagedrun.paged.models.streaming.residency import Residency
 # The rest of the free memory is for activations, the page cache and other processes.
 POOL_SHARE_OF_FREE = 0.8
 # Weights that take more of the free memory leave too little for a pool, and are streamed instead.
-MOST_WEIGHTS = 0.8
+MOST_WEIGHTS = 0.8  # of the free memory of a host
 STREAMED_SHARE = 0.5  # of the free memory, for weights; the pool of many rows has the rest
 
 
@@ -94,17 +94,21 @@ class MemoryBudget:
 
 
 def memory_for_weights(
-    asked: int | str, sizes: Sequence[int], available: int | None = None, mapped: int = 0
+    asked: int | str,
+    sizes: Sequence[int],
+    available: int | None = None,
+    mapped: int = 0,
+    most: float = MOST_WEIGHTS,
 ) -> int | None:
     """Return the bytes for packed weights, None to keep all of them in memory.
 
     asked: by the user; "auto" decides by the memory that is free. sizes: see `Residency`.
     available: free bytes, None to read them. mapped: bytes that need no memory, since they are read
-    in mapped files as they are used.
+    in mapped files as they are used. most: share of the free memory that weights may take.
     """
     if isinstance(asked, str):
         free = HostMemory.read().available if available is None else available
-        if sum(sizes) - mapped <= MOST_WEIGHTS * free:
+        if sum(sizes) - mapped <= most * free:
             return None
         return max(int(STREAMED_SHARE * free), Residency.least_bytes(sizes))
     return None if asked >= sum(sizes) else asked

@@ -1,5 +1,6 @@
 """Report and step records of a run, merged from those of its replicas."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pagedrun.paged.metrics.report_sections import (
     PlainValue,
     PrefixFigures,
     ReplicaFigures,
+    SpeculationFigures,
     TimeFigures,
     TokenFigures,
     WeightFigures,
@@ -94,12 +96,32 @@ def merged_report(
             report[name] = _summed(found)
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
+    drafted = [each for each in reports if "speculation" in each]
+    if drafted:
+        report["speculation"] = _speculation(drafted)
     streaming = [dict(each["streaming"]) for each in reports if "streaming" in each]
     if streaming:
         numbers = [{**each, "layers": 0} for each in streaming]
         report["streaming"] = {**_summed(numbers), "layers": streaming[0]["layers"]}
         report["weights"] = _weights([each["weights"] for each in reports])
     return cast(EngineReport, report)
+
+
+def _speculation(reports: Seq[EngineReport]) -> SpeculationFigures:
+    """Return the drafts of all replicas, and tokens by the steps of all."""
+    figures = [each["speculation"] for each in reports]
+    num_tokens = [each["tokens"]["generated"] for each in reports]
+    pairs = zip(num_tokens, figures, strict=True)
+    num_steps = sum(count / each["tokens_per_step"] for count, each in pairs)
+    by_source: Counter[str] = Counter()
+    for each in figures:
+        by_source.update(each["by_source"])
+    return {
+        "proposed": sum(each["proposed"] for each in figures),
+        "accepted": sum(each["accepted"] for each in figures),
+        "by_source": dict(by_source),
+        "tokens_per_step": sum(num_tokens) / num_steps if num_steps else 1.0,
+    }
 
 
 def _weights(figures: Seq[WeightFigures]) -> WeightFigures:

@@ -175,11 +175,13 @@ class Stagger:
             return False
         length = int(table.max_tokens[row])
         own = sequence.num_tokens - int(table.num_shared_tokens[row])
-        blocks = np.array([own + length, own + length / 2]) / pool.block_size
-        together, in_turn = np.minimum(pool.num_blocks / blocks, self._max_num_seqs).tolist()
+        room = pool.num_blocks * pool.block_size
+        together = min(room / (own + length), self._max_num_seqs)
+        in_turn = min(room / (own + length / 2), self._max_num_seqs)
         if self._is_used is None:
             self._is_used = num_behind / in_turn + 1 < num_behind / together
-            return self.delays(sequence, pool, num_behind)
+        if not self._is_used:
+            return False
         if self._num_steps < self._next:
             return True
         self._next = max(self._next, self._num_steps - MOST_BEHIND) + length / in_turn

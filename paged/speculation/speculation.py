@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.metrics.report_sections import SpeculationFigures
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.scheduling.step_input import Drafted
 from pagedrun.paged.speculation.drafts import Drafter, PromptLookup
 from pagedrun.paged.values.engine_config import AUTO, OFF
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -15,10 +16,11 @@ AUTO_TOKENS, AUTO_SEQUENCES = 4, 1
 
 @dataclass(slots=True)
 class _Drafted:
-    """Drafter of a sequence, and the tokens that it has got."""
+    """Drafter of a sequence, the tokens that it has got, and those that it proposed last."""
 
     drafter: Drafter
     num_tokens: int = 0
+    num_proposed: int = 0
 
 
 @dataclass(slots=True)
@@ -34,8 +36,8 @@ class Speculation:
     max_running: int
     proposed: int = 0
     accepted: int = 0
-    tokens: int = 0
-    steps: int = 0  # of sequences
+    num_tokens: int = 0
+    num_steps: int = 0  # of sequences
     _by_uid: dict[int, _Drafted | None] = field(default_factory=dict)
 
     @classmethod
@@ -58,7 +60,6 @@ class Speculation:
         known = {row_index: tokens for row_index, tokens in found.items() if tokens is not None}
         if not any(known.values()):
             return {}
-        self.proposed += sum(map(len, known.values()))
         # All of them have as many: steps of one shape are replayed.
         return {
             each.row_index: _filled(known[each.row_index], min(self.most, _num_left(each)))
@@ -66,10 +67,19 @@ class Speculation:
             if each.row_index in known
         }
 
-    def note(self, num_accepted: int) -> None:
-        """Count the accepted drafts of a sequence in a step."""
-        self.accepted += num_accepted
-        self.tokens += num_accepted
+    def note_step(self, num_sequences: int) -> None:
+        """Count a step that gave a token to so many sequences."""
+        self.num_steps += num_sequences
+        self.num_tokens += num_sequences
+
+    def note(self, drafted: Drafted, num_accepted: int) -> None:
+        """Count the drafts of a sequence in a step; the tokens that fill them up are none."""
+        of_sequence = self._by_uid[drafted.uid]
+        assert of_sequence is not None, "it got drafts"
+        num_proposed = min(of_sequence.num_proposed, len(drafted.tokens))
+        self.proposed += num_proposed
+        self.accepted += min(num_accepted, num_proposed)
+        self.num_tokens += num_accepted
 
     @property
     def figures(self) -> SpeculationFigures:
@@ -78,7 +88,7 @@ class Speculation:
             "proposed": self.proposed,
             "accepted": self.accepted,
             "by_source": {PROMPT_LOOKUP: self.accepted},
-            "tokens_per_step": self.tokens / self.steps if self.steps else 1.0,
+            "tokens_per_step": self.num_tokens / self.num_steps if self.num_steps else 1.0,
         }
 
     def _proposed(self, sequence: Sequence) -> list[int] | None:
@@ -92,7 +102,9 @@ class Speculation:
             return None
         drafted.drafter.append(sequence.token_ids(drafted.num_tokens, end))
         drafted.num_tokens = end
-        return drafted.drafter.propose(min(self.most, left))
+        proposed = drafted.drafter.propose(min(self.most, left))
+        drafted.num_proposed = len(proposed)
+        return proposed
 
     def _uid(self, sequence: Sequence) -> int:
         return int(self.scheduler.table.uid[sequence.row_index])

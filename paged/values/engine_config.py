@@ -63,13 +63,13 @@ class EngineConfig:
     `quantization` says whether the checkpoint's weights may be quantised, and whether plain ones
     are rounded to int8 while they are read. `max_model_len` bounds prompt and answer together, in
     tokens. `swap_space_bytes` is host memory for preempted sequences, or the size of a file in
-    `swap_dir`. `gpu_memory_utilization` is
-    the share of a GPU's memory that may be filled; `enforce_eager` computes every step kernel by
-    kernel; `reproducible` makes a row's bytes independent of its batch on a GPU too, as they always
-    are on a CPU. `kernel_set` names what multiplies matrices on a CPU, `activations` the inputs of
-    its layers with quantized weights, see `Activations`. `model_impl` "transformers" has the
-    library's code compute the model, whatever its type; the others, that of pagedrun.
-    `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
+    `swap_dir`. `gpu_memory_utilization` is the share of a GPU's memory that may be filled;
+    `speculate` says how many tokens of a sequence are drafted in a step; `enforce_eager` computes
+    every step kernel by kernel; `reproducible` makes a row's bytes independent of its batch on a
+    GPU too, as they always are on a CPU. `kernel_set` names what multiplies matrices on a CPU,
+    `activations` the inputs of its layers with quantized weights, see `Activations`. `model_impl`
+    "transformers" has the library's code compute the model, whatever its type; the others, that of
+    pagedrun. `prefix_store` is a folder that keeps shared prefixes from run to run, in at most
     `prefix_store_bytes`. `weights_memory` bytes of weights are kept in the memory of the device,
     with "auto" all if they fit; the others are packed in `packed_dir`, which holds at most
     `packed_bytes`. `fitted` names those fields that nobody gave and that an engine may change to

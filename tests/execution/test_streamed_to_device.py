@@ -110,6 +110,19 @@ def test_a_model_larger_than_the_device_is_streamed(make_model: MakeModel, tmp_p
     assert answers(engine) == expected
 
 
+def test_a_model_that_leaves_a_small_pool_is_not_streamed(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
+    config = deep(make_model, tmp_path)
+    sizes = packed_sizes(config)
+    stub = StubTransfers()
+    engine = on_gpu(config, stub, free=int(sum(sizes) / 0.88))
+    assert engine.loaded.model.streamed is None
+    assert not stub.device_bytes
+    smaller = replace(config, gpu_memory_utilization=0.8)
+    assert on_gpu(smaller, stub, free=int(sum(sizes) / 0.88)).loaded.model.streamed is not None
+
+
 def test_the_report_of_a_device(make_model: MakeModel, tmp_path: Path) -> None:
     config = deep(make_model, tmp_path)
     sizes = packed_sizes(config)

@@ -63,12 +63,17 @@ def test_replicas_share_packed_weights(
         max_num_seqs=32,
         weights_memory=1_000_000,
         packed_dir=tmp_path / "packed",
+        speculate="2",
     )
     result, found = demo_job(rows, "streamed.jsonl", 2, engine=engine)
     assert found == wanted
     assert len(packed_entries(tmp_path / "packed")) == 4  # three layers and the head
     weights = result.report["weights"]
     assert weights["bytes_read"] > 0.8 * weights["passes"] * weights["streamed_bytes"]
+    speculation = result.report["speculation"]
+    assert 0 < speculation["accepted"] <= speculation["proposed"]
+    assert speculation["by_source"] == {"prompt_lookup": speculation["accepted"]}
+    assert 1.0 < speculation["tokens_per_step"] <= 3.0
 
 
 def test_a_killed_replica_costs_no_row_and_no_byte(

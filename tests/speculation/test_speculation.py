@@ -1,7 +1,8 @@
 """Speculation: the bytes of a run without drafts, whoever drafts; right drafts save steps."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
+from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
+from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -37,7 +40,7 @@ def tiny(folder: Path, **flags: Any) -> EngineConfig:
 
 
 def answers(
-    config: EngineConfig, params: Sequence[SamplingParams] = PARAMS, policy: RunPolicy | None = None
+    config: EngineConfig, params: Seq[SamplingParams] = PARAMS, policy: RunPolicy | None = None
 ) -> tuple[list[Any], Any]:
     """Return the outputs in order, and the report; every step is checked."""
     engine: Engine = load_engine(config, *(() if policy is None else (policy,)))
@@ -54,12 +57,12 @@ def answers(
 class Known:
     """Drafts from texts that are known, each token changed by a function."""
 
-    def __init__(self, texts: Sequence[Sequence[int]], change: Callable[[int], int]) -> None:
+    def __init__(self, texts: Seq[Seq[int]], change: Callable[[int], int]) -> None:
         self._texts = texts
         self._change = change
         self._tokens: list[int] = []
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def append(self, tokens: Seq[int]) -> None:
         self._tokens += tokens
 
     def propose(self, most: int) -> list[int]:
@@ -193,13 +196,25 @@ def test_a_drafter_that_is_always_right_or_wrong(
     ids=str,
 )
 def test_rules_that_follow_tokens_get_no_drafts(
-    changes: dict[str, Any], make_model: MakeModel, assert_same: Same
+    changes: dict[str, Any],
+    make_model: MakeModel,
+    assert_same: Same,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside rows that get some."""
+    """Beside rows that get some, filled up to one length."""
+    drafted: list[SamplingParams] = []
+    draft = ChunkPlacer.draft
+
+    def note(placer: ChunkPlacer, sequence: Sequence, *args: Any) -> int:
+        drafted.append(sequence.request.params)
+        return draft(placer, sequence, *args)
+
+    monkeypatch.setattr(ChunkPlacer, "draft", note)
     config = tiny(make_model("qwen3", "drafted"), dtype="float32")
     assert_same(config, [GREEDY, replace(GREEDY, **changes)])
     only = answers(replace(config, speculate="5"), [replace(GREEDY, **changes)])[1]
     assert only["speculation"]["proposed"] == 0
+    assert set(drafted) == {GREEDY}
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 4])

@@ -85,12 +85,12 @@ class PlannedWeights:
         if not self._packed_sizes:
             return None
         memory = self._device.memory
-        num_bytes = memory_for_weights(
-            config.weights_memory,
-            self._packed_sizes,
-            None if memory is None else memory.free,
-            self._mapped_bytes if memory is None else 0,
-        )
+        asked, sizes_in_memory = config.weights_memory, self._packed_sizes
+        if memory is None:
+            num_bytes = memory_for_weights(asked, sizes_in_memory, mapped=self._mapped_bytes)
+        else:
+            most = config.gpu_memory_utilization
+            num_bytes = memory_for_weights(asked, sizes_in_memory, memory.free, most=most)
         if num_bytes is None:
             return None
         sizes: Sequence[int] | None = None

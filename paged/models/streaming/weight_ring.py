@@ -38,7 +38,7 @@ LEAST_PART_BYTES = 2**20
 
 
 class EntryFile:
-    """Open file of a packed entry; the first read checks its checksum.
+    """Open file of a packed entry; the first read of all of it checks its checksum (`is_checked`).
 
     Raises `EngineError` if it cannot be opened.
     """
@@ -51,12 +51,7 @@ class EntryFile:
             raise _unreadable(entry.path, error) from error
         weakref.finalize(self, os.close, self._descriptor)
         self._stamp = self._state()
-        self._is_checked = False
-
-    @property
-    def is_checked(self) -> bool:
-        """True if the whole file was read and had its checksum."""
-        return self._is_checked
+        self.is_checked = False
 
     def read(self, memory: Bytes, readers: ThreadPoolExecutor | None = None) -> bool:
         """Fill `memory`, [num_bytes]; return False if the file is damaged.
@@ -64,9 +59,9 @@ class EntryFile:
         Raises `EngineError` for a file that changed, is cut or cannot be read.
         """
         self.read_ranges(memory, [range(self.entry.num_bytes)], readers)
-        if not self._is_checked:
-            self._is_checked = zlib.crc32(memory.data) == self.entry.crc32
-        return self._is_checked
+        if not self.is_checked:
+            self.is_checked = zlib.crc32(memory.data) == self.entry.crc32
+        return self.is_checked
 
     def read_ranges(
         self, memory: Bytes, ranges: Iterable[range], readers: ThreadPoolExecutor | None = None
@@ -217,9 +212,7 @@ class RingEntry:
         Returns whether the file is whole, and the bytes read. Raises `EngineError` as
         `EntryFile.read` does.
         """
-        pages = self.pages
-        if pages is None or num_tokens is None or not self.file.is_checked:
-            pages = None
+        pages = self.pages if self.file.is_checked else None
         if pages is None or num_tokens is None or not pages.pays(num_tokens):
             self.missing = set()
             return self.file.read(self.memory, readers), self.memory.size

@@ -76,32 +76,20 @@ SIZES = st.lists(st.integers(1, 4), min_size=3, max_size=9)
 
 
 @pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("keeps_all", [True, False])
 @given(SIZES, st.lists(st.integers(0, 8), max_size=30))
 @settings(max_examples=40, deadline=None)
-def test_any_order_of_uses_from_host_memory(
+def test_any_order_of_uses(
     tmp_path_factory: pytest.TempPathFactory,
+    keeps_all: bool,
     is_late: bool,
     sizes: Sequence[int],
     uses: Sequence[int],
 ) -> None:
-    streamed = StreamedToDevice(tmp_path_factory.mktemp("packed"), sizes, is_late=is_late)
-    for number in uses:
-        if number < len(sizes):
-            streamed.use(number)
-
-
-@pytest.mark.parametrize("is_late", [True, False])
-@given(SIZES, st.lists(st.integers(0, 8), max_size=30))
-@settings(max_examples=40, deadline=None)
-def test_any_order_of_uses_through_the_host(
-    tmp_path_factory: pytest.TempPathFactory,
-    is_late: bool,
-    sizes: Sequence[int],
-    uses: Sequence[int],
-) -> None:
-    """Host memory is overwritten by the disk only once it has been copied."""
+    """Host memory that cannot keep all is overwritten by the disk only once it has been copied."""
     least = Residency.least_bytes([size * PAGE_BYTES for size in sizes])
-    streamed = StreamedToDevice(tmp_path_factory.mktemp("packed"), sizes, least, is_late=is_late)
+    folder = tmp_path_factory.mktemp("packed")
+    streamed = StreamedToDevice(folder, sizes, None if keeps_all else least, is_late=is_late)
     for number in uses:
         if number < len(sizes):
             streamed.use(number)
