@@ -9,7 +9,7 @@ answers are the same.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ from pagedrun.paged.execution.model_runner import AttentionReads, ModelRunner
 from pagedrun.paged.execution.pool_memory import MemoryLedger
 from pagedrun.paged.execution.repeated_steps import RepeatedSteps
 from pagedrun.paged.execution.score_log import ScoreLog
-from pagedrun.paged.execution.step_result import InFlight
+from pagedrun.paged.execution.step_result import HostLogprobs, InFlight
 from pagedrun.paged.metrics.report_sections import (
     EngineReport,
     LoadTimes,
@@ -60,9 +60,9 @@ from pagedrun.paged.scheduling.monitoring import (
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.states import StatePool
-from pagedrun.paged.scheduling.step_input import Drafted
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
 from pagedrun.paged.speculation.speculation import Speculation
+from pagedrun.paged.speculation.verification import Followed, Verification
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
@@ -195,6 +195,8 @@ class Run:
             # With async scheduling this iteration has waited for the previous step.
             settled = before if self._device.async_scheduling else statistics.last_step
             statistics.note_seconds(now - statistics.run_s, *settled)
+            if self._speculation is not None:
+                self._speculation.note_seconds(now - statistics.run_s)
             statistics.run_s = now
             self._record_step()
 
@@ -292,7 +294,7 @@ class Run:
         )
 
     def _read_back(self, step: InFlight) -> Iterator[Completion]:
-        """Process the tokens of a step, and the tokens that a grammar forces after them."""
+        """Process the tokens of a step."""
         scheduler, table = self.scheduler, self.scheduler.table
         failed = self._scores.note_step(step)
         is_live, all_drawn = step.is_live(table), step.wait()
@@ -309,10 +311,50 @@ class Run:
             for first, output in self._searches.advance(step.row_indices[is_beam], *top):
                 self.statistics.generated_tokens += len(output.token_ids)
                 yield from self._collect(first, output)
-        self._scores.note_draws(step, drawn, is_live)
+        self._scores.note_draws(step.step.draws, step.logprobs, drawn, is_live)
         row_indices, positions = step.row_indices[is_live], step.positions[is_live]
         tokens = drawn[is_live]
         table.outputs[row_indices, positions] = tokens
+        yield from self._advance(row_indices, positions, tokens)
+        for request in {each.index: each for each in failed}.values():
+            yield from self._fail(request)
+        if self._speculation is not None:
+            followed = yield from self._verify(step, all_drawn)
+            num_prompt_tokens = step.step.num_tokens - len(step.step.draws)
+            self._speculation.note_step(int(is_live.sum()), num_prompt_tokens, followed)
+
+    def _verify(self, step: InFlight, drawn: Int64s) -> Generator[Completion, None, list[Followed]]:
+        """Continue the answers whose drafts are right, all of them by one token at a time.
+
+        drawn: [num_draws] int64, all of the step. Returns the results of the drafts.
+        """
+        verification = Verification(step.step.drafts, self.scheduler)
+        while len(draws := verification.due()):
+            tokens, waits = drawn[draws], step.step.draws.waits[draws]
+            if waits.any():
+                tokens[waits] = self._drawn_late(step, draws[waits])
+            yield from self._advance(*verification.append(tokens))
+        return verification.all
+
+    def _drawn_late(self, step: InFlight, draws: Int64s) -> Int64s:
+        """Draw tokens that had to wait for those before; draws: [num_draws] int64, ascending."""
+        all_draws, waiting = step.step.draws, step.result.waiting
+        assert waiting is not None, "no draw waits"
+        is_due = np.zeros(len(all_draws), dtype=np.bool_)
+        is_due[draws] = True
+        due, rows = all_draws.part(is_due, 0), (np.cumsum(all_draws.waits) - 1)[draws]
+        result = self._sampler.draw(waiting, due, rows, step.step.num_top)
+        logprobs = HostLogprobs.of(result.logprobs, self._device)
+        tokens: Int64s = self._device.to_host(result.ids).wait().numpy()
+        self._scores.note_draws(due, logprobs, tokens, tokens != NO_TOKEN)
+        return tokens
+
+    def _advance(
+        self, row_indices: Int64s, positions: Int64s, tokens: Int64s
+    ) -> Iterator[Completion]:
+        """Process the newest tokens of sequences, and the tokens that a grammar forces after them;
+        see `_process_tokens`."""
+        table = self.scheduler.table
         uids = table.uid[row_indices]
         while len(row_indices):
             yield from self._process_tokens(row_indices, positions, tokens)
@@ -323,42 +365,15 @@ class Run:
             row_indices, uids, tokens = row_indices[is_forced], uids[is_forced], tokens[is_forced]
             positions = table.num_output_tokens[row_indices]
             table.append_outputs(row_indices, tokens)
-        for request in {each.index: each for each in failed}.values():
-            yield from self._fail(request)
-        if self._speculation is not None:
-            self._speculation.note_step(int(is_live.sum()))
-        for drafted in step.step.drafts:
-            yield from self._accept(drafted, all_drawn)
-
-    def _accept(self, drafted: Drafted, drawn: Int64s) -> Iterator[Completion]:
-        """Append the draws behind those drafts of a sequence that are its own draws.
-
-        drawn: [num_draws] int64, all of the step.
-        """
-        table, row_index, num_accepted = self.scheduler.table, drafted.row_index, 0
-        draws = drawn[drafted.first_draw :].tolist()
-        for token, next_token in zip(drafted.tokens, draws, strict=False):
-            is_alive = table.uid[row_index] == drafted.uid
-            newest = table.num_output_tokens[row_index] - 1
-            if not is_alive or table.outputs[row_index, newest] != token or next_token == NO_TOKEN:
-                break
-            num_accepted += 1
-            self.scheduler.accept(row_index, next_token)
-            yield from self._process_tokens(
-                np.array([row_index]), np.array([newest + 1]), np.array([next_token])
-            )
-        assert self._speculation is not None, "drafts were asked for"
-        self._speculation.note(drafted, num_accepted)
 
     def _speculating(self, asked: str) -> Speculation | None:
         """Return the speculation of a run; none where a draft could not be forgotten, or the device
         computes a step before the host has read the last one."""
-        specs = [group.spec for group in self.cache.groups]
-        keeps_all = all(spec.window is None and not spec.is_transient for spec in specs)
         is_ours = isinstance(self._model.network, DecoderSpec)
-        if self._device.async_scheduling or self.cache.states or not keeps_all or not is_ours:
+        can_forget = not self.cache.states and not self.cache.is_transient
+        if self._device.async_scheduling or not can_forget or not is_ours:
             return None
-        return Speculation.of(asked, self.scheduler)
+        return Speculation.of(asked, self.scheduler, streams=self._model.streamed is not None)
 
     def _process_tokens(
         self, row_indices: Int64s, positions: Int64s, tokens: Int64s
@@ -379,6 +394,8 @@ class Run:
             output = self._stop_rule.output(sequence, is_complete=bool(is_complete[index]))
             if output is not None:
                 sequence.truncate(int(positions[index]) + 1)
+                if self._speculation is not None:
+                    self._speculation.note_answer(sequence, output.token_ids)
                 scheduler.finish(sequence)
                 yield from self._collect(sequence, output)
 

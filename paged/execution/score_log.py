@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pagedrun.kernels.array_types import Bools, Int64s
-from pagedrun.paged.execution.step_result import FoundLogprob, InFlight
+from pagedrun.paged.execution.step_result import FoundLogprob, HostLogprobs, InFlight
+from pagedrun.paged.scheduling.step_input import SamplingMetadata
 from pagedrun.paged.values.logprobs import IMPOSSIBLE, Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import Completion, Request, SampleOutput
 
@@ -52,13 +53,18 @@ class ScoreLog:
                 failed[row] = self._rows[row].request
         return list(failed.values())
 
-    def note_draws(self, step: InFlight, tokens: Int64s, is_kept: Bools) -> None:
-        """Add the log-probabilities of sampled tokens.
+    def note_draws(
+        self,
+        draws: SamplingMetadata,
+        logprobs: HostLogprobs | None,
+        tokens: Int64s,
+        is_kept: Bools,
+    ) -> None:
+        """Add the log-probabilities of sampled tokens, None if no draw requests any.
 
         tokens: [num_draws] int64. is_kept: [num_draws], False for discarded tokens.
         """
-        draws = step.step.draws
-        for draw, found in step.drawn(is_kept):
+        for draw, found in () if logprobs is None else logprobs.of_draws(draws, is_kept):
             row, sample = int(draws.row[draw]), int(draws.sample[draw])
             self._note_answer(row, sample, int(tokens[draw]), found)
 

@@ -17,21 +17,23 @@ from pagedrun.kernels.array_types import Bools, Float32s, Int64s
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device, HostCopy
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
-from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.scheduling.step_input import SamplingMetadata, StepInput
 
 
 class StepResult(NamedTuple):
     """Tokens and log-probabilities of a step, on the device.
 
-    ids: int64, the sampled tokens, `NO_TOKEN` where the logits allow none. logprobs: of the draws
-    that request them; scores: of the targets of the step; both None without any. order: [num_draws]
-    int64, index in `ids` of the token of each draw, None for 0, 1, 2, …
+    ids: int64, the sampled tokens, `NO_TOKEN` where the logits allow none, and for draws that wait.
+    logprobs: of the draws that request them and do not wait; scores: of the targets of the step;
+    both None without any. order: [num_draws] int64, index in `ids` of the token of each draw, None
+    for 0, 1, 2, … waiting: [num_waiting, vocab_size], logits of the draws that wait, None without.
     """
 
     ids: Tensor
     logprobs: TokenLogprobs | None = None
     scores: TokenLogprobs | None = None
     order: Int64s | None = None
+    waiting: Tensor | None = None
 
     def index_of(self, draws: Int64s) -> Int64s:
         """Return the indices in `ids` of the tokens of some draws."""
@@ -51,6 +53,7 @@ class StepResult(NamedTuple):
             joined([self.logprobs, other.logprobs]),
             joined([self.scores, other.scores]),
             order,
+            _stacked([self.waiting, other.waiting]),
         )
 
 
@@ -60,6 +63,11 @@ def joined(parts: list[TokenLogprobs | None]) -> TokenLogprobs | None:
     if len(found) < 2:
         return found[0] if found else None
     return TokenLogprobs(*map(torch.cat, zip(*found, strict=True)))
+
+
+def _stacked(parts: list[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
 
 
 class FoundLogprob(NamedTuple):
@@ -91,6 +99,17 @@ class HostLogprobs:
         """Return the most likely tokens and their log-probabilities, [num_tokens, num_top] each."""
         _, _, top_ids, top_logprobs = (part.wait().numpy() for part in self.parts)
         return top_ids, top_logprobs
+
+    def of_draws(
+        self, draws: SamplingMetadata, chosen: Bools
+    ) -> Iterator[tuple[int, FoundLogprob]]:
+        """Wait, then yield index and log-probability of the chosen draws that request one.
+
+        draws: of which the first request the entries, in order. chosen: [num_draws].
+        """
+        wants = draws.wants_logprobs[: len(chosen)]
+        indices = np.flatnonzero(wants & chosen).tolist()
+        yield from zip(indices, self.wait(chosen[wants]), strict=True)
 
     def wait(self, chosen: Bools | None = None) -> Iterator[FoundLogprob]:
         """Wait for the copy and yield its entries in order, rounded to the shortest decimals.
@@ -165,16 +184,6 @@ class InFlight:
             self.scores.wait(),
             strict=True,
         )
-
-    def drawn(self, chosen: Bools) -> Iterator[tuple[int, FoundLogprob]]:
-        """Wait, then yield index and log-probability of the chosen draws that request one.
-
-        chosen: [num_draws].
-        """
-        if self.logprobs is not None:
-            wants = self.step.draws.wants_logprobs[: len(chosen)]  # no draw behind a draft does
-            draws = np.flatnonzero(wants & chosen).tolist()
-            yield from zip(draws, self.logprobs.wait(chosen[wants]), strict=True)
 
     def top_of(self, chosen: Bools) -> tuple[Int64s, Float32s]:
         """Wait, then return the most likely tokens of the chosen draws and their log-probabilities,

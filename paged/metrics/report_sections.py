@@ -312,12 +312,16 @@ class WeightFigures(TypedDict):
 
 class SpeculationFigures(TypedDict):
     """`speculation`, if tokens were drafted: drafts `proposed` and `accepted`, by their source, and
-    the tokens that a sequence got in a step."""
+    the tokens that a sequence got in a step.
+
+    `indexed_tokens`: tokens in the indexes of drafters, at most.
+    """
 
     proposed: int
     accepted: int
     by_source: dict[str, int]
     tokens_per_step: float
+    indexed_tokens: int
 
 
 class StreamingFigures(TypedDict):

@@ -121,6 +121,7 @@ def _speculation(reports: Seq[EngineReport]) -> SpeculationFigures:
         "accepted": sum(each["accepted"] for each in figures),
         "by_source": dict(by_source),
         "tokens_per_step": sum(num_tokens) / num_steps if num_steps else 1.0,
+        "indexed_tokens": max(each["indexed_tokens"] for each in figures),
     }
 
 

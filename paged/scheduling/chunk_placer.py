@@ -104,18 +104,26 @@ class ChunkPlacer:
         ends = [int(group.tables.ends[sequence.row_index]) for group in self._state.groups]
         return min(ends) * self._pool.block_size
 
-    def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
+    def reserve(
+        self, sequence: Sequence, end: int, step: StepBuilder, first: int | None = None
+    ) -> bool:
         """Make room for tokens up to `end`: copy a shared block to be written, allocate others.
 
-        Blocks that lie before a window are freed first. Returns False if memory is short.
+        Blocks that lie before the window of the step's first token of the sequence are freed first,
+        by default the first that is not computed. Returns False if memory is short.
         """
-        has_blocks = all(self._reserve(group, sequence, end, step) for group in self._state.groups)
+        first = sequence.num_computed_tokens if first is None else first
+        has_blocks = all(
+            self._reserve(group, sequence, first, end, step) for group in self._state.groups
+        )
         is_idle = end == sequence.num_computed_tokens
         return has_blocks and (is_idle or self._states.reserve(sequence.row_index))
 
-    def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
+    def _reserve(
+        self, group: KVGroup, sequence: Sequence, first: int, end: int, step: StepBuilder
+    ) -> bool:
         pool, tables, row_index = group.pool, group.tables, sequence.row_index
-        group.free_behind(row_index, sequence.num_computed_tokens)
+        group.free_behind(row_index, first)
         num_stored = sequence.num_stored_tokens
         index = num_stored // pool.block_size
         if tables.has(row_index, index) and num_stored < end:
@@ -156,24 +164,27 @@ class ChunkPlacer:
     def draft(self, sequence: Sequence, tokens: Seq[int], step: StepBuilder) -> int:
         """Add drafts behind the newest token of a sequence, if that decodes in the step and memory
         lasts; return their number."""
-        row_index, end = sequence.row_index, sequence.num_computed_tokens + len(tokens)
+        row_index, newest = sequence.row_index, sequence.num_computed_tokens - 1
         is_decoding = (step.decoding == row_index).any()
-        if not tokens or not is_decoding or not self.reserve(sequence, end, step):
+        end = newest + 1 + len(tokens)
+        if not tokens or not is_decoding or not self.reserve(sequence, end, step, newest):
             return 0
         step.draft(row_index, tokens)
         self._state.counts.computed_tokens += len(tokens)
         return len(tokens)
 
-    def accept(self, row_index: int) -> None:
-        """Record the first draft of a sequence as stored."""
+    def accept(self, row_index: int, count: int) -> None:
+        """Record the first drafts of a sequence as stored."""
         table, size = self._table, self._pool.block_size
         start = int(table.num_computed_tokens[row_index])
-        index, offset = divmod(start, size)
-        for group in self._state.groups:
-            group.pool.record_fill(group.tables.block(row_index, index), offset + 1)
+        end = start + count
+        for index in range(start // size, self._pool.num_blocks_for(end)) if count else ():
+            for group in self._state.groups:
+                block_id = group.tables.block(row_index, index)
+                group.pool.record_fill(block_id, min(size, end - index * size))
         ever = int(table.num_tokens_ever_computed[row_index])
-        table.num_computed_tokens[row_index] = table.num_stored_tokens[row_index] = start + 1
-        table.num_tokens_ever_computed[row_index] = max(ever, start + 1)
+        table.num_computed_tokens[row_index] = table.num_stored_tokens[row_index] = end
+        table.num_tokens_ever_computed[row_index] = max(ever, end)
 
     def _note_scored(self, sequence: Sequence, end: int) -> None:
         """Record the tokens up to `end` as scored, so that a replay does not score them again."""

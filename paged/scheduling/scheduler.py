@@ -261,13 +261,9 @@ class Scheduler:
         self._sampling = step.row_indices[made.samples[:num_chunks]]
         return made
 
-    def accept(self, row_index: int, token: int) -> None:
-        """Append a token to a sequence whose last one was drafted, and computed in the last step.
-
-        The keys and values of that one become those of the sequence.
-        """
-        self._chunks.accept(row_index)
-        self.table.append_outputs(np.array([row_index]), token)
+    def accept(self, row_index: int, count: int) -> None:
+        """Keep keys and values of the first drafts of a sequence, which its answer has by now."""
+        self._chunks.accept(row_index, count)
 
     def _is_early(self, candidate: Sequence) -> bool:
         """Return whether a sequence must wait for the step in which it begins; see `Stagger`."""

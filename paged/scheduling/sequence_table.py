@@ -30,6 +30,7 @@ class SequenceTable:
     newest token among those that its last step sampled. group: see `group_number`. max_tokens,
     min_tokens, ignores_eos, has_stops, temperature, top_k, top_p, min_p, seed, wants_logprobs:
     sampling parameters. num_top: number of most likely tokens requested beside any of its tokens.
+    follows_tokens: see `SamplingParams`.
     only_scores: the tokens of its answer are given, or dropped. num_beams: maximum number of beams
     while their prompt is computed, 1 for a beam, 0 for any other sequence. state_slot: slot of its
     recurrent state, `NO_STATE` without one. For the others see `Sequence`.
@@ -62,6 +63,7 @@ class SequenceTable:
     min_p: Float32s
     seed: Int64s
     wants_logprobs: Bools
+    follows_tokens: Bools
     num_top: Int64s
     only_scores: Bools
     num_beams: Int64s
@@ -110,6 +112,7 @@ class SequenceTable:
         self.min_p[row_index] = params.min_p
         self.seed[row_index] = params.seed
         self.wants_logprobs[row_index] = params.logprobs is not None
+        self.follows_tokens[row_index] = params.follows_tokens
         self.num_top[row_index] = max(params.logprobs or 0, params.prompt_logprobs or 0)
         self.only_scores[row_index] = not params.max_tokens
         # The first sample's prompt is scored for all.

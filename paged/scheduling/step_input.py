@@ -28,7 +28,8 @@ class SamplingMetadata:
     All [num_draws]. chunk: int64, index of the chunk with the logits. temperature, top_p, min_p:
     float32. top_k: int32. seed, row, sample, position: int64; position: of the new token.
     num_missing: int64, tokens to generate before the answer may stop, 0 if it may. wants_logprobs:
-    bool, the log-probability is requested. stop_token_ids: by draw, stop tokens of the request,
+    bool, the log-probability is requested. waits: bool, the draw follows a draft, and is made when
+    the host knows that the draft is right. stop_token_ids: by draw, stop tokens of the request,
     where it may not stop. given: by draw, a given token that is only scored.
     """
 
@@ -43,6 +44,7 @@ class SamplingMetadata:
     position: Int64s
     num_missing: Int64s
     wants_logprobs: Bools
+    waits: Bools
     stop_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     given: dict[int, int] = field(default_factory=dict)
 
@@ -67,11 +69,13 @@ class SamplingMetadata:
 class Drafted(NamedTuple):
     """Drafts of a sequence in a step, and the number of the first draw behind them.
 
-    row_index, uid: of the sequence. Draw `first_draw + i` follows `tokens[i]`.
+    row_index, uid: of the sequence. position: index of the first draft in its answer. Draw
+    `first_draw + i` follows `tokens[i]`.
     """
 
     row_index: int
     uid: int
+    position: int
     tokens: tuple[int, ...]
     first_draw: int
 
@@ -328,7 +332,7 @@ class StepBuilder:
         input_ids.append(drafted)
         scored_from = [np.full(num_decoding, NO_SCORES), _array(self._score_from)]
         scored_from.append(np.full(len(drafted), NO_SCORES))
-        draws = self._draws(row_indices, samples, num_outputs)
+        draws = self._draws(row_indices, samples, num_outputs, ahead)
         return StepInput(
             uids=table.uid[row_indices],
             rows=table.row[row_indices],
@@ -356,8 +360,10 @@ class StepBuilder:
 
     def _drafted(self, first_draw: int) -> Iterator[Drafted]:
         """Yield the drafts of each sequence; first_draw: the first behind any."""
+        table = self._table
         for row_index, tokens in self._drafts:
-            yield Drafted(row_index, int(self._table.uid[row_index]), tokens, first_draw)
+            position = int(table.num_output_tokens[row_index])
+            yield Drafted(row_index, int(table.uid[row_index]), position, tokens, first_draw)
             first_draw += len(tokens)
 
     def _targets(self, ends: Int64s) -> Int64s:
@@ -371,10 +377,15 @@ class StepBuilder:
         return _array(found)
 
     def _draws(
-        self, row_indices: Int64s, samples: "np.ndarray", num_outputs: Int64s
+        self, row_indices: Int64s, samples: "np.ndarray", num_outputs: Int64s, ahead: Int64s
     ) -> SamplingMetadata:
-        """Return the draws; num_outputs: [num_chunks] int64, of each answer at its end."""
+        """Return the draws.
+
+        num_outputs, ahead: [num_chunks] int64, tokens of each answer at its end, drafts included,
+        and drafts among them.
+        """
         table = self._table
+        waits = table.follows_tokens[row_indices] & (ahead > 0)
         (chunk,) = np.nonzero(samples)
         sampling = row_indices[samples]
         sample, num_pending = table.sample[sampling], table.num_pending[sampling]
@@ -406,6 +417,7 @@ class StepBuilder:
             position=table.num_prompt_tokens[sampling] + num_outputs,
             num_missing=num_missing,
             wants_logprobs=table.wants_logprobs[sampling],
+            waits=waits[chunk],
             stop_token_ids=stops,
             given=given,
         )

@@ -1,106 +1,154 @@
-"""Drafts: tokens that a sequence may continue with, computed beside its newest token.
+"""Sources of drafts: tokens that an answer may continue with, computed beside its newest token.
 
 A drafted token is right exactly if the row's own draw at that position gives it: every draw is
 keyed by seed, row, sample and position, and rows of the decode path do not depend on each other. So
 drafts change when a token is computed and never which.
 
-`PromptLookup` finds drafts in the sequence itself: where its last tokens have occurred before, it
-may go on as it did there. It follows the longest suffix that has occurred in a suffix automaton (A.
-Blumer et al., "The smallest automaton recognizing the subwords of a text", 1985), in amortized
-constant time per token.
+Each source continues an answer as a text went on where it had the answer's last tokens: the prompt
+and the answer itself, answers of other rows, or the answer that the row had in an earlier run.
 """
 
+from collections import deque
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from pagedrun.paged.speculation.suffix_index import IndexedText, SuffixIndex
 
 MIN_MATCH = 3  # tokens that must have occurred before
-_ROOT = 0
+_START = -1  # before an answer
+
+OWN_TEXT, OTHER_ROWS, OLD_ANSWER = "prompt_lookup", "other_rows", "from_output"
+
+
+class Proposal(NamedTuple):
+    """Tokens that may follow an answer, their source, and the number of tokens before them that the
+    source has too."""
+
+    tokens: list[int]
+    source: str
+    num_matched: int
 
 
 class Drafter(Protocol):
     """Source of drafts for one sequence."""
 
     def append(self, tokens: Seq[int]) -> None:
-        """Add tokens that the sequence has now."""
+        """Add tokens that the answer has now."""
 
-    def propose(self, most: int) -> list[int]:
-        """Return up to `most` tokens that may follow, none if nothing suggests any."""
+    def propose(self, most: int) -> Proposal | None:
+        """Return up to `most` tokens that may follow, None if nothing suggests any."""
 
 
 class PromptLookup:
-    """Drafts from the tokens of the sequence itself.
+    """Drafts from the prompt and the answer of the sequence itself; prompt: its last tokens."""
 
-    A state of the automaton is a set of strings that end at the same places; `_ends` has one of
-    them, the latest that was matched.
-    """
-
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._next: list[dict[int, int]] = [{}]
-        self._links = [-1]
-        self._lengths = [0]
-        self._ends = [0]
-        self._last = _ROOT
-        self._matched = _ROOT  # state of the longest suffix that has occurred before
-        self._num_matched = 0
+    def __init__(self, prompt: Seq[int]) -> None:
+        self._index, self._text = SuffixIndex(), IndexedText()
+        self._index.extend(self._text, prompt)
 
     def append(self, tokens: Seq[int]) -> None:
-        """Add tokens to the sequence."""
-        for token in tokens:
-            self._match(token)
-            self._extend(token)
+        """Add tokens to the text."""
+        self._index.extend(self._text, tokens)
 
-    def propose(self, most: int) -> list[int]:
+    def propose(self, most: int) -> Proposal | None:
         """Return the tokens that followed the last ones where they occurred before."""
-        if self._num_matched < MIN_MATCH:
-            return []
-        end = self._ends[self._matched]
-        return self._tokens[end : end + most]
+        return _proposal(self._index, self._text, most, OWN_TEXT, MIN_MATCH)
 
-    def _match(self, token: int) -> None:
-        """Continue the longest suffix that has occurred before by a token."""
-        state, length = self._matched, self._num_matched
-        self._ends[state] = len(self._tokens)  # where it has occurred last
-        while state != _ROOT and token not in self._next[state]:
-            state = self._links[state]
-            length = self._lengths[state]
-        found = self._next[state].get(token)
-        if found is None:
-            self._matched, self._num_matched = _ROOT, 0
-        else:
-            self._matched, self._num_matched = found, length + 1
 
-    def _extend(self, token: int) -> None:
-        """Add the strings that end with a new token."""
-        self._tokens.append(token)
-        end = len(self._tokens)
-        state = self._last
-        new = self._added({}, self._lengths[state] + 1, end)
-        while state != -1 and token not in self._next[state]:
-            self._next[state][token] = new
-            state = self._links[state]
-        self._links[new] = _ROOT if state == -1 else self._suffix(state, token)
-        self._last = new
+class EarlierAnswer:
+    """Drafts from an answer that the row has had in an earlier run."""
 
-    def _suffix(self, state: int, token: int) -> int:
-        """Return the state of the strings of `state` with a token behind them, split off if it has
-        longer ones."""
-        found, length = self._next[state][token], self._lengths[state] + 1
-        if self._lengths[found] == length:
-            return found
-        clone = self._added(dict(self._next[found]), length, self._ends[found])
-        self._links[clone] = self._links[found]
-        self._links[found] = clone
-        while state != -1 and self._next[state].get(token) == found:
-            self._next[state][token] = clone
-            state = self._links[state]
-        if self._matched == found and self._num_matched <= length:
-            self._matched = clone
-        return clone
+    def __init__(self, answer: Seq[int]) -> None:
+        self._index, self._text = SuffixIndex(), IndexedText()
+        self._index.extend(IndexedText(), [_START, *answer])
+        self._index.extend(self._text, [_START])
 
-    def _added(self, following: dict[int, int], length: int, end: int) -> int:
-        self._next.append(following)
-        self._links.append(_ROOT)
-        self._lengths.append(length)
-        self._ends.append(end)
-        return len(self._next) - 1
+    def append(self, tokens: Seq[int]) -> None:
+        """Add tokens to the new answer."""
+        self._index.extend(self._text, tokens)
+
+    def propose(self, most: int) -> Proposal | None:
+        """Return the tokens that follow in the earlier answer; the first token must be its own."""
+        return _proposal(self._index, self._text, most, OLD_ANSWER, 2)
+
+
+class OtherAnswers:
+    """Answers of a run in one index of bounded size; the latest are kept.
+
+    Finished ones are entered when drafts are next asked for, so that they cost nothing before. A
+    full index is made anew from the latest half of its tokens.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._index = SuffixIndex()
+        self._texts: list[IndexedText] = []  # of the index, oldest first
+        self._finished: deque[list[int]] = deque()
+        self._num_waiting = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the index, and of answers that wait to be entered."""
+        return self._index.num_tokens + self._num_waiting
+
+    def add(self, answer: list[int]) -> None:
+        """Add a finished answer."""
+        self._finished.append(answer)
+        self._num_waiting += len(answer)
+        while self._num_waiting > self._max_tokens // 2:
+            self._num_waiting -= len(self._finished.popleft())
+
+    def extend(self, text: IndexedText, tokens: Seq[int]) -> None:
+        """Append tokens to a running answer, or begin it."""
+        while self._finished:
+            answer = self._finished.popleft()
+            self._num_waiting -= len(answer)
+            self._enter(IndexedText(), answer)
+        self._enter(text, tokens)
+
+    def following(self, text: IndexedText, most: int) -> Proposal | None:
+        """Return the tokens that followed the last ones of a text in any."""
+        return _proposal(self._index, text, most, OTHER_ROWS, MIN_MATCH)
+
+    def _enter(self, text: IndexedText, tokens: Seq[int]) -> None:
+        tokens = tokens[-(self._max_tokens // 2) :]
+        if self._index.num_tokens + len(tokens) > self._max_tokens:
+            self._renew()
+        if tokens and not text.tokens:
+            self._texts.append(text)
+        self._index.extend(text, tokens)
+
+    def _renew(self) -> None:
+        """Make a new index of the latest texts; running ones that are not among them begin anew."""
+        texts, self._texts, self._index = self._texts, [], SuffixIndex()
+        room, kept = self._max_tokens // 2, []
+        for text in reversed(texts):
+            tokens = text.restart()
+            if len(tokens) <= room:
+                room -= len(tokens)
+                kept.append((text, tokens))
+        for text, tokens in reversed(kept):
+            self._enter(text, tokens)
+
+
+class RunningAnswer:
+    """Drafts from all answers of a run for one of them, which becomes a text of their index."""
+
+    def __init__(self, answers: OtherAnswers) -> None:
+        self._answers = answers
+        self._text = IndexedText()
+
+    def append(self, tokens: Seq[int]) -> None:
+        """Add tokens to the answer."""
+        self._answers.extend(self._text, tokens)
+
+    def propose(self, most: int) -> Proposal | None:
+        """Return the tokens that followed the last ones in any answer."""
+        return self._answers.following(self._text, most)
+
+
+def _proposal(
+    index: SuffixIndex, text: IndexedText, most: int, source: str, min_match: int
+) -> Proposal | None:
+    tokens = index.following(text, most) if text.num_matched >= min_match else []
+    return Proposal(tokens, source, text.num_matched) if tokens else None

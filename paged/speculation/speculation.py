@@ -1,134 +1,230 @@
 """Speculation: which sequences of a run get drafts, how many, and what becomes of them."""
 
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 from pagedrun.paged.metrics.report_sections import SpeculationFigures
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.step_input import Drafted
-from pagedrun.paged.speculation.drafts import Drafter, PromptLookup
+from pagedrun.paged.speculation.costs import Chances, Rate, RowCosts, best_lengths
+from pagedrun.paged.speculation.drafts import (
+    Drafter,
+    EarlierAnswer,
+    OtherAnswers,
+    PromptLookup,
+    Proposal,
+    RunningAnswer,
+)
+from pagedrun.paged.speculation.verification import Followed
 from pagedrun.paged.values.engine_config import AUTO, OFF
-from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.request import Request
 
-PROMPT_LOOKUP = "prompt_lookup"
-AUTO_TOKENS, AUTO_SEQUENCES = 4, 1
-
-
-@dataclass(slots=True)
-class _Drafted:
-    """Drafter of a sequence, the tokens that it has got, and those that it proposed last."""
-
-    drafter: Drafter
-    num_tokens: int = 0
-    num_proposed: int = 0
+MOST_AUTO = 15  # drafts of a sequence
+# Above, arithmetic binds wherever weights are in memory; a pass over a disk has room for more.
+MAX_RUNNING, MAX_RUNNING_STREAMED = 64, 4096
+MOST_SKIPPED = 32  # steps between two attempts where drafts do not pay
+# Tokens in indexes, about 500 bytes each: of a prompt, of all sequences, and of other answers.
+PROMPT_TOKENS, OWN_TOKENS, OTHER_TOKENS = 2**13, 2**17, 2**15
+MAX_GROUPS = 1024
 
 
 @dataclass(slots=True)
+class _Drafting:
+    """Drafters of a sequence, the number of its tokens that they have, and the last proposal."""
+
+    drafters: Seq[Drafter]
+    rates: tuple[Rate, Rate]  # of its group and its own
+    num_indexed: int  # in indexes of its own
+    num_tokens: int
+    proposal: Proposal | None = None
+
+
 class Speculation:
-    """Drafts of the sequences of a run.
+    """Drafts of the sequences of a run."""
 
-    most: drafts of a sequence in a step. max_running: no drafts beside more sequences, since a
-    step of many rows is bound by arithmetic.
-    """
-
-    scheduler: Scheduler
-    most: int
-    max_running: int
-    proposed: int = 0
-    accepted: int = 0
-    num_tokens: int = 0
-    num_steps: int = 0  # of sequences
-    _by_uid: dict[int, _Drafted | None] = field(default_factory=dict)
+    def __init__(self, scheduler: Scheduler, most: int, max_running: int, *, adapts: bool) -> None:
+        """most: drafts of a sequence in a step. max_running: no drafts beside more sequences.
+        adapts: choose their numbers by costs and chances."""
+        self._scheduler = scheduler
+        self._most = most
+        self._max_running = max_running
+        self._costs = RowCosts() if adapts else None
+        self._chances = Chances()
+        self._others = OtherAnswers(OTHER_TOKENS)
+        self._by_uid: dict[int, _Drafting] = {}
+        self._drafted: dict[int, _Drafting] = {}  # in the last step, by row index
+        self._groups: defaultdict[int, Rate] = defaultdict(Rate)
+        self._num_indexed = 0
+        self._num_skipped, self._num_to_skip = 0, 0
+        self._num_rows = 0  # of the last step, 0 if it computed a prompt
+        self._proposed: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._num_tokens = self._num_steps = 0  # of sequences
+        self._max_indexed = 0
 
     @classmethod
-    def of(cls, asked: str, scheduler: Scheduler) -> "Speculation | None":
-        """Return the speculation that was asked for, None without any."""
+    def of(cls, asked: str, scheduler: Scheduler, *, streams: bool) -> "Speculation | None":
+        """Return the speculation that was asked for, None without any.
+
+        streams: weights are read in each pass, so that a step saved is a pass saved.
+        """
         if asked == OFF:
             return None
         if asked == AUTO:
-            return cls(scheduler, AUTO_TOKENS, AUTO_SEQUENCES)
-        return cls(scheduler, int(asked), scheduler.limits.max_num_seqs)
+            most = MAX_RUNNING_STREAMED if streams else MAX_RUNNING
+            return cls(scheduler, MOST_AUTO, most, adapts=True)
+        return cls(scheduler, int(asked), scheduler.limits.max_num_seqs, adapts=False)
 
     def drafts(self) -> dict[int, list[int]]:
         """Return tokens that may follow the newest one of each sequence, by row index."""
-        running = self.scheduler.running
-        if len(running) > self.max_running:
+        running = self._scheduler.running
+        self._num_rows = len(running)
+        if not self._may_pay(len(running)):
             return {}
-        for uid in self._by_uid.keys() - set(map(self._uid, running)):
-            del self._by_uid[uid]
-        found = {each.row_index: self._proposed(each) for each in running}
-        known = {row_index: tokens for row_index, tokens in found.items() if tokens is not None}
-        if not any(known.values()):
-            return {}
-        # All of them have as many: steps of one shape are replayed.
-        return {
-            each.row_index: _filled(known[each.row_index], min(self.most, _num_left(each)))
-            for each in running
-            if each.row_index in known
-        }
+        uids = {self._uid(each): each for each in running}
+        for uid in self._by_uid.keys() - uids.keys():
+            self._forget(uid)
+        asked = [
+            (uid, each)
+            for uid, each in uids.items()
+            if each.num_output_tokens and can_draft(each.request)
+        ]
+        drafting = [self._proposed_for(uid, each) for uid, each in asked]
+        lengths = [len(each.proposal.tokens) if each.proposal else 0 for each in drafting]
+        if self._costs is not None and any(lengths):
+            chances = [self._chance(each) for each in drafting]
+            lengths = best_lengths(lengths, chances, len(running), self._costs)
+        found: dict[int, list[int]] = {}
+        self._drafted.clear()
+        for (_, sequence), each, length in zip(asked, drafting, lengths, strict=True):
+            if each.proposal is not None and length:
+                each.proposal = each.proposal._replace(tokens=each.proposal.tokens[:length])
+                found[sequence.row_index] = each.proposal.tokens
+                self._drafted[sequence.row_index] = each
+        self._note_choice(bool(found))
+        return found
 
-    def note_step(self, num_sequences: int) -> None:
-        """Count a step that gave a token to so many sequences."""
-        self.num_steps += num_sequences
-        self.num_tokens += num_sequences
+    def note_step(
+        self, num_sequences: int, num_prompt_tokens: int, followed: Seq[Followed]
+    ) -> None:
+        """Count a step that gave a token to so many sequences, and those that followed drafts."""
+        self._num_steps += num_sequences
+        self._num_tokens += num_sequences
+        self._num_rows = num_sequences if not num_prompt_tokens else 0
+        for each in followed:
+            tokens, num_right = each.drafted.tokens, each.num_right
+            self._num_tokens += num_right
+            self._num_rows += len(tokens) if self._num_rows else 0
+            drafting = self._drafted[each.drafted.row_index]
+            assert drafting.proposal is not None, "it got drafts"
+            _, source, num_matched = drafting.proposal
+            self._proposed[source] += len(tokens)
+            self._accepted[source] += num_right
+            num_tried = min(num_right + 1, len(tokens))
+            self._chances.note(source, num_matched, drafting.rates, num_tried, num_right)
 
-    def note(self, drafted: Drafted, num_accepted: int) -> None:
-        """Count the drafts of a sequence in a step; the tokens that fill them up are none."""
-        of_sequence = self._by_uid[drafted.uid]
-        assert of_sequence is not None, "it got drafts"
-        num_proposed = min(of_sequence.num_proposed, len(drafted.tokens))
-        self.proposed += num_proposed
-        self.accepted += min(num_accepted, num_proposed)
-        self.num_tokens += num_accepted
+    def note_seconds(self, seconds: float) -> None:
+        """Add the duration of the last step."""
+        if self._costs is not None and self._num_rows:
+            self._costs.note(self._num_rows, seconds)
+        self._num_rows = 0
+
+    def note_answer(self, sequence: Sequence, token_ids: Seq[int]) -> None:
+        """Add the answer of a sequence that ends; its drafters may have most of it."""
+        uid = self._uid(sequence)
+        if (drafting := self._by_uid.get(uid)) is not None:
+            running, *_ = drafting.drafters
+            running.append(token_ids[drafting.num_tokens - sequence.num_prompt_tokens :])
+            self._forget(uid)
+        elif can_draft(sequence.request):
+            self._others.add(list(token_ids))
 
     @property
     def figures(self) -> SpeculationFigures:
         """The report's `speculation` object."""
         return {
-            "proposed": self.proposed,
-            "accepted": self.accepted,
-            "by_source": {PROMPT_LOOKUP: self.accepted},
-            "tokens_per_step": self.num_tokens / self.num_steps if self.num_steps else 1.0,
+            "proposed": self._proposed.total(),
+            "accepted": self._accepted.total(),
+            "by_source": dict(self._accepted),
+            "tokens_per_step": self._num_tokens / self._num_steps if self._num_steps else 1.0,
+            "indexed_tokens": self._max_indexed,
         }
 
-    def _proposed(self, sequence: Sequence) -> list[int] | None:
-        """Return the drafts of a sequence, None if it gets none whatever its text is."""
-        uid, left = self._uid(sequence), _num_left(sequence)
-        if uid not in self._by_uid:
-            can_draft = _draws_alone(sequence.request.params)
-            self._by_uid[uid] = _Drafted(PromptLookup()) if can_draft else None
-        drafted, end = self._by_uid[uid], sequence.num_tokens
-        if drafted is None or not sequence.num_output_tokens or not left:
-            return None
-        drafted.drafter.append(sequence.token_ids(drafted.num_tokens, end))
-        drafted.num_tokens = end
-        proposed = drafted.drafter.propose(min(self.most, left))
-        drafted.num_proposed = len(proposed)
-        return proposed
+    def _may_pay(self, num_running: int) -> bool:
+        """Return whether to look for drafts in this step."""
+        if num_running > self._max_running or not num_running:
+            return False
+        if self._costs is not None and not self._costs.is_known:
+            return False
+        self._num_skipped += 1
+        return self._num_skipped > self._num_to_skip
+
+    def _note_choice(self, pays: bool) -> None:
+        """Wait longer until the next attempt after one without drafts, up to a limit."""
+        self._num_skipped = 0
+        if self._costs is not None:
+            self._num_to_skip = 0 if pays else min(2 * self._num_to_skip + 1, MOST_SKIPPED)
+
+    def _chance(self, drafting: _Drafting) -> float:
+        if drafting.proposal is None:
+            return 0.0
+        _, source, num_matched = drafting.proposal
+        return self._chances.chance(source, num_matched, drafting.rates)
+
+    def _proposed_for(self, uid: int, sequence: Sequence) -> _Drafting:
+        """Return the drafters of a sequence, with the proposal that is expected to save most."""
+        drafting = self._by_uid.get(uid)
+        if drafting is None:
+            drafting = self._by_uid[uid] = self._begun(sequence)
+        end = sequence.num_tokens
+        new = sequence.token_ids(drafting.num_tokens, end)
+        drafting.num_tokens = end
+        if drafting.num_indexed:
+            drafting.num_indexed += len(new)
+            self._num_indexed += len(new)
+        most = min(self._most, sequence.request.params.max_tokens - sequence.num_output_tokens - 1)
+        drafting.proposal, best = None, 0.0
+        for drafter in drafting.drafters:
+            drafter.append(new)
+            proposal = drafter.propose(most) if most > 0 else None
+            if proposal is None:
+                continue
+            _, source, num_matched = proposal
+            chance = self._chances.chance(source, num_matched, drafting.rates)
+            saved = sum(chance**i for i in range(1, len(proposal.tokens) + 1))
+            if saved > best:
+                drafting.proposal, best = proposal, saved
+        self._max_indexed = max(self._max_indexed, self._num_indexed + self._others.num_tokens)
+        return drafting
+
+    def _begun(self, sequence: Sequence) -> _Drafting:
+        """Return the drafters of a sequence, which have its prompt."""
+        request = sequence.request
+        prompt = request.prompt_token_ids[-PROMPT_TOKENS:]
+        drafters: list[Drafter] = [RunningAnswer(self._others)]
+        if request.earlier_token_ids:
+            drafters.append(EarlierAnswer(request.earlier_token_ids))
+        num_indexed = len(prompt) + len(request.earlier_token_ids)
+        if self._num_indexed + num_indexed <= OWN_TOKENS:
+            drafters.append(PromptLookup(prompt))
+        else:
+            num_indexed = 0
+        self._num_indexed += num_indexed
+        if len(self._groups) > MAX_GROUPS:
+            self._groups.clear()
+        group = self._groups[int(sequence.group)]
+        return _Drafting(drafters, (group, Rate()), num_indexed, sequence.num_prompt_tokens)
+
+    def _forget(self, uid: int) -> None:
+        """Drop the drafters of a sequence."""
+        self._num_indexed -= self._by_uid.pop(uid).num_indexed
 
     def _uid(self, sequence: Sequence) -> int:
-        return int(self.scheduler.table.uid[sequence.row_index])
+        return int(self._scheduler.table.uid[sequence.row_index])
 
 
-def _num_left(sequence: Sequence) -> int:
-    """Return the number of tokens that may follow the next one."""
-    return max(sequence.request.params.max_tokens - sequence.num_output_tokens - 1, 0)
-
-
-def _filled(tokens: list[int], count: int) -> list[int]:
-    """Return `count` tokens: the given ones, then any."""
-    return tokens + [0] * (count - len(tokens))
-
-
-# Rules for a draw that depend on the tokens before it, and figures for which the host waits.
-_FOLLOWING = (
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words"),
-    *("thinking_budget", "logprobs", "prompt_logprobs", "beam_width"),
-)
-_PLAIN = SamplingParams()
-
-
-def _draws_alone(params: SamplingParams) -> bool:
-    """Return whether the logits of a token are all that its draw depends on."""
-    is_plain = all(getattr(params, name) == getattr(_PLAIN, name) for name in _FOLLOWING)
-    return is_plain and params.structure is None
+def can_draft(request: Request) -> bool:
+    """Return whether the tokens of a request are drawn one by one."""
+    params = request.params
+    return not params.has_beams and not request.continuations and params.max_tokens > 0

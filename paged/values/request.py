@@ -26,7 +26,8 @@ class Request:
     `index` is the row's position in the input. It keys the random stream, so that a row draws the
     same numbers in any batch. `bad_words_ids` are the token ids of `params.bad_words`, several for
     a word with several encodings. A request with `continuations` is answered by their scores; see
-    `scoring`. Those with a lower `priority` run earlier; no answer depends on it.
+    `scoring`. Those with a lower `priority` run earlier, and `earlier_token_ids`, the answer of an
+    earlier run, become drafts; no answer depends on either.
     """
 
     index: int
@@ -35,6 +36,7 @@ class Request:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     continuations: tuple[Continuation, ...] = ()
     priority: int = 0
+    earlier_token_ids: tuple[int, ...] = ()
 
     @classmethod
     def scoring(

@@ -421,6 +421,19 @@ class SamplingParams:
         return None
 
     @property
+    def follows_tokens(self) -> bool:
+        """True if the host must know a token before the next one is drawn or scored: rules that
+        depend on the tokens before, and log-probabilities."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return (
+            penalties != (1.0, 0.0, 0.0)
+            or bool(self.bad_words)
+            or self.thinking_budget is not None
+            or self.logprobs is not None
+            or self.structure is not None
+        )
+
+    @property
     def max_num_drawn(self) -> int:
         """Tokens that are drawn at most: one also where none is wanted, which is dropped."""
         return max(self.max_tokens, 1)

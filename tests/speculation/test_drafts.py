@@ -1,49 +1,64 @@
-"""Drafts from a sequence's own text: where its last tokens have occurred before."""
+"""Sources of drafts: the sequence itself, answers of other rows, an earlier answer."""
 
-from collections.abc import Sequence
+import pytest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from pagedrun.paged.speculation.drafts import MIN_MATCH, PromptLookup
-
-
-def longest_match(tokens: Sequence[int]) -> int:
-    """Return the length of the longest suffix that has occurred before."""
-    count = len(tokens)
-    for length in range(count - 1, 0, -1):
-        suffix = tokens[count - length :]
-        if any(tokens[at : at + length] == suffix for at in range(count - length)):
-            return length
-    return 0
+from pagedrun.paged.speculation.drafts import (
+    EarlierAnswer,
+    OtherAnswers,
+    PromptLookup,
+    RunningAnswer,
+)
 
 
-@given(st.lists(st.integers(0, 2), max_size=40))
-@settings(max_examples=200, deadline=None)
-def test_drafts_follow_the_longest_suffix(tokens: list[int]) -> None:
-    lookup = PromptLookup()
-    for end in range(1, len(tokens) + 1):
-        lookup.append(tokens[end - 1 : end])
-        seen, proposed = tokens[:end], lookup.propose(4)
-        length = longest_match(seen)
-        if length < MIN_MATCH:
-            assert not proposed
-            continue
-        ends = [at for at in range(length, end) if seen[at - length : at] == seen[end - length :]]
-        assert proposed in [seen[at : at + 4] for at in ends]
-        assert proposed
+def test_a_prompt_is_quoted() -> None:
+    drafter = PromptLookup([5, 6, 7, 8, 9])
+    drafter.append([1, 5, 6])
+    assert drafter.propose(4) is None  # two tokens only
+    drafter.append([7])
+    proposal = drafter.propose(4)
+    assert proposal is not None
+    assert (proposal.tokens, proposal.num_matched) == ([8, 9, 1, 5], 3)
 
 
-def test_the_latest_occurrence_is_followed() -> None:
-    lookup = PromptLookup()
-    lookup.append([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3])
-    assert lookup.propose(1) == [5]
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_another_answer_is_followed_finished_or_running(is_finished: bool) -> None:
+    answers = OtherAnswers(1000)
+    if is_finished:
+        answers.add([1, 2, 3, 4, 5, 6])
+    else:
+        RunningAnswer(answers).append([1, 2, 3, 4, 5, 6])
+    drafter = RunningAnswer(answers)
+    drafter.append([2, 3, 4])
+    proposal = drafter.propose(9)
+    assert proposal is not None
+    assert proposal.tokens == [5, 6]
 
 
-def test_many_tokens_at_once_are_those_one_by_one() -> None:
-    tokens = [i * i % 7 for i in range(60)]
-    at_once, one_by_one = PromptLookup(), PromptLookup()
-    at_once.append(tokens)
-    for token in tokens:
-        one_by_one.append([token])
-    assert at_once.propose(9) == one_by_one.propose(9) != []
+def test_an_index_of_answers_keeps_the_latest() -> None:
+    answers = OtherAnswers(100)
+    running = RunningAnswer(answers)
+    for number in range(50):
+        running.append([3 * number])
+        answers.add(list(range(1000 * number, 1000 * number + 10)))
+        assert answers.num_tokens <= 150  # half of them wait to be entered
+    latest, oldest = RunningAnswer(answers), RunningAnswer(answers)
+    latest.append([49000, 49001, 49002])
+    oldest.append([0, 1, 2])
+    proposal = latest.propose(9)
+    assert proposal is not None
+    assert proposal.tokens == list(range(49003, 49010))
+    assert oldest.propose(9) is None
+
+
+def test_an_earlier_answer_is_followed_from_its_first_token_and_after_a_change() -> None:
+    drafter = EarlierAnswer([5, 6, 7, 8, 9])
+    drafter.append([4])
+    assert drafter.propose(3) is None
+    drafter = EarlierAnswer([5, 6, 7, 8, 9])
+    drafter.append([5])
+    first = drafter.propose(2)
+    drafter.append([1, 7, 8])
+    later = drafter.propose(2)
+    assert first is not None
+    assert later is not None
+    assert (first.tokens, later.tokens) == ([6, 7], [9])

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.engine import Engine
+from pagedrun.paged.execution.logits.sampler import processors_of
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
-from pagedrun.paged.scheduling.chunk_placer import ChunkPlacer
-from pagedrun.paged.scheduling.sequence import Sequence
+from pagedrun.paged.speculation import speculation
+from pagedrun.paged.speculation.drafts import Proposal, RunningAnswer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -65,12 +67,12 @@ class Known:
     def append(self, tokens: Seq[int]) -> None:
         self._tokens += tokens
 
-    def propose(self, most: int) -> list[int]:
+    def propose(self, most: int) -> Proposal | None:
         end = len(self._tokens)
         for text in self._texts:
-            if list(text[:end]) == self._tokens:
-                return [self._change(each) for each in text[end : end + most]]
-        return []
+            if list(text[:end]) == self._tokens and most:
+                return Proposal([self._change(each) for each in text[end : end + most]], "known", 9)
+        return None
 
 
 @pytest.fixture
@@ -83,8 +85,14 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Any], Callable[[
             for prompt, of_row in zip(PROMPTS, outputs, strict=True)
             for each in of_row
         ]
-        name = "pagedrun.paged.speculation.speculation.PromptLookup"
-        monkeypatch.setattr(name, lambda: Known(texts, change))
+
+        def known(prompt: Seq[int]) -> Known:
+            drafter = Known(texts, change)
+            drafter.append(prompt)
+            return drafter
+
+        monkeypatch.setattr(speculation, "PromptLookup", known)
+        monkeypatch.setattr(RunningAnswer, "propose", lambda *_: None)
 
     return draft
 
@@ -156,15 +164,15 @@ def test_small_pools_and_steps(
     assert_same(config, PARAMS, RunPolicy(new_predictor=OneBlockEach))
 
 
-@pytest.mark.parametrize("model", ["mistral", "qwen3_next"])
-def test_nothing_is_drafted_where_it_cannot_be_forgotten(
-    model: str, make_model: MakeModel, tmp_path: Path
-) -> None:
-    if model == "mistral":
-        folder = make_model(model, "drafted", sliding_window=20)
-    else:
-        folder = tmp_path / "model"
-        save_tiny(RECURRENT[model], folder)
+def test_windows(make_model: MakeModel, assert_same: Same) -> None:
+    """Blocks before a window are freed while drafts are computed behind it."""
+    folder = make_model("mistral", "drafted", sliding_window=20)
+    assert_same(tiny(folder, dtype="float32", block_size=4))
+
+
+def test_nothing_is_drafted_where_it_cannot_be_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_tiny(RECURRENT["qwen3_next"], folder)
     _, report = answers(tiny(folder, dtype="float32", speculate="5"))
     assert "speculation" not in report
 
@@ -184,49 +192,80 @@ def test_a_drafter_that_is_always_right_or_wrong(
     assert figures["tokens_per_step"] >= 4.0 if is_right else figures["tokens_per_step"] == 1.0
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"repetition_penalty": 1.3},
-        {"frequency_penalty": 0.4},
-        {"logprobs": 2},
-        {"presence_penalty": 0.5},
-        {"choice": ("yes", "no")},
-    ],
-    ids=str,
-)
-def test_rules_that_follow_tokens_get_no_drafts(
-    changes: dict[str, Any],
-    make_model: MakeModel,
-    assert_same: Same,
-    monkeypatch: pytest.MonkeyPatch,
+LIST = '{"type":"array","minItems":9,"items":{"type":"integer","minimum":10}}'
+FOLLOWING: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"frequency_penalty": 0.4, "temperature": 1.0, "n": 3},
+    {"presence_penalty": 0.5},
+    {"logprobs": 2},
+    {"logprobs": 0, "temperature": 0.9, "n": 4, "repetition_penalty": 1.1},
+    {"logit_bias": ((12, 3.0), (14, -2.0))},
+    {"choice": ("yes it is so", "yes it was not so"), "logprobs": 0},
+    {"regex": "(ab|ba|c)*", "temperature": 1.0, "ignore_eos": False},
+    {"regex": "(abcdefgh|x)*", "temperature": 1.0, "logprobs": 1, "ignore_eos": False},
+    {"json_schema": LIST, "ignore_eos": False},
+]
+
+
+@pytest.mark.parametrize("changes", FOLLOWING, ids=str)
+def test_rules_that_follow_tokens(
+    changes: dict[str, Any], make_model: MakeModel, assert_same: Same
 ) -> None:
-    """Beside rows that get some, filled up to one length."""
-    drafted: list[SamplingParams] = []
-    draft = ChunkPlacer.draft
-
-    def note(placer: ChunkPlacer, sequence: Sequence, *args: Any) -> int:
-        drafted.append(sequence.request.params)
-        return draft(placer, sequence, *args)
-
-    monkeypatch.setattr(ChunkPlacer, "draft", note)
+    """Alone, and beside rows whose draws need not wait."""
     config = tiny(make_model("qwen3", "drafted"), dtype="float32")
-    assert_same(config, [GREEDY, replace(GREEDY, **changes)])
-    only = answers(replace(config, speculate="5"), [replace(GREEDY, **changes)])[1]
-    assert only["speculation"]["proposed"] == 0
-    assert set(drafted) == {GREEDY}
+    params = replace(GREEDY, **changes)
+    assert_same(config, [GREEDY, params])
+    assert_same(config, [params])
 
 
-@pytest.mark.parametrize("max_num_seqs", [1, 4])
-def test_auto_drafts_for_a_lone_sequence(
-    max_num_seqs: int, make_model: MakeModel, drafting: Callable[..., None]
-) -> None:
-    config = tiny(make_model("qwen3", "drafted"), dtype="float32", max_num_seqs=max_num_seqs)
-    expected, _ = answers(config, [GREEDY])
-    drafting(expected, lambda token: token)
-    found, report = answers(replace(config, speculate="auto"), [GREEDY])
+def test_each_parameter_that_the_next_draw_follows_is_known() -> None:
+    """Draws behind drafts wait if a processor takes notes of tokens."""
+    device = choose_device("cpu")
+    for each in processors_of(device):
+        if each.needs_newest_token:
+            name = type(each).__name__
+            assert name in ("BadWordsFilter", "Penalties"), f"{name}: see follows_tokens"
+    assert not GREEDY.follows_tokens
+    for changes in (*FOLLOWING, {"bad_words": ("x",)}, {"thinking_budget": 3}):
+        assert replace(GREEDY, **changes).follows_tokens is ("logit_bias" not in changes)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_auto(share: float, make_model: MakeModel, drafting: Callable[..., None]) -> None:
+    """Numbers of drafts follow from measured times, so that only the bytes are asserted, and that
+    drafts are tried."""
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", max_num_seqs=2)
+    params = [replace(each, max_tokens=60) for each in PARAMS]
+    expected, _ = answers(config, params)
+    generator = random.Random(1)
+    drafting(expected, lambda token: token if generator.random() < share else token ^ 1)
+    found, report = answers(replace(config, speculate="auto"), params)
     assert found == expected
-    assert (report["speculation"]["proposed"] > 0) is (max_num_seqs == 1)
+    assert report["speculation"]["proposed"] > 0
+
+
+def test_answers_of_other_rows_are_drafts(make_model: MakeModel) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", max_num_seqs=1)
+    rows = [
+        Request(index, tuple(PROMPTS[0]), replace(GREEDY, logit_bias=((index, -1.0),)))
+        for index in range(3)
+    ]
+    run = load_engine(replace(config, speculate="4")).start(rows)
+    list(run)
+    assert run.report()["speculation"]["by_source"]["other_rows"] > 30
+
+
+def test_an_earlier_answer_is_a_draft(make_model: MakeModel) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    request = Request(0, tuple(PROMPTS[0]), replace(GREEDY, temperature=1.0, seed=5))
+    [done] = load_engine(config).start([request])
+    answer = done.outputs[0].token_ids
+    run = load_engine(replace(config, speculate="4")).start(
+        [replace(request, earlier_token_ids=answer)]
+    )
+    [again] = run
+    assert again.outputs == done.outputs
+    assert run.report()["speculation"]["by_source"]["from_output"] > 20
 
 
 def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: Same) -> None:

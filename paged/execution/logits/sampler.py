@@ -78,6 +78,20 @@ class Sampler:
         if not len(draws):
             return StepResult(torch.empty(0, dtype=torch.int64, device=logits.device))
         rows = np.cumsum(step.samples)[draws.chunk] - 1
+        if not draws.waits.any():
+            return self.draw(logits, draws, rows, step.num_top)
+        waiting = logits[self._placed(rows[draws.waits])]
+        at_once = draws.part(~draws.waits, 0)
+        drawn = self.draw(logits, at_once, rows[~draws.waits], step.num_top)
+        ids = self._placed(np.full(len(draws), NO_TOKEN))
+        ids[self._placed(np.flatnonzero(~draws.waits))] = drawn.ids
+        return drawn._replace(ids=ids, waiting=waiting)
+
+    @torch.inference_mode()
+    def draw(
+        self, logits: Tensor, draws: SamplingMetadata, rows: Int64s, num_top: int
+    ) -> StepResult:
+        """Choose a token for each of some draws; rows: [num_draws], the row of logits of each."""
         is_scored = bool(draws.wants_logprobs.any())  # by unprocessed logits
         choose = self._given if draws.given else self._drawn
         ids = choose(logits, draws, rows, may_write=not is_scored)
@@ -86,7 +100,7 @@ class Sampler:
         wanted = self._placed(np.flatnonzero(draws.wants_logprobs))
         asked = ids[wanted].clamp(min=0)  # an arbitrary token for `NO_TOKEN`
         rows = rows[draws.wants_logprobs]
-        return StepResult(ids, self.score(logits, self._placed(rows), asked, step.num_top))
+        return StepResult(ids, self.score(logits, self._placed(rows), asked, num_top))
 
     def score(self, logits: Tensor, rows: Tensor, ids: Tensor, num_top: int) -> TokenLogprobs:
         """Return the log-probabilities of tokens by rows of unprocessed logits; see the kernel."""

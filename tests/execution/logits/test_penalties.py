@@ -36,6 +36,7 @@ def draws_of(askers: Seq[Asker]) -> SamplingMetadata:
         position=np.array([len(each.prompt) + len(each.answer) for each in askers]),
         num_missing=np.zeros(count, dtype=np.int64),
         wants_logprobs=np.zeros(count, dtype=np.bool_),
+        waits=np.zeros(count, dtype=np.bool_),
     )
 
 

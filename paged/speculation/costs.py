@@ -1,0 +1,156 @@
+"""Number of drafts of a step: chances of drafts to be right, and costs of rows.
+
+A step of `n` sequences with `m` drafts costs the time of `n + m` rows, and is expected to give `n`
+tokens and the sum of the drafts' chances. The best number of drafts gives most tokens a second.
+Both sides are learned while the run goes on; they decide about time and never about bytes.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagedrun.kernels.array_types import Float64s, Int64s
+
+# Share of the time of a step by which a further row lengthens it, until some have been measured.
+USUAL_ROW = 0.05
+PULL = 0.5  # weight of that, in steps
+KEPT = 0.98  # weight of a step after another one
+LONGEST = 2.0  # times the expected seconds; what takes longer is no cost of rows
+
+
+class RowCosts:
+    """Seconds of a step by its number of rows: a line, corrected where steps were measured.
+
+    A weighted least-squares fit in which a step counts less with each later one, since contexts
+    grow and machines change their speed. What has not been tried for long looks cheap again, and is
+    tried.
+    """
+
+    def __init__(self) -> None:
+        # Sums of weights times 1, rows, rows², seconds, and rows x seconds.
+        self._sums: Float64s = np.zeros(5, dtype=np.float64)
+        self._measured: defaultdict[int, Float64s] = defaultdict(lambda: np.zeros(2))
+
+    @property
+    def is_known(self) -> bool:
+        """True after the first step."""
+        return bool(self._sums[0])
+
+    def note(self, num_rows: int, seconds: float) -> None:
+        """Add a step that computed `num_rows` generated tokens and drafts."""
+        if self.is_known:
+            seconds = min(seconds, LONGEST * float(self.seconds(np.array([num_rows]))[0]))
+        step = np.array([1, num_rows, num_rows**2, seconds, num_rows * seconds], dtype=np.float64)
+        self._sums *= KEPT
+        self._sums += step
+        for each in self._measured.values():
+            each *= KEPT
+        self._measured[num_rows] += np.array([1.0, seconds])
+
+    def seconds(self, num_rows: Int64s) -> Float64s:
+        """Return the expected seconds of steps; num_rows: [num_steps] int64, of each."""
+        step, row = self._line()
+        expected: Float64s = step + row * num_rows
+        for index, count in enumerate(num_rows.tolist()):
+            if count in self._measured:
+                weight, total = self._measured[count]
+                expected[index] = (expected[index] + total) / (1 + weight)
+        return np.maximum.accumulate(expected)
+
+    def _line(self) -> tuple[float, float]:
+        """Return the fitted seconds of a step and of each of its rows."""
+        weight, rows, squares, seconds, products = self._sums
+        mean = rows / weight
+        # One more step, of twice the rows, at the usual costs.
+        more = 2 * mean + 4
+        usual = seconds / weight * (1 + USUAL_ROW * more) / (1 + USUAL_ROW * mean)
+        weight, rows, seconds = weight + PULL, rows + PULL * more, seconds + PULL * usual
+        squares, products = squares + PULL * more**2, products + PULL * more * usual
+        row = max((weight * products - rows * seconds) / (weight * squares - rows**2), 0.0)
+        return max((seconds - row * rows) / weight, 0.0), row
+
+
+# Chances of a draft after so many matched tokens (up to 3, 7, 15, more), before any is known.
+USUAL_CHANCES = (0.5, 0.6, 0.75, 0.85)
+USUAL_WEIGHT, RUN_WEIGHT = 4.0, 6.0  # in drafts
+RUN_KEPT, SEQUENCE_KEPT = 0.99, 0.9  # weight of drafts after a later step with any
+
+
+@dataclass(slots=True)
+class Rate:
+    """Weighted numbers of tried drafts and of right ones."""
+
+    tried: float = 0.0
+    right: float = 0.0
+
+    def note(self, tried: int, right: int, kept: float) -> None:
+        """Add the drafts of a step; kept: weight of those before."""
+        self.tried = kept * self.tried + tried
+        self.right = kept * self.right + right
+
+    def pulled(self, usual: float, weight: float) -> float:
+        """Return the share of right ones, beside a usual one of some weight."""
+        return (self.right + weight * usual) / (self.tried + weight)
+
+
+class Chances:
+    """Chances of drafts to be right if those before them are.
+
+    By source and matched tokens in the whole run, corrected for each group and sequence by their
+    own rates.
+    """
+
+    def __init__(self) -> None:
+        self._of_run: defaultdict[tuple[str, int], Rate] = defaultdict(Rate)
+
+    def chance(self, source: str, num_matched: int, own: Seq[Rate]) -> float:
+        """Return the chance of a draft; own: rates of its group and its sequence."""
+        size = _size_of(num_matched)
+        chance = self._of_run[source, size].pulled(USUAL_CHANCES[size], USUAL_WEIGHT)
+        for rate in own:
+            chance = rate.pulled(chance, RUN_WEIGHT)
+        return chance
+
+    def note(
+        self, source: str, num_matched: int, own: Seq[Rate], num_tried: int, num_right: int
+    ) -> None:
+        """Add drafts of a step, which were tried up to the first wrong one."""
+        self._of_run[source, _size_of(num_matched)].note(num_tried, num_right, RUN_KEPT)
+        for rate in own:
+            rate.note(num_tried, num_right, SEQUENCE_KEPT)
+
+
+def _size_of(num_matched: int) -> int:
+    """Return the index of a number of matched tokens in `USUAL_CHANCES`."""
+    return min(max(num_matched.bit_length() - 2, 0), len(USUAL_CHANCES) - 1)
+
+
+ROW_UNIT = 4  # rows that kernels compute together; also keeps the shapes of steps few
+MIN_GAIN = 1.02
+
+
+def best_lengths(
+    lengths: Seq[int], chances: Seq[float], num_rows: int, costs: RowCosts
+) -> list[int]:
+    """Return the number of drafts of each sequence that gives most tokens a second.
+
+    lengths, chances: number of proposed drafts of each sequence, and the chance of each of its
+    drafts. num_rows: of the step without drafts.
+    """
+    proposed = list(enumerate(zip(lengths, chances, strict=True)))
+    owners = [index for index, (length, _) in proposed for _ in range(length)]
+    gains = np.array([p**i for _, (length, p) in proposed for i in range(1, length + 1)])
+    order = np.argsort(-gains, kind="stable")
+    is_full = (num_rows + np.arange(len(gains) + 1)) % ROW_UNIT == 0
+    is_full[[0, -1]] = True
+    (counts,) = np.nonzero(is_full)
+    expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]
+    speeds = expected / costs.seconds(num_rows + counts)
+    best = int(speeds.argmax())
+    chosen = int(counts[best]) if speeds[best] > MIN_GAIN * speeds[0] else 0
+    found = [0] * len(lengths)
+    for index in order[:chosen].tolist():
+        found[owners[index]] += 1
+    return found
