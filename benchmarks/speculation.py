@@ -1,13 +1,15 @@
-"""Drafts against none: seconds and tokens a step, for texts that repeat themselves or do not.
+"""Drafts against none: seconds and tokens a step, for kinds of work that repeat text or do not.
 
-    python benchmarks/speculation.py MODEL [--drafts 4] [--sequences 1] [--turns 3]
+    python benchmarks/speculation.py MODEL [--drafts auto] [--sequences 1 4] [--turns 3]
 
-Each case is one prompt of a chat model in ChatML, answered by as many sequences with seeds of their
-own (one: greedy), 120 tokens each. Runs with and without drafts take turns that change places, on
-one loaded model; their tokens must be equal. Prints Markdown.
+Each kind is eight rows of one template, for a chat model in ChatML, greedy, of up to 120 tokens;
+`--sequences` of them run at once. Runs with and without drafts take turns that change places, on
+one loaded model; their tokens must be equal. The last kind has the answers to a slightly different
+template as drafts, as `--from` gives them. Prints Markdown.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +25,40 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
-TEXT = (
-    "Invoice 4471 was sent to Maria Keller, Hauptstrasse 12, 10115 Berlin, on 3 May 2024. The "
-    "total is 1,250.00 EUR and is due within 30 days. Contact: billing@example.com."
-)
-REPEAT = f"Repeat the following text exactly, but replace Berlin by Hamburg:\n{TEXT}"
-EXTRACT = f"Extract name, address, date, total and email as JSON from this text:\n{TEXT}"
-CASES = {
-    "repeats its prompt": (REPEAT, ""),
-    "extraction to JSON": (EXTRACT, '```json\n{\n  "name":'),
-    "story": ("Tell me a story about a fox and a river.", ""),
+NAMES = ("Maria Keller", "John Smith", "Aiko Tanaka", "Peter Novak")
+PLACES = (("Hauptstrasse 12", "Berlin"), ("Mill Lane 4", "Leeds"))
+TEXTS = [
+    f"Invoice {4471 + 13 * number} was sent to {name}, {street}, {city}, on {number + 3} May 2024. "
+    f"The total is {250 + 75 * number}.00 EUR and is due within 30 days. Contact: "
+    f"{name.split()[0].lower()}@example.com."
+    for number, (name, (street, city)) in enumerate(
+        (name, place) for place in PLACES for name in NAMES
+    )
+]
+TOPICS = ("a fox", "the sea", "a lost key", "rain", "two friends", "a mountain", "bread", "a train")
+KINDS = {
+    "rewriting": ("Repeat the following text exactly, but replace EUR by USD:\n{}", "", TEXTS),
+    "extraction to JSON": (
+        "Extract name, address, date, total and email as JSON from this text:\n{}",
+        '```json\n{\n  "name":',
+        TEXTS,
+    ),
+    "summary with quotes": ("Summarize this text and quote its main sentence:\n{}", "", TEXTS),
+    "free chat": ("Tell me a short story about {}.", "", TOPICS),
 }
+EDITED = "Extract name, address, date, total and email as JSON from the following text:\n{}"
 TOKENS = 120
 
 
-def requests(tokenizer: Tokenizer, question: str, begun: str, count: int) -> list[Request]:
-    """Return the requests of a case."""
-    text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{begun}"
-    [prompt] = tokenizer.encode_batch([text], False)
-    temperature = 0.0 if count == 1 else 0.7
-    return [
-        Request(
-            seed,
-            tuple(prompt),
-            SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=seed, ignore_eos=True),
-        )
-        for seed in range(count)
+def requests(tokenizer: Tokenizer, template: str, begun: str, parts: Any) -> list[Request]:
+    """Return the rows of a kind."""
+    texts = [
+        f"<|im_start|>user\n{template.format(part)}<|im_end|>\n<|im_start|>assistant\n{begun}"
+        for part in parts
     ]
+    params = SamplingParams(max_tokens=TOKENS)
+    prompts = tokenizer.encode_batch(texts, False)
+    return [Request(index, tuple(prompt), params) for index, prompt in enumerate(prompts)]
 
 
 def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
@@ -60,41 +69,53 @@ def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
     return run.statistics.run_s, tokens, run.report()
 
 
+def compare(
+    name: str, count: int, off: Engine, on: Engine, rows: list[Request], turns: int
+) -> None:
+    """Print the line of a kind of work."""
+    seconds = {id(off): 0.0, id(on): 0.0}
+    figures: Any = None
+    for turn in range(turns):
+        found = []
+        for engine in (off, on) if turn % 2 == 0 else (on, off):
+            taken, tokens, report = timed(engine, rows)
+            seconds[id(engine)] += taken
+            found.append(tokens)
+            figures = report.get("speculation", figures)
+        assert found[0] == found[1], "drafts change a byte"
+    without, with_drafts = (each / turns for each in seconds.values())
+    print(
+        f"| {name} | {count} | {without:.2f} | {with_drafts:.2f} | {without / with_drafts:.2f} "
+        f"| {figures['proposed']} | {figures['accepted']} | {figures['tokens_per_step']:.2f} |",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--drafts", type=int, default=4)
-    parser.add_argument("--sequences", type=int, default=1)
+    parser.add_argument("--drafts", default="auto")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
     config = EngineConfig.fitting(model=asked.model, device="cpu")
     tokenizer = Tokenizer.from_folder(asked.model)
     loaded = LoadedModel.load(config, describe_model(asked.model, config.model_impl), tokenizer)
-    off = Engine(config, loaded)
-    on = off.reconfigured(speculate=str(asked.drafts))
-    for engine in (off, on):
-        engine.warm_up()
-    print("| text | off, s | on, s | ratio | proposed | accepted | tokens a step |")
-    print("| :-- | --: | --: | --: | --: | --: | --: |")
-    for name, (question, begun) in CASES.items():
-        rows = requests(tokenizer, question, begun, asked.sequences)
-        seconds = {id(off): 0.0, id(on): 0.0}
-        figures: Any = None
-        for turn in range(asked.turns):
-            found = []
-            for engine in (off, on) if turn % 2 == 0 else (on, off):
-                taken, tokens, report = timed(engine, rows)
-                seconds[id(engine)] += taken
-                found.append(tokens)
-                figures = report.get("speculation", figures)
-            assert found[0] == found[1], "drafts change a byte"
-        without, with_drafts = (each / asked.turns for each in seconds.values())
-        print(
-            f"| {name} | {without:.2f} | {with_drafts:.2f} | {without / with_drafts:.2f} "
-            f"| {figures['proposed']} | {figures['accepted']} "
-            f"| {figures['tokens_per_step']:.2f} |",
-            flush=True,
-        )
+    engine = Engine(config, loaded)
+    engine.warm_up()
+    print("| work | at once | off, s | on, s | ratio | proposed | accepted | tokens a step |")
+    print("| :-- | --: | --: | --: | --: | --: | --: | --: |")
+    for count in asked.sequences:
+        off = engine.reconfigured(speculate="off", max_num_seqs=count)
+        on = engine.reconfigured(speculate=asked.drafts, max_num_seqs=count)
+        for name, kind in KINDS.items():
+            compare(name, count, off, on, requests(tokenizer, *kind), asked.turns)
+        _, begun, parts = KINDS["extraction to JSON"]
+        rows = requests(tokenizer, EDITED, begun, parts)
+        _, earlier, _ = timed(off, requests(tokenizer, *KINDS["extraction to JSON"]))
+        drafted = zip(rows, earlier, strict=True)
+        rows = [replace(row, earlier_token_ids=tokens) for row, tokens in drafted]
+        compare("extraction, edited template", count, off, on, rows, asked.turns)
 
 
 if __name__ == "__main__":

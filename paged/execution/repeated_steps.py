@@ -25,7 +25,7 @@ STEPS_BEFORE = 2
 # With more rows Python takes a small part of a step, and a recording keeps the memory of results.
 MAX_ROWS = 256
 TABLE_UNIT = 64  # blocks; tables are as wide for many steps
-MAX_SHAPES = 2  # at a time: steps of the same rows with drafts and without
+MAX_SHAPES = 6  # at a time: steps of the same rows with several numbers of drafts
 Shape = tuple[torch.Size, ...]
 
 
@@ -64,11 +64,14 @@ class RepeatedSteps:
         inputs = list(_tensors(batch, attention))
         shape = tuple(each.shape for each in inputs)
         if (known := self._recordings.get(shape)) is not None:
+            self._num_same[shape] = self._num_same.pop(shape)  # the newest
             for old, new in zip(known.inputs, inputs, strict=True):
                 old.copy_(new)
             return known.step.replay()
         if len(self._num_same) >= MAX_SHAPES and shape not in self._num_same:
-            self._forget()
+            oldest = next(iter(self._num_same))
+            del self._num_same[oldest]
+            self._recordings.pop(oldest, None)
         self._num_same[shape] += 1
         if self._num_same[shape] <= STEPS_BEFORE:
             return self._compute(batch)

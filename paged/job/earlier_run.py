@@ -1,11 +1,13 @@
 """Answers reused from the output of an earlier run (`--from`).
 
 A digest of each row's request is kept beside the output. A row with the digest of an earlier one
-gets its answer, and an answer that was cut by a lower `max_tokens` is continued.
+gets its answer, and an answer that was cut by a lower `max_tokens` is continued. Of other rows the
+earlier answer at the same index becomes a draft.
 """
 
 import errno
 import os
+import re
 import stat
 from array import array
 from contextlib import suppress
@@ -100,6 +102,9 @@ class RequestDigests:
         return digest.digest()
 
 
+_INDEX = re.compile(rb'"index": ?([0-9]{1,9})\b')
+
+
 class EarlierRows:
     """Rows of an output by request digest; implements `EarlierAnswers`.
 
@@ -115,6 +120,7 @@ class EarlierRows:
         self._questions = questions
         self._vocab_size = vocab_size
         self._places: dict[bytes, tuple[int, int]] = {}  # offset and length of its line
+        self._by_index: dict[int, tuple[int, int]] = {}
         digests = _digests(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -152,20 +158,31 @@ class EarlierRows:
 
     def read(self, question: bytes) -> SavedAnswer | None:
         """Return the answer to a request, by its digest."""
-        place = self._places.get(question)
-        if place is None:
-            return None
-        offset, num_bytes = place
-        return SavedAnswer.parse(os.pread(self._descriptor, num_bytes, offset))
+        return self._read(self._places.get(question))
+
+    def tokens_at(self, index: int) -> tuple[int, ...]:
+        """Return the tokens of the first answer of a row, none without a valid one."""
+        saved = self._read(self._by_index.get(index))
+        if saved is None or not saved.outputs or saved.largest_id() >= self._vocab_size:
+            return ()
+        return saved.outputs[0].token_ids
 
     def close(self) -> None:
         """Close the output."""
         os.close(self._descriptor)
 
+    def _read(self, place: tuple[int, int] | None) -> SavedAnswer | None:
+        if place is None:
+            return None
+        offset, num_bytes = place
+        return SavedAnswer.parse(os.pread(self._descriptor, num_bytes, offset))
+
     def _take(self, line: bytes, offset: int, question: bytes | None) -> None:
         if not line.endswith(b"\n"):
             return  # of a killed or running job
         self.num_rows += 1
+        if (index := _INDEX.search(line)) is not None:  # without parsing the line
+            self._by_index.setdefault(int(index[1]), (offset, len(line)))
         if question is not None:
             self._places.setdefault(question, (offset, len(line)))
             return

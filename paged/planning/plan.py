@@ -9,7 +9,7 @@ departs from this walk where rows have priorities, or are sampled for a deadline
 import sys
 from collections.abc import Container
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -88,8 +88,9 @@ class Plan(PlannedPart):
         fits = needed <= rules.max_blocks
         copied: list[tuple[Request, EarlierAnswer]] = []
         begun: dict[int, tuple[int, ...]] = {}
+        drafted: dict[int, tuple[int, ...]] = {}
         if earlier is not None:
-            copied, begun = self._answered(earlier, tree, done)
+            copied, begun, drafted = self._answered(earlier, tree, done)
             known = {request.index for request, _ in copied}
             done = known.union(each.index for each in requests if each.index in done)
         finished = duplicates.without(done)
@@ -104,7 +105,11 @@ class Plan(PlannedPart):
         part = PlanPart(
             window=0 if after is None else after.window + 1,
             places=np.arange(len(self.tree)),
-            requests=tuple(self._requests[row] for row in self.tree.order.tolist()),
+            requests=tuple(
+                request if tokens is None else replace(request, earlier_token_ids=tokens)
+                for request in map(self._requests.__getitem__, self.tree.order.tolist())
+                for tokens in (drafted.get(request.index),)
+            ),
             num_common_tokens=self.tree.common,
             num_shared_tokens=np.where(num_samples > 1, num_tokens, self.tree.num_shared_tokens),
             num_read_once_tokens=np.where(
@@ -199,11 +204,14 @@ class Plan(PlannedPart):
 
     def _answered(
         self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]
-    ) -> tuple[list[tuple[Request, EarlierAnswer]], dict[int, tuple[int, ...]]]:
+    ) -> tuple[
+        list[tuple[Request, EarlierAnswer]], dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]
+    ]:
         """Return the requests that an earlier run has answered, and by index the tokens with which
-        it began other answers."""
+        it began other answers, and those of answers to other questions."""
         copied: list[tuple[Request, EarlierAnswer]] = []
         begun: dict[int, tuple[int, ...]] = {}
+        drafted: dict[int, tuple[int, ...]] = {}
         for position, row in enumerate(tree.order.tolist()):
             request, num_read_once = self._requests[row], self._num_read_once(tree, position)
             for member in self.duplicates.asked.get(request.index, [request]):
@@ -212,7 +220,9 @@ class Plan(PlannedPart):
                     copied.append((member, found))
                 elif found is not None:
                     begun[request.index] = found.token_ids
-        return copied, begun
+                elif member.index not in done and (tokens := earlier.tokens_at(member.index)):
+                    drafted[request.index] = tokens
+        return copied, begun, drafted
 
     def _num_read_once(self, tree: PrefixTree, place: int) -> int:
         """Return the tokens that a row reads together with others, or its samples."""

@@ -209,6 +209,10 @@ class EarlierAnswers(Protocol):
     def find(self, request: Request, num_read_once_tokens: int) -> EarlierAnswer | None:
         """Return the answer to a request that reads so many tokens together with other rows."""
 
+    def tokens_at(self, index: int) -> tuple[int, ...]:
+        """Return the tokens of the first answer of the row with an index, whatever its question;
+        none without one."""
+
 
 class PlannedPart:
     """A part in its run order; iterate it for `PlannedRequest`s, made one by one.

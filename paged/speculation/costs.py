@@ -52,7 +52,7 @@ class RowCosts:
     def seconds(self, num_rows: Int64s) -> Float64s:
         """Return the expected seconds of steps; num_rows: [num_steps] int64, of each."""
         step, row = self._line()
-        expected: Float64s = step + row * num_rows
+        expected = (step + row * num_rows).astype(np.float64)
         for index, count in enumerate(num_rows.tolist()):
             if count in self._measured:
                 weight, total = self._measured[count]

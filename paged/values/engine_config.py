@@ -250,13 +250,13 @@ class EngineConfig:
     speculate: Annotated[
         str,
         Flag(
-            "Drafts of a sequence in a step, taken from its own text: a number, auto or off. The "
-            "answers have the same bytes. CPU only.",
+            "Drafts of a sequence in a step, from its own text, other answers and those of --from: "
+            "a number, auto or off. The answers have the same bytes. CPU only.",
             Panel.MODEL,
             "auto|off|N",
             rule=Rule(_is_speculation, "auto, off or a number above 0"),
         ),
-    ] = OFF
+    ] = AUTO
     enforce_eager: Annotated[
         bool,
         Flag("Launch kernels one by one: no CUDA graphs, no replayed steps.", Panel.MODEL),
