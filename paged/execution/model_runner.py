@@ -184,6 +184,11 @@ class ModelRunner:
         return joined(parts)
 
     @property
+    def is_usual(self) -> bool:
+        """True if the last step took the time that others of its shape will take."""
+        return self._repeated is None or self._repeated.is_usual
+
+    @property
     def captured_shapes(self) -> list[GraphShape]:
         """Shapes of captured decode steps."""
         return self._graphs.shapes if self._graphs is not None else []

@@ -21,11 +21,12 @@ from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.scheduling.step_input import StepInput
 
 # A recording takes about twice as long as a step, so rows that change often are not worth one.
-STEPS_BEFORE = 2
-# With more rows Python takes a small part of a step, and a recording keeps the memory of results.
-MAX_ROWS = 256
+STEPS_BEFORE = 1
+# With more rows Python takes a small part of a step, and a recording keeps the memory of results:
+# that of few rows until other shapes need its place, of more until a prompt is computed.
+MAX_ROWS, MAX_KEPT_ROWS = 256, 32
 TABLE_UNIT = 64  # blocks; tables are as wide for many steps
-MAX_SHAPES = 6  # at a time: steps of the same rows with several numbers of drafts
+MAX_SHAPES = 8  # at a time: of several numbers of rows and of drafts
 Shape = tuple[torch.Size, ...]
 
 
@@ -39,6 +40,7 @@ class RepeatedSteps:
         self._num_same: Counter[Shape] = Counter()
         self._recordings: dict[Shape, _Recording] = {}
         self._can_record = True
+        self.is_usual = True  # the last step took the time that others of its shape will take
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class RepeatedSteps:
         attention: inputs that the attention of the batch was prepared from. Returns [num_logits,
         vocab_size], overwritten by the next call.
         """
+        self.is_usual = True
         if batch.has_prefill or len(batch.input_ids) > MAX_ROWS or not self._can_record:
             self._forget()
             return self._compute(batch)
@@ -68,10 +71,9 @@ class RepeatedSteps:
             for old, new in zip(known.inputs, inputs, strict=True):
                 old.copy_(new)
             return known.step.replay()
+        self.is_usual = False
         if len(self._num_same) >= MAX_SHAPES and shape not in self._num_same:
-            oldest = next(iter(self._num_same))
-            del self._num_same[oldest]
-            self._recordings.pop(oldest, None)
+            self._drop(next(iter(self._num_same)))  # the oldest
         self._num_same[shape] += 1
         if self._num_same[shape] <= STEPS_BEFORE:
             return self._compute(batch)
@@ -85,8 +87,13 @@ class RepeatedSteps:
         return self._model.head(self._model.hidden(batch, self._cache))
 
     def _forget(self) -> None:
-        self._num_same.clear()
-        self._recordings.clear()
+        """Free the memory of results of many rows."""
+        for shape in [each for each in self._num_same if each[0].numel() > MAX_KEPT_ROWS]:
+            self._drop(shape)
+
+    def _drop(self, shape: Shape) -> None:
+        del self._num_same[shape]
+        self._recordings.pop(shape, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,8 @@ class Run:
             settled = before if self._device.async_scheduling else statistics.last_step
             statistics.note_seconds(now - statistics.run_s, *settled)
             if self._speculation is not None:
-                self._speculation.note_seconds(now - statistics.run_s)
+                is_usual = self._runner.is_usual
+                self._speculation.note_seconds(now - statistics.run_s, is_usual=is_usual)
             statistics.run_s = now
             self._record_step()
 

@@ -14,10 +14,15 @@ import numpy as np
 from pagedrun.kernels.array_types import Float64s, Int64s
 
 # Share of the time of a step by which a further row lengthens it, until some have been measured.
-USUAL_ROW = 0.05
+USUAL_ROW = 0.1
 PULL = 0.5  # weight of that, in steps
 KEPT = 0.98  # weight of a step after another one
 LONGEST = 2.0  # times the expected seconds; what takes longer is no cost of rows
+# Steps of a new number of rows take so many steps longer until one is recorded for replay.
+TRIAL_STEPS = 2
+MIN_GAIN = 1.02
+MAX_GROWTH = 2  # times the most rows measured; an estimate farther from them would be a guess
+ROW_UNIT = 4  # rows that kernels compute together; also keeps the shapes of steps few
 
 
 class RowCosts:
@@ -32,11 +37,14 @@ class RowCosts:
         # Sums of weights times 1, rows, rows², seconds, and rows x seconds.
         self._sums: Float64s = np.zeros(5, dtype=np.float64)
         self._measured: defaultdict[int, Float64s] = defaultdict(lambda: np.zeros(2))
+        self._tried: set[int] = set()
+        self._missed_s = 0.0
+        self.best_gain = 1.0  # of the last choice, if any number of rows might be tried
 
     @property
     def is_known(self) -> bool:
         """True after the first step."""
-        return bool(self._sums[0])
+        return bool(self._measured)
 
     def note(self, num_rows: int, seconds: float) -> None:
         """Add a step that computed `num_rows` generated tokens and drafts."""
@@ -59,6 +67,33 @@ class RowCosts:
                 expected[index] = (expected[index] + total) / (1 + weight)
         return np.maximum.accumulate(expected)
 
+    def choose(self, num_rows: Int64s, num_tokens: Float64s) -> int:
+        """Return the index of the step that gives most tokens a second.
+
+        num_rows, num_tokens: [num_steps] int64 and float64, rows of each step and tokens expected
+        of it; without drafts in the first one. A number of rows without a measured step is tried
+        once the seconds that it would have spared pay for the trial, and never one far above those
+        that were measured.
+        """
+        seconds = self.seconds(num_rows)
+        speeds = num_tokens / seconds
+        speeds[0] *= MIN_GAIN
+        is_known = np.array([each in self._measured or each in self._tried for each in num_rows])
+        is_known[0] = True
+        known = int(np.where(is_known, speeds, 0.0).argmax())
+        is_near = num_rows <= max(MAX_GROWTH * max(self._measured, default=0), ROW_UNIT)
+        best = int(np.where(is_near, speeds, 0.0).argmax())
+        self.best_gain = float(speeds[best] / speeds[0])
+        if speeds[best] <= speeds[known]:
+            return known
+        self._missed_s += float((1 - speeds[known] / speeds[best]) * seconds[known])
+        cost = TRIAL_STEPS * float(seconds[best])
+        if self._missed_s < cost:
+            return known
+        self._missed_s -= cost
+        self._tried.add(int(num_rows[best]))
+        return best
+
     def _line(self) -> tuple[float, float]:
         """Return the fitted seconds of a step and of each of its rows."""
         weight, rows, squares, seconds, products = self._sums
@@ -73,7 +108,7 @@ class RowCosts:
 
 
 # Chances of a draft after so many matched tokens (up to 3, 7, 15, more), before any is known.
-USUAL_CHANCES = (0.5, 0.6, 0.75, 0.85)
+USUAL_CHANCES = (0.4, 0.5, 0.6, 0.7)
 USUAL_WEIGHT, RUN_WEIGHT = 4.0, 6.0  # in drafts
 RUN_KEPT, SEQUENCE_KEPT = 0.99, 0.9  # weight of drafts after a later step with any
 
@@ -127,10 +162,6 @@ def _size_of(num_matched: int) -> int:
     return min(max(num_matched.bit_length() - 2, 0), len(USUAL_CHANCES) - 1)
 
 
-ROW_UNIT = 4  # rows that kernels compute together; also keeps the shapes of steps few
-MIN_GAIN = 1.02
-
-
 def best_lengths(
     lengths: Seq[int], chances: Seq[float], num_rows: int, costs: RowCosts
 ) -> list[int]:
@@ -144,12 +175,10 @@ def best_lengths(
     gains = np.array([p**i for _, (length, p) in proposed for i in range(1, length + 1)])
     order = np.argsort(-gains, kind="stable")
     is_full = (num_rows + np.arange(len(gains) + 1)) % ROW_UNIT == 0
-    is_full[[0, -1]] = True
+    is_full[0] = True
     (counts,) = np.nonzero(is_full)
     expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]
-    speeds = expected / costs.seconds(num_rows + counts)
-    best = int(speeds.argmax())
-    chosen = int(counts[best]) if speeds[best] > MIN_GAIN * speeds[0] else 0
+    chosen = int(counts[costs.choose(num_rows + counts, expected)])
     found = [0] * len(lengths)
     for index in order[:chosen].tolist():
         found[owners[index]] += 1

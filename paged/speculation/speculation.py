@@ -31,7 +31,8 @@ MAX_GROUPS = 1024
 
 @dataclass(slots=True)
 class _Drafting:
-    """Drafters of a sequence, the number of its tokens that they have, and the last proposal."""
+    """Drafters of a sequence, the number of its tokens that they have, and their last proposal,
+    until its drafts have been verified."""
 
     drafters: Seq[Drafter]
     rates: tuple[Rate, Rate]  # of its group and its own
@@ -80,6 +81,7 @@ class Speculation:
         """Return tokens that may follow the newest one of each sequence, by row index."""
         running = self._scheduler.running
         self._num_rows = len(running)
+        self._drafted.clear()
         if not self._may_pay(len(running)):
             return {}
         uids = {self._uid(each): each for each in running}
@@ -92,17 +94,18 @@ class Speculation:
         ]
         drafting = [self._proposed_for(uid, each) for uid, each in asked]
         lengths = [len(each.proposal.tokens) if each.proposal else 0 for each in drafting]
-        if self._costs is not None and any(lengths):
+        any_proposed = any(lengths)
+        if self._costs is not None and any_proposed:
             chances = [self._chance(each) for each in drafting]
             lengths = best_lengths(lengths, chances, len(running), self._costs)
         found: dict[int, list[int]] = {}
-        self._drafted.clear()
         for (_, sequence), each, length in zip(asked, drafting, lengths, strict=True):
             if each.proposal is not None and length:
                 each.proposal = each.proposal._replace(tokens=each.proposal.tokens[:length])
                 found[sequence.row_index] = each.proposal.tokens
                 self._drafted[sequence.row_index] = each
-        self._note_choice(bool(found))
+        may_pay = self._costs is not None and any_proposed and self._costs.best_gain > 1
+        self._note_choice(bool(found) or may_pay)
         return found
 
     def note_step(
@@ -118,15 +121,15 @@ class Speculation:
             self._num_rows += len(tokens) if self._num_rows else 0
             drafting = self._drafted[each.drafted.row_index]
             assert drafting.proposal is not None, "it got drafts"
-            _, source, num_matched = drafting.proposal
+            source = drafting.proposal.source
             self._proposed[source] += len(tokens)
             self._accepted[source] += num_right
-            num_tried = min(num_right + 1, len(tokens))
-            self._chances.note(source, num_matched, drafting.rates, num_tried, num_right)
+            self._note_chance(drafting, min(num_right + 1, len(tokens)), num_right)
+            drafting.proposal = None
 
-    def note_seconds(self, seconds: float) -> None:
-        """Add the duration of the last step."""
-        if self._costs is not None and self._num_rows:
+    def note_seconds(self, seconds: float, *, is_usual: bool) -> None:
+        """Add the duration of the last step; is_usual: others of its shape will take as long."""
+        if self._costs is not None and self._num_rows and is_usual:
             self._costs.note(self._num_rows, seconds)
         self._num_rows = 0
 
@@ -172,6 +175,12 @@ class Speculation:
         _, source, num_matched = drafting.proposal
         return self._chances.chance(source, num_matched, drafting.rates)
 
+    def _note_chance(self, drafting: _Drafting, num_tried: int, num_right: int) -> None:
+        """Count proposed tokens that the answer reached, up to the first wrong one."""
+        assert drafting.proposal is not None, "it has proposed them"
+        _, source, num_matched = drafting.proposal
+        self._chances.note(source, num_matched, drafting.rates, num_tried, num_right)
+
     def _proposed_for(self, uid: int, sequence: Sequence) -> _Drafting:
         """Return the drafters of a sequence, with the proposal that is expected to save most."""
         drafting = self._by_uid.get(uid)
@@ -179,6 +188,11 @@ class Speculation:
             drafting = self._by_uid[uid] = self._begun(sequence)
         end = sequence.num_tokens
         new = sequence.token_ids(drafting.num_tokens, end)
+        if drafting.proposal is not None:  # not computed as drafts: what became of it is for free
+            tokens = drafting.proposal.tokens[: len(new)]
+            is_right = [draft == token for draft, token in zip(tokens, new, strict=False)]
+            num_right = is_right.index(False) if False in is_right else len(tokens)
+            self._note_chance(drafting, min(num_right + 1, len(tokens)), num_right)
         drafting.num_tokens = end
         if drafting.num_indexed:
             drafting.num_indexed += len(new)

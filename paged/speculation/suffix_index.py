@@ -52,10 +52,16 @@ class SuffixIndex:
         self.num_tokens += len(tokens)
 
     def following(self, text: IndexedText, most: int) -> list[int]:
-        """Return up to `most` tokens that followed the matched suffix of a text elsewhere."""
+        """Return up to `most` tokens that followed the matched suffix of a text elsewhere.
+
+        Where the text itself ends before, it goes on as if it repeated what followed.
+        """
         self._go_up(text)
         elsewhere, end = self._places[text.matched]
-        return elsewhere.tokens[end : end + most] if text.num_matched else []
+        found = elsewhere.tokens[end : end + most] if text.num_matched else []
+        if elsewhere is text and found:
+            found = (found * -(-most // len(found)))[:most]
+        return found
 
     def _match(self, text: IndexedText, token: int) -> None:
         """Continue the longest suffix that has occurred before by a token."""

@@ -16,6 +16,7 @@ from pagedrun.paged.execution.logits.sampler import processors_of
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.speculation import speculation
+from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import Proposal, RunningAnswer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
@@ -231,9 +232,14 @@ def test_each_parameter_that_the_next_draw_follows_is_known() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_auto(share: float, make_model: MakeModel, drafting: Callable[..., None]) -> None:
-    """Numbers of drafts follow from measured times, so that only the bytes are asserted, and that
-    drafts are tried."""
+def test_auto(
+    share: float,
+    make_model: MakeModel,
+    drafting: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Right drafts are computed, and wrong ones found to be so before any is."""
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 0.01 + 0.001 * rows)
     config = tiny(make_model("qwen3", "drafted"), dtype="float32", max_num_seqs=2)
     params = [replace(each, max_tokens=60) for each in PARAMS]
     expected, _ = answers(config, params)
@@ -241,7 +247,11 @@ def test_auto(share: float, make_model: MakeModel, drafting: Callable[..., None]
     drafting(expected, lambda token: token if generator.random() < share else token ^ 1)
     found, report = answers(replace(config, speculate="auto"), params)
     assert found == expected
-    assert report["speculation"]["proposed"] > 0
+    if share == 1:
+        assert report["speculation"]["accepted"] > 0.9 * report["speculation"]["proposed"] > 20
+        assert report["speculation"]["tokens_per_step"] > 1.5
+    if share == 0:
+        assert report["speculation"]["proposed"] < 20
 
 
 def test_answers_of_other_rows_are_drafts(make_model: MakeModel) -> None:

@@ -18,15 +18,16 @@ def longest_match(tokens: Sequence[int]) -> int:
     return 0
 
 
-def places_behind(texts: Sequence[list[int]], suffix: list[int]) -> list[list[int]]:
-    """Return what follows each occurrence, up to four tokens."""
-    size = len(suffix)
-    return [
-        text[at + size : at + size + 4]
-        for text in texts
-        for at in range(len(text) - size + 1)
-        if text[at : at + size] == suffix
-    ]
+def behind(own: list[int], suffix: list[int], others: Sequence[list[int]] = ()) -> list[list[int]]:
+    """Return what follows each occurrence, up to four tokens; those of its own text are repeated
+    up to there."""
+    size, found = len(suffix), []
+    for text in (own, *others):
+        for at in range(len(text) - size + 1):
+            if text[at : at + size] == suffix:
+                rest = text[at + size : at + size + 4]
+                found.append((rest * 4)[:4] if text is own else rest)
+    return found
 
 
 @given(st.lists(st.integers(0, 2), max_size=40))
@@ -39,7 +40,7 @@ def test_one_text_matches_its_longest_suffix(tokens: list[int]) -> None:
         assert text.num_matched == longest_match(seen)
         if text.num_matched:
             assert found
-            assert found in places_behind([seen], seen[end - text.num_matched :])
+            assert found in behind(seen, seen[end - text.num_matched :])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60))
@@ -50,9 +51,10 @@ def test_matches_of_several_growing_texts_occur_elsewhere(steps: list[tuple[int,
         index.extend(texts[which], [token])
         text, found = texts[which], index.following(texts[which], 4)
         suffix = text.tokens[len(text.tokens) - text.num_matched :]
-        behind = places_behind([each.tokens for each in texts], suffix)
-        assert found in behind or not text.num_matched
-        assert text.num_matched == 0 or len(behind) > 1
+        others = [each.tokens for each in texts if each is not text]
+        places = behind(text.tokens, suffix, others)
+        assert found in places or not text.num_matched
+        assert text.num_matched == 0 or len(places) > 1
     assert index.num_tokens == len(steps)
 
 
@@ -60,6 +62,12 @@ def test_the_latest_occurrence_is_followed() -> None:
     index, text = SuffixIndex(), IndexedText()
     index.extend(text, [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3])
     assert index.following(text, 1) == [5]
+
+
+def test_a_text_that_repeats_itself_goes_on_repeating() -> None:
+    index, text = SuffixIndex(), IndexedText()
+    index.extend(text, [9, 1, 2, 3, 1, 2, 3])
+    assert index.following(text, 7) == [1, 2, 3, 1, 2, 3, 1]
 
 
 def test_a_text_follows_another() -> None:
