@@ -29,6 +29,7 @@ from pagedrun.paged.text.prompt_reader import PromptModes
 REDRAWS_PER_SECOND = 4
 LABEL_WIDTH = 8
 OTHER_LINES = 10  # of a screen, without replicas
+LEAST_SHOWN = 1.05  # tokens a step
 FIGURES_WIDTH = 24  # wide enough for most figures, so that bars keep their length
 
 
@@ -126,7 +127,7 @@ def draw_figures(
         Text(
             f"{rows_per_s}"
             f"running {figures.running:,} · waiting {figures.waiting:,} · "
-            f"preemptions {figures.preemptions:,}"
+            f"preemptions {figures.preemptions:,}{_steps(figures)}"
         ),
     )
     if reads := figures.reads:
@@ -141,6 +142,12 @@ def draw_figures(
         facts.add_row(Text("latest"), answer_line(latest))
     replicas = [draw_replicas(figures.replicas, most_replicas)] if figures.replicas else []
     return Group(head, bars, facts, *replicas)
+
+
+def _steps(figures: ProgressFigures) -> str:
+    """Return the tokens of a step if drafts save steps."""
+    each = figures.tokens_per_step
+    return f" · {each:.1f} tokens a step" if each >= LEAST_SHOWN else ""
 
 
 TITLE = "replicas"

@@ -117,7 +117,8 @@ class ProgressFigures:
     this one. `prompt_tokens_done` counts tokens computed or found in the cache, of those of all
     rows to run. `eta_s` is the best guess of the time left, `eta_low_s` and `eta_high_s` its range;
     None before the first finished row. `pool_use` and `hit_rate` are fractions. `reads`: of
-    streamed weights, None if all are in memory. `replicas` is empty for a single engine.
+    streamed weights, None if all are in memory. `tokens_per_step`: of a sequence, above 1 with
+    right drafts. `replicas` is empty for a single engine.
     """
 
     phase: Phase
@@ -141,6 +142,7 @@ class ProgressFigures:
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     reads: "WeightReads | None" = None
+    tokens_per_step: float = 1.0
     replicas: tuple[ReplicaState, ...] = ()
 
     @property
@@ -264,8 +266,15 @@ class ProgressFiguresListener(JobListener):
             eta_low_s=None if left is None else left.low_s,
             eta_high_s=None if left is None else left.high_s,
             reads=self._reads(),
+            tokens_per_step=self._tokens_per_step(),
             replicas=self._replicas,
         )
+
+    def _tokens_per_step(self) -> float:
+        if not self._samples:
+            return 1.0
+        generated, accepted = self._gained("generated_tokens", "accepted_drafts")
+        return generated / max(generated - accepted, 1)  # the others had a step of a sequence each
 
     def _reads(self) -> WeightReads | None:
         record = self._record

@@ -22,6 +22,7 @@ from pagedrun.cli.report.report import (
 from pagedrun.cli.report.report_figures import (
     Figure,
     describe_activations,
+    draft_figure,
     failed_rows,
     states_owner,
 )
@@ -105,6 +106,8 @@ def _rows(report: JobReport) -> Iterator[Figure]:
         rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
         speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s, {rows_per_s} rows/s"
         yield Figure("time", show_seconds(times["run_s"], precise=True), speed)
+    if "speculation" in report and report["speculation"]["accepted"]:
+        yield draft_figure(report["speculation"])
 
 
 def _memory(report: JobReport) -> Iterator[Figure]:

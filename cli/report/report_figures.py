@@ -13,6 +13,7 @@ from pagedrun.paged.metrics.report_sections import (
     GroupFigures,
     JobReport,
     PrefixFigures,
+    SpeculationFigures,
     StateFigures,
     TimeFigures,
     WeightFigures,
@@ -84,6 +85,8 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
                 "bytes_read": weights["bytes_read"],
             }
             yield "Weights read in each pass", streaming_figures(reads, weights["wait_share"])
+        if "speculation" in report and report["speculation"]["proposed"]:
+            yield "Drafts", _drafts(report["speculation"])
         yield "Shared prefixes", _prefixes(report["prefix"]) + _stored(report.get("prefix_store"))
         yield "Copies and preemptions", _events(report)
     if library := report.get("library"):
@@ -377,6 +380,32 @@ def streaming_figures(reads: InspectedReads, wait_share: float | None) -> list[F
         waited,
         Figure("pinned", f"{pinned:,} of {total:,}", "layers, the head last: p pinned, s streamed"),
         Figure("", reads["layers"], style=""),
+    ]
+
+
+def draft_figure(drafts: SpeculationFigures) -> Figure:
+    """Return the tokens of a step, with what they saved."""
+    saved = drafts["saved_s"]
+    gain = f", about {show_seconds(saved, precise=True)} saved" if saved > 0 else ""
+    right = f"{drafts['accepted']:,} of {drafts['proposed']:,} drafts right{gain}"
+    return Figure("tokens a step", f"{drafts['tokens_per_step']:.2f}", right)
+
+
+SOURCES = {
+    "prompt_lookup": "from the row's own prompt and answer",
+    "other_rows": "from answers of other rows",
+    "from_output": "from the row's answer in an earlier run",
+}
+
+
+def _drafts(drafts: SpeculationFigures) -> list[Figure]:
+    return [
+        draft_figure(drafts),
+        *(
+            Figure("right", f"{count:,}", SOURCES.get(source, source))
+            for source, count in sorted(drafts["by_source"].items())
+            if count
+        ),
     ]
 
 

@@ -352,6 +352,9 @@ class GraphRows:
         is_kept = is_assigned & (self._ends[rows] == step.ends)
         num_grown = step.num_blocks - self._num_blocks[rows]
         is_kept &= (num_grown >= 0) & (num_grown <= len(step.block_tables))
+        # The inputs of drafts are new in each step; their blocks were reserved before it.
+        is_ahead = (num_grown > 0) & (step.starts % self._block_size > 0)
+        is_kept &= (step.uids >= 0) & ~is_ahead
         if step.transfers:  # they may have changed tables
             is_kept &= self._has_tables(rows, step)
         is_free = np.ones(self._shape.num_rows, dtype=np.bool_)

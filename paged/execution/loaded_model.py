@@ -48,7 +48,7 @@ from pagedrun.paged.planning.memory import MOST_WEIGHTS, HostMemory, memory_for_
 from pagedrun.paged.planning.passes import PassCosts
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.engine_config import AUTO, EngineConfig
+from pagedrun.paged.values.engine_config import AUTO, OFF, EngineConfig
 from pagedrun.paged.values.errors import ModelError, UsageError, option
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class LoadedModel:
         threads.configure()
         began = time.perf_counter()
         device = device or choose_device(config.device, config.kernel_set, config.activations)
+        _check_speculation(config, device)
         dtype = device.dtype(config.dtype, model_config.dtype, by_torch=model_config.by_torch)
         header = CheckpointHeader.read(config.model) if read is None else None
         compiling = _compiling(config, model_config, device, dtype, header)
@@ -281,6 +282,17 @@ def _stored(
             f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
     return traced, stored_bytes_of(checkpoint), LinearLayers()
+
+
+def _check_speculation(config: EngineConfig, device: Device) -> None:
+    """Raise `UsageError` if drafts that were asked for could change the bytes of an answer."""
+    if config.speculate in (AUTO, OFF) or device.is_row_invariant or config.reproducible:
+        return
+    raise UsageError(
+        f"{option('speculate')} {config.speculate}: rows of a {device.torch_device.type} depend "
+        f"on the other rows of a batch, so that drafts could change answers; add "
+        f"{option('reproducible')}, or leave it out"
+    )
 
 
 @contextmanager

@@ -187,7 +187,7 @@ class Run:
             if not (self.scheduler.has_work or self._in_flight):
                 return
             self.scheduler.begin_step()
-            before = statistics.last_step
+            before, overlaps = statistics.last_step, bool(self._in_flight)
             may_wait = self.scheduler.has_work and self._launch()
             while len(self._in_flight) > int(may_wait):
                 yield from self._read_back(self._in_flight.popleft())
@@ -196,7 +196,7 @@ class Run:
             settled = before if self._device.async_scheduling else statistics.last_step
             statistics.note_seconds(now - statistics.run_s, *settled)
             if self._speculation is not None:
-                is_usual = self._runner.is_usual
+                is_usual = self._runner.is_usual and not (overlaps or self._in_flight)
                 self._speculation.note_seconds(now - statistics.run_s, is_usual=is_usual)
             statistics.run_s = now
             self._record_step()
@@ -264,8 +264,9 @@ class Run:
         """
         scheduler = self.scheduler
         speculation = self._speculation
-        step = scheduler.schedule(None if speculation is None else speculation.drafts())
         before = self._in_flight[-1] if self._in_flight else None
+        drafts = None if speculation is None else speculation.drafts(knows_tokens=before is None)
+        step = scheduler.schedule(drafts)
         if not step.num_chunks and before is not None:  # the step in flight will free blocks
             self.cache.transfer(step.transfers)
             return False
@@ -290,6 +291,7 @@ class Run:
             raise stalled(cause, scheduler, self.state())
         return (
             self._device.async_scheduling
+            and (speculation is None or not speculation.is_due)
             and not table.num_beams[grown].any()
             and not self._sampler.needs_newest_token(step.draws)
         )
@@ -368,11 +370,12 @@ class Run:
             table.append_outputs(row_indices, tokens)
 
     def _speculating(self, asked: str) -> Speculation | None:
-        """Return the speculation of a run; none where a draft could not be forgotten, or the device
-        computes a step before the host has read the last one."""
+        """Return the speculation of a run; none where a draft could not be forgotten, or the bytes
+        of a row depend on the other rows of a step."""
         is_ours = isinstance(self._model.network, DecoderSpec)
         can_forget = not self.cache.states and not self.cache.is_transient
-        if self._device.async_scheduling or not can_forget or not is_ours:
+        is_same = self._device.is_row_invariant or self._config.reproducible
+        if not (is_ours and can_forget and is_same):
             return None
         return Speculation.of(asked, self.scheduler, streams=self._model.streamed is not None)
 
@@ -450,6 +453,8 @@ class Run:
         if self._read_before is not None:
             reads = self._reads()
             record = replace(record, bytes_read=reads.num_bytes, wait_s=reads.wait_s)
+        if self._speculation is not None:
+            record = replace(record, accepted_drafts=self._speculation.num_accepted)
         if wanted:
             statistics.timeline.add(record.step, record)
         if self._hooks.on_step is not None:

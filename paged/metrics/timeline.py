@@ -55,6 +55,7 @@ class StepRecord:
     all_prompt_tokens: int = 0  # of all requests in the run
     bytes_read: int = 0  # of streamed weights
     wait_s: float = 0.0  # for these reads
+    accepted_drafts: int = 0  # of the generated tokens
 
     @property
     def prompt_tokens_done(self) -> int:

@@ -121,6 +121,7 @@ def _speculation(reports: Seq[EngineReport]) -> SpeculationFigures:
         "accepted": sum(each["accepted"] for each in figures),
         "by_source": dict(by_source),
         "tokens_per_step": sum(num_tokens) / num_steps if num_steps else 1.0,
+        "saved_s": sum(each["saved_s"] for each in figures),
         "indexed_tokens": max(each["indexed_tokens"] for each in figures),
     }
 
@@ -287,6 +288,7 @@ def merged_record(members: Iterable[Replica], counts: ReplicaCounts) -> StepReco
         preemptions=total("preemptions"),
         prompt_tokens_left=held("prompt_tokens_left"),
         all_prompt_tokens=counts.prompt_tokens,
+        accepted_drafts=total("accepted_drafts"),
     )
 
 

@@ -16,6 +16,7 @@ from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import (
     NO_SCORES,
     NO_STATE,
+    NO_UID,
     UNKNOWN_TOKEN,
     SequenceTable,
 )
@@ -88,8 +89,9 @@ class StepInput:
     and are not written again. The logits of the sequence's last token are sampled from; those of
     other tokens from position `score_from` on score the following token.
 
-    Of each chunk, [num_chunks] int64: `uids`, number of its sequence in the run; `rows`, index of
-    the request; `sample`, index of the answer; `starts`, `ends`, `score_from`, `store_from`;
+    Of each chunk, [num_chunks] int64: `uids`, number of its sequence in the run, negative ones of
+    drafts, different in a step; `rows`, index of the request; `sample`, index of the answer;
+    `starts`, `ends`, `score_from`, `store_from`;
     `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, tokens that the sequence may
     store; `num_blocks`, see `SequenceTable.num_blocks`; `read_slots`, `write_slots`, slots of the
     recurrent state before and after the chunk, `NO_STATE` for zeros, and in a model without
@@ -334,7 +336,9 @@ class StepBuilder:
         scored_from.append(np.full(len(drafted), NO_SCORES))
         draws = self._draws(row_indices, samples, num_outputs, ahead)
         return StepInput(
-            uids=table.uid[row_indices],
+            uids=np.concatenate(
+                [table.uid[row_indices[:num_chunks]], NO_UID - 1 - np.arange(len(drafted))]
+            ),
             rows=table.row[row_indices],
             sample=table.sample[row_indices],
             starts=starts,

@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import numpy as np
+
 from pagedrun.paged.metrics.report_sections import SpeculationFigures
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -50,7 +52,8 @@ class Speculation:
         self._scheduler = scheduler
         self._most = most
         self._max_running = max_running
-        self._costs = RowCosts() if adapts else None
+        self._costs = RowCosts()
+        self._adapts = adapts
         self._chances = Chances()
         self._others = OtherAnswers(OTHER_TOKENS)
         self._by_uid: dict[int, _Drafting] = {}
@@ -58,7 +61,9 @@ class Speculation:
         self._groups: defaultdict[int, Rate] = defaultdict(Rate)
         self._num_indexed = 0
         self._num_skipped, self._num_to_skip = 0, 0
-        self._num_rows = 0  # of the last step, 0 if it computed a prompt
+        # Of the last step: its rows, 0 if it computed a prompt; sequences, and their new tokens.
+        self._num_rows = self._num_sequences = self._num_stepped = 0
+        self._saved_s = 0.0
         self._proposed: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
         self._num_tokens = self._num_steps = 0  # of sequences
@@ -77,12 +82,23 @@ class Speculation:
             return cls(scheduler, MOST_AUTO, most, adapts=True)
         return cls(scheduler, int(asked), scheduler.limits.max_num_seqs, adapts=False)
 
-    def drafts(self) -> dict[int, list[int]]:
-        """Return tokens that may follow the newest one of each sequence, by row index."""
+    @property
+    def is_due(self) -> bool:
+        """True if the next step may have drafts, or tells costs that are not known yet."""
+        if not 0 < len(self._scheduler.running) <= self._max_running:
+            return False
+        is_known = self._costs.is_known or not self._adapts
+        return not is_known or self._num_skipped >= self._num_to_skip
+
+    def drafts(self, *, knows_tokens: bool) -> dict[int, list[int]]:
+        """Return tokens that may follow the newest one of each sequence, by row index.
+
+        knows_tokens: False if a step is in flight; nothing is drafted then.
+        """
         running = self._scheduler.running
         self._num_rows = len(running)
         self._drafted.clear()
-        if not self._may_pay(len(running)):
+        if not self._may_pay(len(running)) or not knows_tokens:
             return {}
         uids = {self._uid(each): each for each in running}
         for uid in self._by_uid.keys() - uids.keys():
@@ -95,7 +111,7 @@ class Speculation:
         drafting = [self._proposed_for(uid, each) for uid, each in asked]
         lengths = [len(each.proposal.tokens) if each.proposal else 0 for each in drafting]
         any_proposed = any(lengths)
-        if self._costs is not None and any_proposed:
+        if self._adapts and any_proposed:
             chances = [self._chance(each) for each in drafting]
             lengths = best_lengths(lengths, chances, len(running), self._costs)
         found: dict[int, list[int]] = {}
@@ -104,7 +120,7 @@ class Speculation:
                 each.proposal = each.proposal._replace(tokens=each.proposal.tokens[:length])
                 found[sequence.row_index] = each.proposal.tokens
                 self._drafted[sequence.row_index] = each
-        may_pay = self._costs is not None and any_proposed and self._costs.best_gain > 1
+        may_pay = self._adapts and any_proposed and self._costs.best_gain > 1
         self._note_choice(bool(found) or may_pay)
         return found
 
@@ -113,11 +129,11 @@ class Speculation:
     ) -> None:
         """Count a step that gave a token to so many sequences, and those that followed drafts."""
         self._num_steps += num_sequences
-        self._num_tokens += num_sequences
+        self._num_sequences = self._num_stepped = num_sequences
         self._num_rows = num_sequences if not num_prompt_tokens else 0
         for each in followed:
             tokens, num_right = each.drafted.tokens, each.num_right
-            self._num_tokens += num_right
+            self._num_stepped += num_right
             self._num_rows += len(tokens) if self._num_rows else 0
             drafting = self._drafted[each.drafted.row_index]
             assert drafting.proposal is not None, "it got drafts"
@@ -126,11 +142,15 @@ class Speculation:
             self._accepted[source] += num_right
             self._note_chance(drafting, min(num_right + 1, len(tokens)), num_right)
             drafting.proposal = None
+        self._num_tokens += self._num_stepped
 
     def note_seconds(self, seconds: float, *, is_usual: bool) -> None:
         """Add the duration of the last step; is_usual: others of its shape will take as long."""
-        if self._costs is not None and self._num_rows and is_usual:
+        if self._num_rows and is_usual:
             self._costs.note(self._num_rows, seconds)
+        if self._num_rows and self._drafted and self._costs.is_known:
+            plain = float(self._costs.seconds(np.array([self._num_sequences]))[0])
+            self._saved_s += plain * self._num_stepped / self._num_sequences - seconds
         self._num_rows = 0
 
     def note_answer(self, sequence: Sequence, token_ids: Seq[int]) -> None:
@@ -144,6 +164,11 @@ class Speculation:
             self._others.add(list(token_ids))
 
     @property
+    def num_accepted(self) -> int:
+        """Right drafts so far."""
+        return self._accepted.total()
+
+    @property
     def figures(self) -> SpeculationFigures:
         """The report's `speculation` object."""
         return {
@@ -151,6 +176,7 @@ class Speculation:
             "accepted": self._accepted.total(),
             "by_source": dict(self._accepted),
             "tokens_per_step": self._num_tokens / self._num_steps if self._num_steps else 1.0,
+            "saved_s": self._saved_s,
             "indexed_tokens": self._max_indexed,
         }
 
@@ -158,7 +184,7 @@ class Speculation:
         """Return whether to look for drafts in this step."""
         if num_running > self._max_running or not num_running:
             return False
-        if self._costs is not None and not self._costs.is_known:
+        if self._adapts and not self._costs.is_known:
             return False
         self._num_skipped += 1
         return self._num_skipped > self._num_to_skip
@@ -166,7 +192,7 @@ class Speculation:
     def _note_choice(self, pays: bool) -> None:
         """Wait longer until the next attempt after one without drafts, up to a limit."""
         self._num_skipped = 0
-        if self._costs is not None:
+        if self._adapts:
             self._num_to_skip = 0 if pays else min(2 * self._num_to_skip + 1, MOST_SKIPPED)
 
     def _chance(self, drafting: _Drafting) -> float:

@@ -129,7 +129,7 @@ _ARGUMENT = "the input is an argument: pagedrun generate INPUT"
 _NO_SERVER = "pagedrun reads a file and has no server"
 _ONE_DEVICE = "a run uses one device, or all cores of the processor"
 _UNPACKED = "quantized checkpoints are detected automatically; see --quantization"
-_OWN_DRAFTS = "drafts come from the text itself, without a second model; see --speculate"
+_OWN_DRAFTS = "drafts come from texts of the job, without a second model; see --speculate"
 
 MISSING = {
     "--trust-remote-code": "pagedrun never runs code from a model folder, and supported models "

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.logits.sampler import processors_of
-from pagedrun.paged.execution.run import RunPolicy
+from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.speculation import speculation
 from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import Proposal, RunningAnswer
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.drive import OneBlockEach
-from tests.support.engines import load_engine
+from tests.support.engines import ANY_PREFIX, load_engine
 from tests.support.families import RECURRENT, save_tiny
 from tests.support.quantized_checkpoints import write
 from tests.support.quantized_forms import PACKED
@@ -43,10 +44,13 @@ def tiny(folder: Path, **flags: Any) -> EngineConfig:
 
 
 def answers(
-    config: EngineConfig, params: Seq[SamplingParams] = PARAMS, policy: RunPolicy | None = None
+    config: EngineConfig,
+    params: Seq[SamplingParams] = PARAMS,
+    policy: RunPolicy = DEFAULT_POLICY,
+    device: Device | None = None,
 ) -> tuple[list[Any], Any]:
     """Return the outputs in order, and the report; every step is checked."""
-    engine: Engine = load_engine(config, *(() if policy is None else (policy,)))
+    engine: Engine = load_engine(config, policy, device)
     requests = [
         Request(index, tuple(prompt), params[index % len(params)])
         for index, prompt in enumerate(PROMPTS)
@@ -169,6 +173,58 @@ def test_windows(make_model: MakeModel, assert_same: Same) -> None:
     """Blocks before a window are freed while drafts are computed behind it."""
     folder = make_model("mistral", "drafted", sliding_window=20)
     assert_same(tiny(folder, dtype="float32", block_size=4))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize(
+    "flags", [{}, {"block_size": 4}, {"num_blocks": 14}, {"max_num_seqs": 2}], ids=str
+)
+def test_a_device_that_the_host_runs_ahead_of(
+    flags: dict[str, Any], graphs: bool, make_model: MakeModel, assert_same: Same
+) -> None:
+    """Inputs of drafts reach captured steps, and the blocks reserved for them."""
+    device = replace(choose_device("cpu"), async_scheduling=True, graphs=graphs)
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", **flags)
+    assert_same(config, PARAMS, RunPolicy(read_once=ANY_PREFIX), device)
+
+
+def test_steps_overlap_where_nothing_is_drafted(
+    make_model: MakeModel, drafting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = replace(choose_device("cpu"), async_scheduling=True)
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    params = [replace(GREEDY, max_tokens=90)]
+    expected, _ = answers(config, params, device=device)
+    drafting(expected, lambda token: token ^ 1)
+    overlaps: list[bool] = []
+    launch = Run._launch
+
+    def launched(self: Run) -> bool:
+        overlaps.append(launch(self))
+        return overlaps[-1]
+
+    monkeypatch.setattr(Run, "_launch", launched)
+    found, report = answers(config, params, device=device)
+    assert found == expected
+    assert report["speculation"]["accepted"] == 0
+    assert sum(overlaps) > 60
+
+
+def test_a_gpu_whose_rows_depend_on_each_other_drafts_nothing(make_model: MakeModel) -> None:
+    class Dependent(Device):
+        @property
+        def is_row_invariant(self) -> bool:
+            return False
+
+    cpu = choose_device("cpu")
+    device = Dependent(cpu.torch_device, cpu.kernels, async_scheduling=False)
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    _, report = answers(config, device=device)
+    assert "speculation" not in report
+    _, report = answers(replace(config, reproducible=True), device=device)
+    assert "speculation" in report
+    with pytest.raises(UsageError, match=r"^speculate 4: .* add reproducible"):
+        answers(replace(config, speculate="4"), device=device)
 
 
 def test_nothing_is_drafted_where_it_cannot_be_forgotten(tmp_path: Path) -> None:

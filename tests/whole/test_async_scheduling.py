@@ -56,7 +56,7 @@ Runs = Callable[..., tuple[dict[int, Completion], Run]]
 def answers(
     folder: Path, async_scheduling: bool, *, graphs: bool = False, **engine: Any
 ) -> tuple[dict[int, Completion], Run]:
-    config = EngineConfig(model=folder, dtype="float32", **engine)
+    config = EngineConfig(model=folder, dtype="float32", **{"speculate": "off", **engine})
     device = replace(choose_device("cpu"), async_scheduling=async_scheduling, graphs=graphs)
     loaded = load_engine(config, POLICY, device)
     run = loaded.start(requests(), hooks=RunHooks(on_step=lambda _: run.scheduler.check()))

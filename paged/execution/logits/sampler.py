@@ -164,7 +164,7 @@ class Sampler:
 
     def can_capture(self, draws: SamplingMetadata) -> bool:
         """Return whether a step with these draws may be captured and replayed."""
-        if draws.wants_logprobs.any():
+        if draws.wants_logprobs.any() or draws.waits.any():
             return False
         return all(each.can_be_captured or not each.applies(draws) for each in self._processors)
 
