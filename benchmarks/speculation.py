@@ -1,14 +1,20 @@
 """Drafts against none: seconds and tokens a step, for kinds of work that repeat text or do not.
 
     python benchmarks/speculation.py MODEL [--drafts auto] [--sequences 1 4] [--turns 3]
+    python benchmarks/speculation.py MODEL --chances 0 0.3 0.6 0.9 [--sequences 1 4 16]
 
-Each kind is eight rows of one template, for a chat model in ChatML, greedy, of up to 120 tokens;
-`--sequences` of them run at once. Runs with and without drafts take turns that change places, on
-one loaded model; their tokens must be equal. The last kind has the answers to a slightly different
-template as drafts, as `--from` gives them. Prints Markdown.
+Each kind is some rows of one template, for a chat model in ChatML, greedy; `--sequences` of them
+run at once. Runs with and without drafts take turns that change places, on one loaded model; their
+tokens must be equal. The skewed kind has one long answer among short ones; the last one has the
+answers to a slightly different template as drafts, as `--from` gives them.
+
+With `--chances` drafts are the answers themselves, each token of which is right with a chance, and
+`auto` is compared with numbers of drafts that are fixed. Prints Markdown.
 """
 
 import argparse
+import random
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +32,12 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 NAMES = ("Maria Keller", "John Smith", "Aiko Tanaka", "Peter Novak")
-PLACES = (("Hauptstrasse 12", "Berlin"), ("Mill Lane 4", "Leeds"))
+PLACES = (
+    ("Hauptstrasse 12", "Berlin"),
+    ("Mill Lane 4", "Leeds"),
+    ("Rue Cler 30", "Paris"),
+    ("Via Roma 8", "Turin"),
+)
 TEXTS = [
     f"Invoice {4471 + 13 * number} was sent to {name}, {street}, {city}, on {number + 3} May 2024. "
     f"The total is {250 + 75 * number}.00 EUR and is due within 30 days. Contact: "
@@ -35,28 +46,31 @@ TEXTS = [
         (name, place) for place in PLACES for name in NAMES
     )
 ]
-TOPICS = ("a fox", "the sea", "a lost key", "rain", "two friends", "a mountain", "bread", "a train")
+THINGS = ("a fox", "the sea", "a lost key", "rain", "two friends", "a mountain", "bread", "a train")
+TOPICS = [*THINGS, *(f"{each} in winter" for each in THINGS)]
+REWRITE = "Repeat the following text exactly, but replace EUR by USD:\n{}"
+EXTRACT = "Extract name, address, date, total and email as JSON from this text:\n{}"
+EDITED = "Extract name, address, date, total and email as JSON from the following text:\n{}"
+BEGUN = '```json\n{\n  "name":'
 KINDS = {
-    "rewriting": ("Repeat the following text exactly, but replace EUR by USD:\n{}", "", TEXTS),
-    "extraction to JSON": (
-        "Extract name, address, date, total and email as JSON from this text:\n{}",
-        '```json\n{\n  "name":',
-        TEXTS,
-    ),
+    "rewriting": (REWRITE, "", TEXTS),
+    "extraction to JSON": (EXTRACT, BEGUN, TEXTS),
     "summary with quotes": ("Summarize this text and quote its main sentence:\n{}", "", TEXTS),
     "free chat": ("Tell me a short story about {}.", "", TOPICS),
 }
-EDITED = "Extract name, address, date, total and email as JSON from the following text:\n{}"
-TOKENS = 120
+TOKENS, SKEWED_TOKENS = 120, 600
+FIXED = ("3", "7", "15")
 
 
-def requests(tokenizer: Tokenizer, template: str, begun: str, parts: Any) -> list[Request]:
+def requests(
+    tokenizer: Tokenizer, template: str, begun: str, parts: Seq[str], max_tokens: int = TOKENS
+) -> list[Request]:
     """Return the rows of a kind."""
     texts = [
         f"<|im_start|>user\n{template.format(part)}<|im_end|>\n<|im_start|>assistant\n{begun}"
         for part in parts
     ]
-    params = SamplingParams(max_tokens=TOKENS)
+    params = SamplingParams(max_tokens=max_tokens)
     prompts = tokenizer.encode_batch(texts, False)
     return [Request(index, tuple(prompt), params) for index, prompt in enumerate(prompts)]
 
@@ -69,26 +83,90 @@ def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
     return run.statistics.run_s, tokens, run.report()
 
 
-def compare(
-    name: str, count: int, off: Engine, on: Engine, rows: list[Request], turns: int
-) -> None:
-    """Print the line of a kind of work."""
-    seconds = {id(off): 0.0, id(on): 0.0}
-    figures: Any = None
+def seconds_of(
+    engines: Seq[Engine], rows: list[Request], turns: int
+) -> tuple[list[float], list[Any]]:
+    """Return the mean seconds of each engine, and the last reports."""
+    seconds, reports = [0.0] * len(engines), [None] * len(engines)
+    answers = None
     for turn in range(turns):
-        found = []
-        for engine in (off, on) if turn % 2 == 0 else (on, off):
-            taken, tokens, report = timed(engine, rows)
-            seconds[id(engine)] += taken
-            found.append(tokens)
-            figures = report.get("speculation", figures)
-        assert found[0] == found[1], "drafts change a byte"
-    without, with_drafts = (each / turns for each in seconds.values())
+        order = range(len(engines))
+        for index in order if turn % 2 == 0 else reversed(order):
+            taken, tokens, reports[index] = timed(engines[index], rows)
+            seconds[index] += taken / turns
+            answers = answers or tokens
+            assert tokens == answers, "drafts change a byte"
+    return seconds, reports
+
+
+def compare(name: str, count: int, engines: Seq[Engine], rows: list[Request], turns: int) -> None:
+    """Print the line of a kind of work; engines: without drafts, and with."""
+    (off, on), (_, report) = seconds_of(engines, rows, turns)
+    figures = report["speculation"]
     print(
-        f"| {name} | {count} | {without:.2f} | {with_drafts:.2f} | {without / with_drafts:.2f} "
+        f"| {name} | {count} | {len(rows)} | {off:.2f} | {on:.2f} | {off / on:.2f} "
         f"| {figures['proposed']} | {figures['accepted']} | {figures['tokens_per_step']:.2f} |",
         flush=True,
     )
+
+
+def compare_kinds(tokenizer: Tokenizer, engine: Engine, asked: argparse.Namespace) -> None:
+    """Print the table of kinds of work."""
+    print("| work | at once | rows | off, s | on, s | ratio | proposed | right | tokens a step |")
+    print("| :-- | --: | --: | --: | --: | --: | --: | --: | --: |")
+    for count in asked.sequences:
+        engines = [
+            engine.reconfigured(speculate=each, max_num_seqs=count)
+            for each in ("off", asked.drafts)
+        ]
+        num_rows = min(max(4 * count, 6), len(TEXTS))
+        for name, (template, begun, parts) in KINDS.items():
+            rows = requests(tokenizer, template, begun, parts[:num_rows])
+            compare(name, count, engines, rows, asked.turns)
+        _, earlier, _ = timed(engines[0], requests(tokenizer, EXTRACT, BEGUN, TEXTS[:num_rows]))
+        drafted = zip(requests(tokenizer, EDITED, BEGUN, TEXTS[:num_rows]), earlier, strict=True)
+        rows = [replace(row, earlier_token_ids=tokens) for row, tokens in drafted]
+        compare("extraction, edited template", count, engines, rows, asked.turns)
+    engines = [
+        engine.reconfigured(speculate=each, max_num_seqs=16) for each in ("off", asked.drafts)
+    ]
+    template = EXTRACT.replace("this text", "each invoice of this text, one after the other,")
+    parts = [*TEXTS[:15], "\n".join(TEXTS[:8])]
+    rows = requests(tokenizer, template, BEGUN, parts, SKEWED_TOKENS)
+    compare("extraction, one long answer", 16, engines, rows, asked.turns)
+
+
+def compare_chances(tokenizer: Tokenizer, engine: Engine, asked: argparse.Namespace) -> None:
+    """Print the table of chances: speed as a multiple of that without drafts."""
+    print(f"| at once | chance | auto | {' | '.join(FIXED)} | auto of the best |")
+    print(f"| --: | --: | --: | {'--: | ' * len(FIXED)}--: |")
+    generator = random.Random(1)
+    for count in asked.sequences:
+        kinds = ("off", asked.drafts, *FIXED)
+        engines = [engine.reconfigured(speculate=each, max_num_seqs=count) for each in kinds]
+        parts = [
+            TOPICS[index % len(TOPICS)] + "!" * (index // len(TOPICS)) for index in range(count)
+        ]
+        plain = requests(tokenizer, *KINDS["free chat"][:2], parts)
+        plain = [replace(row, params=replace(row.params, ignore_eos=True)) for row in plain]
+        _, answers, _ = timed(engines[0], plain)
+        for chance in asked.chances:
+            rows = [
+                replace(
+                    row,
+                    earlier_token_ids=tuple(
+                        token if generator.random() < chance else token ^ 1 for token in answer
+                    ),
+                )
+                for row, answer in zip(plain, answers, strict=True)
+            ]
+            (off, auto, *fixed), _ = seconds_of(engines, rows, asked.turns)
+            ratios = " | ".join(f"{off / each:.2f}" for each in fixed)
+            best = min(off, *fixed)
+            print(
+                f"| {count} | {chance} | {off / auto:.2f} | {ratios} | {best / auto:.2f} |",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -96,6 +174,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--drafts", default="auto")
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--chances", type=float, nargs="+", default=[])
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
     config = EngineConfig.fitting(model=asked.model, device="cpu")
@@ -103,19 +182,7 @@ def main() -> None:
     loaded = LoadedModel.load(config, describe_model(asked.model, config.model_impl), tokenizer)
     engine = Engine(config, loaded)
     engine.warm_up()
-    print("| work | at once | off, s | on, s | ratio | proposed | accepted | tokens a step |")
-    print("| :-- | --: | --: | --: | --: | --: | --: | --: |")
-    for count in asked.sequences:
-        off = engine.reconfigured(speculate="off", max_num_seqs=count)
-        on = engine.reconfigured(speculate=asked.drafts, max_num_seqs=count)
-        for name, kind in KINDS.items():
-            compare(name, count, off, on, requests(tokenizer, *kind), asked.turns)
-        _, begun, parts = KINDS["extraction to JSON"]
-        rows = requests(tokenizer, EDITED, begun, parts)
-        _, earlier, _ = timed(off, requests(tokenizer, *KINDS["extraction to JSON"]))
-        drafted = zip(rows, earlier, strict=True)
-        rows = [replace(row, earlier_token_ids=tokens) for row, tokens in drafted]
-        compare("extraction, edited template", count, off, on, rows, asked.turns)
+    (compare_chances if asked.chances else compare_kinds)(tokenizer, engine, asked)
 
 
 if __name__ == "__main__":

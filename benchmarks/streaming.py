@@ -25,6 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
 from pagedrun.kernels.environment.threads import configure, prepare_environment
 
 prepare_environment()  # before torch is imported

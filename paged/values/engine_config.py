@@ -251,7 +251,7 @@ class EngineConfig:
         str,
         Flag(
             "Drafts of a sequence in a step, from its own text, other answers and those of --from: "
-            "a number, auto or off. The answers have the same bytes. CPU only.",
+            "a number, auto or off. The answers have the same bytes. On a GPU with --reproducible.",
             Panel.MODEL,
             "auto|off|N",
             rule=Rule(_is_speculation, "auto, off or a number above 0"),

@@ -72,7 +72,7 @@ def test_replicas_share_packed_weights(
     assert weights["bytes_read"] > 0.8 * weights["passes"] * weights["streamed_bytes"]
     speculation = result.report["speculation"]
     assert 0 < speculation["accepted"] <= speculation["proposed"]
-    assert speculation["by_source"] == {"prompt_lookup": speculation["accepted"]}
+    assert sum(speculation["by_source"].values()) == speculation["accepted"]
     assert 1.0 < speculation["tokens_per_step"] <= 3.0
 
 
