@@ -323,8 +323,8 @@ class Run:
             yield from self._fail(request)
         if self._speculation is not None:
             followed = yield from self._verify(step, all_drawn)
-            num_prompt_tokens = step.step.num_tokens - len(step.step.draws)
-            self._speculation.note_step(int(is_live.sum()), num_prompt_tokens, followed)
+            num_rows = 0 if step.step.has_prompts else step.step.num_tokens
+            self._speculation.note_step(int(is_live.sum()), num_rows, followed)
 
     def _verify(self, step: InFlight, drawn: Int64s) -> Generator[Completion, None, list[Followed]]:
         """Continue the answers whose drafts are right, all of them by one token at a time.

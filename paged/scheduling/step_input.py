@@ -138,6 +138,11 @@ class StepInput:
         return len(self.input_ids)
 
     @property
+    def has_prompts(self) -> bool:
+        """True if any token is one of a prompt."""
+        return bool((self.starts < self.num_prompt_tokens).any())
+
+    @property
     def num_samples(self) -> int:
         """Chunks that end with logits to sample from."""
         return int(self.samples.sum())

@@ -146,17 +146,17 @@ class Speculation:
         self._note_choice(bool(found) or may_pay)
         return found
 
-    def note_step(
-        self, num_sequences: int, num_prompt_tokens: int, followed: Seq[Followed]
-    ) -> None:
-        """Count a step that gave a token to so many sequences, and those that followed drafts."""
+    def note_step(self, num_sequences: int, num_rows: int, followed: Seq[Followed]) -> None:
+        """Count a step that gave a token to so many sequences, and those that followed drafts.
+
+        num_rows: computed tokens, forced ones and drafts included; 0 if any is one of a prompt.
+        """
         self._num_steps += num_sequences
         self._num_sequences = self._num_stepped = num_sequences
-        self._num_rows = num_sequences if not num_prompt_tokens else 0
+        self._num_rows = num_rows if num_sequences else 0
         for each in followed:
             tokens, num_right = each.drafted.tokens, each.num_right
             self._num_stepped += num_right
-            self._num_rows += len(tokens) if self._num_rows else 0
             drafting = self._drafted[each.drafted.row_index]
             assert drafting.proposal is not None, "it got drafts"
             source, num_own = drafting.proposal.source, drafting.proposal.num_own

@@ -235,6 +235,39 @@ def test_the_same_bytes(form: dict[str, Any], changes: dict[str, Any], folder: P
         assert figures["by_source"]["grammar"] > 0
 
 
+LIST = {
+    "type": "array",
+    "minItems": 4,
+    "maxItems": 5,
+    "items": {
+        "type": "object",
+        "properties": {"code": {"enum": ["a", "b", "cc"]}, "kind": {"enum": ["small", "large"]}},
+        "required": ["code", "kind"],
+        "additionalProperties": False,
+    },
+    "x-guidance": {"whitespace_flexible": False},
+}
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_behind_forced_tokens_and_windows(
+    temperature: float, mode: str, make_model: MakeModel
+) -> None:
+    """A step that computes forced tokens reads the window of the first of them, in a pool that
+    preempts."""
+    folder = make_model("mistral", "drafted", sliding_window=20)
+    changes: dict[str, Any] = {"temperature": temperature, "max_tokens": 120, "n": 2}
+    form: dict[str, Any] = {"json_schema": LIST}
+    expected, _ = answers(folder, form, changes, speculate="off")
+    found, report = answers(
+        folder, form, changes, speculate="6", block_size=4, num_blocks=60, preemption_mode=mode
+    )
+    assert found == expected
+    assert report["speculation"]["by_source"]["grammar"] > 0
+    assert sum(report["preemptions"].values()) > 0
+
+
 def test_drafts_of_a_schema_save_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """White space is drafted as the rows before chose it, with the key that is forced behind."""
     changes: dict[str, Any] = {"logit_bias": tuple((token, -9.0) for token in (9, 10, 13))}
