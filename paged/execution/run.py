@@ -159,9 +159,9 @@ class Run:
                 model, cache, loaded.device.kernels, eager=config.enforce_eager
             ),
         )
-        self._speculation = self._speculating(config.speculate)
         self._sampler = sampler
         self._grammars = loaded.grammar_mask
+        self._speculation = self._speculating(config.speculate)
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = OutputCollector()
@@ -323,8 +323,8 @@ class Run:
             yield from self._fail(request)
         if self._speculation is not None:
             followed = yield from self._verify(step, all_drawn)
-            num_prompt_tokens = step.step.num_tokens - len(step.step.draws)
-            self._speculation.note_step(int(is_live.sum()), num_prompt_tokens, followed)
+            num_rows = 0 if step.step.has_prompts else step.step.num_tokens
+            self._speculation.note_step(int(is_live.sum()), num_rows, followed)
 
     def _verify(self, step: InFlight, drawn: Int64s) -> Generator[Completion, None, list[Followed]]:
         """Continue the answers whose drafts are right, all of them by one token at a time.
@@ -377,7 +377,8 @@ class Run:
         is_same = self._device.is_row_invariant or self._config.reproducible
         if not (is_ours and can_forget and is_same):
             return None
-        return Speculation.of(asked, self.scheduler, streams=self._model.streamed is not None)
+        streams = self._model.streamed is not None
+        return Speculation.of(asked, self.scheduler, self._grammars.matcher, streams=streams)
 
     def _process_tokens(
         self, row_indices: Int64s, positions: Int64s, tokens: Int64s

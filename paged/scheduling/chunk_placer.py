@@ -162,12 +162,14 @@ class ChunkPlacer:
         return end - start
 
     def draft(self, sequence: Sequence, tokens: Seq[int], step: StepBuilder) -> int:
-        """Add drafts behind the newest token of a sequence, if that decodes in the step and memory
-        lasts; return their number."""
+        """Add drafts behind the newest token of a sequence, if the step computes that and no prompt
+        of the sequence, and memory lasts; return their number."""
         row_index, newest = sequence.row_index, sequence.num_computed_tokens - 1
-        is_decoding = (step.decoding == row_index).any()
+        start = step.chunk_start(row_index)
+        if not tokens or start is None or newest != sequence.num_tokens - 1:
+            return 0
         end = newest + 1 + len(tokens)
-        if not tokens or not is_decoding or not self.reserve(sequence, end, step, newest):
+        if start < sequence.num_prompt_tokens or not self.reserve(sequence, end, step, start):
             return 0
         step.draft(row_index, tokens)
         self._state.counts.computed_tokens += len(tokens)

@@ -138,6 +138,11 @@ class StepInput:
         return len(self.input_ids)
 
     @property
+    def has_prompts(self) -> bool:
+        """True if any token is one of a prompt."""
+        return bool((self.starts < self.num_prompt_tokens).any())
+
+    @property
     def num_samples(self) -> int:
         """Chunks that end with logits to sample from."""
         return int(self.samples.sum())
@@ -275,13 +280,16 @@ class StepBuilder:
         """Begin with a chunk of one token, the newest, of each of these sequences."""
         self._decoding = row_indices
 
-    @property
-    def decoding(self) -> Int64s:
-        """Row indices of the sequences with a chunk of one generated token."""
-        return self._decoding
+    def chunk_start(self, row_index: int) -> int | None:
+        """Return the first position of the chunk of a sequence, None without one."""
+        if (self._decoding == row_index).any():
+            return int(self._table.num_computed_tokens[row_index]) - 1
+        if row_index in self._row_indices:
+            return self._starts[self._row_indices.index(row_index)]
+        return None
 
     def draft(self, row_index: int, tokens: Seq[int]) -> None:
-        """Add drafts behind the newest token of a sequence, which has a chunk of its own."""
+        """Add drafts behind the newest token of a sequence, the last one of its chunk."""
         self._drafts.append((row_index, tuple(tokens)))
 
     def pass_states(self, reads: Int64s, writes: Int64s) -> None:

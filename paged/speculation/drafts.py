@@ -18,15 +18,20 @@ MIN_MATCH = 3  # tokens that must have occurred before
 _START = -1  # before an answer
 
 OWN_TEXT, OTHER_ROWS, OLD_ANSWER = "prompt_lookup", "other_rows", "from_output"
+GRAMMAR = "grammar"
 
 
 class Proposal(NamedTuple):
     """Tokens that may follow an answer, their source, and the number of tokens before them that the
-    source has too."""
+    source has too.
+
+    num_own: number of tokens from the source, None for all; a grammar has appended the others.
+    """
 
     tokens: list[int]
     source: str
     num_matched: int
+    num_own: int | None = None
 
 
 class Drafter(Protocol):

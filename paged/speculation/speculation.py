@@ -1,8 +1,10 @@
 """Speculation: which sequences of a run get drafts, how many, and what becomes of them."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.speculation.costs import Chances, Rate, RowCosts, best_lengths
 from pagedrun.paged.speculation.drafts import (
+    GRAMMAR,
     Drafter,
     EarlierAnswer,
     OtherAnswers,
@@ -18,7 +21,9 @@ from pagedrun.paged.speculation.drafts import (
     Proposal,
     RunningAnswer,
 )
+from pagedrun.paged.speculation.grammar_drafts import GrammarChoices, GrammarDrafter
 from pagedrun.paged.speculation.verification import Followed
+from pagedrun.paged.text.structured_answer import GrammarMatcher
 from pagedrun.paged.values.engine_config import AUTO, OFF
 from pagedrun.paged.values.request import Request
 
@@ -30,6 +35,9 @@ MOST_SKIPPED = 32  # steps between two attempts where drafts do not pay
 PROMPT_TOKENS, OWN_TOKENS, OTHER_TOKENS = 2**13, 2**17, 2**15
 MAX_GROUPS = 1024
 
+MatcherOf = Callable[[int, int], GrammarMatcher | None]
+"""Returns the grammar of an answer, by index of its row and sample; see `GrammarMask`."""
+
 
 @dataclass(slots=True)
 class _Drafting:
@@ -40,16 +48,27 @@ class _Drafting:
     rates: tuple[Rate, Rate]  # of its group and its own
     num_indexed: int  # in indexes of its own
     num_tokens: int
+    grammar: GrammarDrafter | None  # one of the drafters
     proposal: Proposal | None = None
 
 
 class Speculation:
     """Drafts of the sequences of a run."""
 
-    def __init__(self, scheduler: Scheduler, most: int, max_running: int, *, adapts: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        matcher_of: MatcherOf,
+        most: int,
+        max_running: int,
+        *,
+        adapts: bool,
+    ) -> None:
         """most: drafts of a sequence in a step. max_running: no drafts beside more sequences.
         adapts: choose their numbers by costs and chances."""
         self._scheduler = scheduler
+        self._matcher_of = matcher_of
+        self._choices = GrammarChoices()
         self._most = most
         self._max_running = max_running
         self._costs = RowCosts()
@@ -70,7 +89,9 @@ class Speculation:
         self._max_indexed = 0
 
     @classmethod
-    def of(cls, asked: str, scheduler: Scheduler, *, streams: bool) -> "Speculation | None":
+    def of(
+        cls, asked: str, scheduler: Scheduler, matcher_of: MatcherOf, *, streams: bool
+    ) -> "Speculation | None":
         """Return the speculation that was asked for, None without any.
 
         streams: weights are read in each pass, so that a step saved is a pass saved.
@@ -79,8 +100,9 @@ class Speculation:
             return None
         if asked == AUTO:
             most = MAX_RUNNING_STREAMED if streams else MAX_RUNNING
-            return cls(scheduler, MOST_AUTO, most, adapts=True)
-        return cls(scheduler, int(asked), scheduler.limits.max_num_seqs, adapts=False)
+            return cls(scheduler, matcher_of, MOST_AUTO, most, adapts=True)
+        max_running = scheduler.limits.max_num_seqs
+        return cls(scheduler, matcher_of, int(asked), max_running, adapts=False)
 
     @property
     def is_due(self) -> bool:
@@ -124,22 +146,25 @@ class Speculation:
         self._note_choice(bool(found) or may_pay)
         return found
 
-    def note_step(
-        self, num_sequences: int, num_prompt_tokens: int, followed: Seq[Followed]
-    ) -> None:
-        """Count a step that gave a token to so many sequences, and those that followed drafts."""
+    def note_step(self, num_sequences: int, num_rows: int, followed: Seq[Followed]) -> None:
+        """Count a step that gave a token to so many sequences, and those that followed drafts.
+
+        num_rows: computed tokens, forced ones and drafts included; 0 if any is one of a prompt.
+        """
         self._num_steps += num_sequences
         self._num_sequences = self._num_stepped = num_sequences
-        self._num_rows = num_sequences if not num_prompt_tokens else 0
+        self._num_rows = num_rows if num_sequences else 0
         for each in followed:
             tokens, num_right = each.drafted.tokens, each.num_right
             self._num_stepped += num_right
-            self._num_rows += len(tokens) if self._num_rows else 0
             drafting = self._drafted[each.drafted.row_index]
             assert drafting.proposal is not None, "it got drafts"
-            source = drafting.proposal.source
+            source, num_own = drafting.proposal.source, drafting.proposal.num_own
+            num_own = num_right if num_own is None else min(num_own, num_right)
             self._proposed[source] += len(tokens)
-            self._accepted[source] += num_right
+            self._accepted[source] += num_own
+            if num_right > num_own:
+                self._accepted[GRAMMAR] += num_right - num_own
             self._note_chance(drafting, min(num_right + 1, len(tokens)), num_right)
             drafting.proposal = None
         self._num_tokens += self._num_stepped
@@ -198,13 +223,13 @@ class Speculation:
     def _chance(self, drafting: _Drafting) -> float:
         if drafting.proposal is None:
             return 0.0
-        _, source, num_matched = drafting.proposal
+        _, source, num_matched, _ = drafting.proposal
         return self._chances.chance(source, num_matched, drafting.rates)
 
     def _note_chance(self, drafting: _Drafting, num_tried: int, num_right: int) -> None:
         """Count proposed tokens that the answer reached, up to the first wrong one."""
         assert drafting.proposal is not None, "it has proposed them"
-        _, source, num_matched = drafting.proposal
+        _, source, num_matched, _ = drafting.proposal
         self._chances.note(source, num_matched, drafting.rates, num_tried, num_right)
 
     def _proposed_for(self, uid: int, sequence: Sequence) -> _Drafting:
@@ -228,9 +253,11 @@ class Speculation:
         for drafter in drafting.drafters:
             drafter.append(new)
             proposal = drafter.propose(most) if most > 0 else None
+            if proposal is not None and drafting.grammar not in (None, drafter):
+                proposal = drafting.grammar.fitted(proposal, most)
             if proposal is None:
                 continue
-            _, source, num_matched = proposal
+            _, source, num_matched, _ = proposal
             chance = self._chances.chance(source, num_matched, drafting.rates)
             saved = sum(chance**i for i in range(1, len(proposal.tokens) + 1))
             if saved > best:
@@ -251,10 +278,17 @@ class Speculation:
         else:
             num_indexed = 0
         self._num_indexed += num_indexed
+        grammar = None
+        if request.params.structure is not None:
+            sample = int(self._scheduler.table.sample[sequence.row_index])
+            matcher = partial(self._matcher_of, request.index, sample)
+            drafters.append(grammar := GrammarDrafter(matcher, self._choices))
         if len(self._groups) > MAX_GROUPS:
             self._groups.clear()
         group = self._groups[int(sequence.group)]
-        return _Drafting(drafters, (group, Rate()), num_indexed, sequence.num_prompt_tokens)
+        return _Drafting(
+            drafters, (group, Rate()), num_indexed, sequence.num_prompt_tokens, grammar
+        )
 
     def _forget(self, uid: int) -> None:
         """Drop the drafters of a sequence."""

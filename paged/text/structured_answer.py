@@ -44,6 +44,11 @@ class GrammarMatcher:
         return self._state is None and not self.error
 
     @property
+    def is_alone(self) -> bool:
+        """True if its grammar is not shared."""
+        return self._is_alone
+
+    @property
     def state(self) -> "LLMatcher":
         """State of llguidance; none after the end."""
         assert self._state is not None, "an answer goes on behind its end"
@@ -207,6 +212,11 @@ class StructuredAnswer:
         """Matcher whose mask must be computed before `mask` is read, if any."""
         is_needed = self._matcher is not None and not self._matcher.is_over
         return self._matcher if is_needed else None
+
+    @property
+    def structure_matcher(self) -> GrammarMatcher | None:
+        """Matcher if the next token is one of the structure for sure."""
+        return self._matcher if self._thought is None else None
 
     @property
     def is_complete(self) -> bool:

@@ -117,7 +117,7 @@ def assert_same(drafting: Callable[..., None]) -> Same:
         found, report = answers(replace(config, speculate="5"), *args)
         assert found == expected
         figures = report["speculation"]
-        assert 0 < figures["accepted"] < figures["proposed"]
+        assert 0 < figures["accepted"] <= figures["proposed"]  # grammars cut off wrong ones
         return figures
 
     return compare

@@ -121,6 +121,16 @@ class GrammarMask(LogitsProcessor):
         tokens = [self._forced.get(answer, NO_FORCED_TOKEN) for answer in answers]
         return np.array(tokens, dtype=np.int64)
 
+    def matcher(self, row: int, sample: int) -> GrammarMatcher | None:
+        """Return the matcher of an answer, with the mask of its next token; None where the next
+        token may be one of no structure, and if the answer has a grammar of its own, since what is
+        tried on copies would count for its limits."""
+        answer = self._rows[row].answers.get(sample) if row in self._rows else None
+        found = None if answer is None else answer.structure_matcher
+        if found is not None:
+            self._filler.wait()
+        return None if found is None or found.is_over or found.is_alone else found
+
     def are_complete(self, rows: Int64s, samples: Int64s) -> Bools:
         """Return a mask of the answers that no token may follow, [num_answers] bool."""
         if not self._rows:
