@@ -51,7 +51,7 @@ def assert_same(
 
 
 def tiny_config(folder: Path, **flags: Any) -> EngineConfig:
-    return EngineConfig.fitting(model=folder, device="cpu", **flags)
+    return EngineConfig.fitting(model=folder, device="cpu", **{"speculate": "off", **flags})
 
 
 @pytest.mark.parametrize("name", [*TINY, *RECURRENT, *MIXTURES])
@@ -124,6 +124,21 @@ def test_rows_that_are_preempted(mode: str, make_model: MakeModel, tmp_path: Pat
         max_num_batched_tokens=24,
     )
     assert_same(config, tmp_path / "packed", 0.25)
+
+
+def test_drafts_spare_passes(make_model: MakeModel, tmp_path: Path) -> None:
+    """Here an answer is drafted by itself."""
+    config = tiny_config(make_model("qwen3", "deep", num_hidden_layers=9))
+    [done] = load_engine(config).start([Request(0, tuple(PROMPTS[1]), replace(DRAWN, n=1))])
+    answer = done.outputs[0].token_ids
+    passes = []
+    for drafts in ("off", "2"):
+        engine = streaming(replace(config, speculate=drafts), tmp_path / "packed", 0.25)
+        [again] = engine.start([replace(done.request, earlier_token_ids=answer)])
+        assert again.outputs == done.outputs
+        streamed = streamed_by(engine)
+        passes.append(streamed.figures.num_bytes / streamed.residency.pass_bytes)
+    assert passes[1] < passes[0] - 2
 
 
 def test_rows_begin_one_after_another(make_model: MakeModel, tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ def answers(
     """Return the outputs in order, and the report; every step is checked."""
     engine: Engine = load_engine(config, policy, device)
     requests = [
-        Request(index, tuple(prompt), params[index % len(params)])
+        Request(
+            index,
+            tuple(prompt),
+            params[index % len(params)],
+            bad_words_ids=((11,), (12, 13)) if params[index % len(params)].bad_words else (),
+        )
         for index, prompt in enumerate(PROMPTS)
     ]
     run = engine.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
@@ -254,6 +259,7 @@ FOLLOWING: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3},
     {"frequency_penalty": 0.4, "temperature": 1.0, "n": 3},
     {"presence_penalty": 0.5},
+    {"bad_words": ("a", "the"), "temperature": 0.7},
     {"logprobs": 2},
     {"logprobs": 0, "temperature": 0.9, "n": 4, "repetition_penalty": 1.1},
     {"logit_bias": ((12, 3.0), (14, -2.0))},

@@ -68,6 +68,8 @@ PLACES: list[dict[str, Any]] = [
     {"max_num_seqs": 1},
     {"num_blocks": 60, "prefix_caching": False, "preemption_mode": "recompute"},
     {"max_num_batched_tokens": 7},
+    {"speculate": "off"},
+    {"speculate": "5"},
 ]
 
 
