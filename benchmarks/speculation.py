@@ -86,9 +86,11 @@ def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
 def seconds_of(
     engines: Seq[Engine], rows: list[Request], turns: int
 ) -> tuple[list[float], list[Any]]:
-    """Return the mean seconds of each engine, and the last reports."""
+    """Return the mean seconds of each engine, and the last reports; a few rows are run before."""
     seconds, reports = [0.0] * len(engines), [None] * len(engines)
     answers = None
+    for engine in engines:
+        timed(engine, rows[:2])
     for turn in range(turns):
         order = range(len(engines))
         for index in order if turn % 2 == 0 else reversed(order):

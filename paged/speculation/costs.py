@@ -20,7 +20,7 @@ KEPT = 0.98  # weight of a step after another one
 LONGEST = 2.0  # times the expected seconds; what takes longer is no cost of rows
 # Steps of a new number of rows take so many steps longer until one is recorded for replay.
 TRIAL_STEPS = 2
-MIN_GAIN = 1.02
+MIN_GAIN = 1.05
 MAX_GROWTH = 2  # times the most rows measured; an estimate farther from them would be a guess
 ROW_UNIT = 4  # rows that kernels compute together; also keeps the shapes of steps few
 
