@@ -13,6 +13,7 @@ With `--chances` drafts are the answers themselves, each token of which is right
 """
 
 import argparse
+import json
 import random
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -58,6 +59,15 @@ KINDS = {
     "summary with quotes": ("Summarize this text and quote its main sentence:\n{}", "", TEXTS),
     "free chat": ("Tell me a short story about {}.", "", TOPICS),
 }
+FIELDS = ("name", "address", "date", "total", "email")
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {name: {"type": "string", "maxLength": 60} for name in FIELDS},
+        "required": FIELDS,
+        "additionalProperties": False,
+    }
+)
 TOKENS, SKEWED_TOKENS = 120, 600
 FIXED = ("3", "7", "15")
 
@@ -125,6 +135,9 @@ def compare_kinds(tokenizer: Tokenizer, engine: Engine, asked: argparse.Namespac
         for name, (template, begun, parts) in KINDS.items():
             rows = requests(tokenizer, template, begun, parts[:num_rows])
             compare(name, count, engines, rows, asked.turns)
+        rows = requests(tokenizer, EXTRACT, "", TEXTS[:num_rows])
+        rows = [replace(row, params=replace(row.params, json_schema=SCHEMA)) for row in rows]
+        compare("extraction by a schema", count, engines, rows, asked.turns)
         _, earlier, _ = timed(engines[0], requests(tokenizer, EXTRACT, BEGUN, TEXTS[:num_rows]))
         drafted = zip(requests(tokenizer, EDITED, BEGUN, TEXTS[:num_rows]), earlier, strict=True)
         rows = [replace(row, earlier_token_ids=tokens) for row, tokens in drafted]

@@ -395,6 +395,7 @@ SOURCES = {
     "prompt_lookup": "from the row's own prompt and answer",
     "other_rows": "from answers of other rows",
     "from_output": "from the row's answer in an earlier run",
+    "grammar": "forced by a structure, or chosen there each time",
 }
 
 
