@@ -148,7 +148,8 @@ class ModelRunner:
             piece = repeated.padded(piece)
         batch, attention = self._batch(piece, before)
         if repeated is not None and not len(piece.targets):
-            return self._sampler.sample(repeated.logits(batch, attention), piece)
+            logits = repeated.logits(batch, attention, will_repeat=bool(piece.drafts))
+            return self._sampler.sample(logits, piece)
         return self._drawn(self._model.hidden(batch, self._cache), piece)
 
     def _batch(

@@ -54,11 +54,13 @@ class RepeatedSteps:
         """Return the step with block tables whose width seldom changes."""
         return replace(step, block_tables=tuple(map(_padded, step.block_tables)))
 
-    def logits(self, batch: ForwardBatch, attention: tuple[AttentionInputs, ...]) -> Tensor:
+    def logits(
+        self, batch: ForwardBatch, attention: tuple[AttentionInputs, ...], *, will_repeat: bool
+    ) -> Tensor:
         """Compute the logits of a batch without scored tokens.
 
-        attention: inputs that the attention of the batch was prepared from. Returns [num_logits,
-        vocab_size], overwritten by the next call.
+        attention: inputs that the attention of the batch was prepared from. will_repeat: record the
+        step at once. Returns [num_logits, vocab_size], overwritten by the next call.
         """
         self.is_usual = True
         if batch.has_prefill or len(batch.input_ids) > MAX_ROWS or not self._can_record:
@@ -75,7 +77,7 @@ class RepeatedSteps:
         if len(self._num_same) >= MAX_SHAPES and shape not in self._num_same:
             self._drop(next(iter(self._num_same)))  # the oldest
         self._num_same[shape] += 1
-        if self._num_same[shape] <= STEPS_BEFORE:
+        if self._num_same[shape] <= STEPS_BEFORE and not will_repeat:
             return self._compute(batch)
         recorded = self._kernels.record(lambda: self._compute(batch))
         self._can_record = recorded.can_replay

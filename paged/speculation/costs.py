@@ -18,11 +18,11 @@ USUAL_ROW = 0.1
 PULL = 0.5  # weight of that, in steps
 KEPT = 0.98  # weight of a step after another one
 LONGEST = 2.0  # times the expected seconds; what takes longer is no cost of rows
-# Steps of a new number of rows take so many steps longer until one is recorded for replay.
-TRIAL_STEPS = 2
+# The first step of a new number of rows takes about so many steps longer: it is recorded.
+TRIAL_STEPS = 4
 MIN_GAIN = 1.05
 MAX_GROWTH = 2  # times the most rows measured; an estimate farther from them would be a guess
-ROW_UNIT = 4  # rows that kernels compute together; also keeps the shapes of steps few
+ROW_UNIT = 4  # rows that kernels compute together; times a power of two, so that shapes are few
 
 
 class RowCosts:
@@ -57,6 +57,10 @@ class RowCosts:
             each *= KEPT
         self._measured[num_rows] += np.array([1.0, seconds])
 
+    def note_trial(self, num_rows: int, seconds: float) -> None:
+        """Add a step that took longer than others of its shape will take."""
+        self._missed_s -= max(seconds - float(self.seconds(np.array([num_rows]))[0]), 0.0)
+
     def seconds(self, num_rows: Int64s) -> Float64s:
         """Return the expected seconds of steps; num_rows: [num_steps] int64, of each."""
         step, row = self._line()
@@ -90,7 +94,6 @@ class RowCosts:
         cost = TRIAL_STEPS * float(seconds[best])
         if self._missed_s < cost:
             return known
-        self._missed_s -= cost
         self._tried.add(int(num_rows[best]))
         return best
 
@@ -174,9 +177,9 @@ def best_lengths(
     owners = [index for index, (length, _) in proposed for _ in range(length)]
     gains = np.array([p**i for _, (length, p) in proposed for i in range(1, length + 1)])
     order = np.argsort(-gains, kind="stable")
-    is_full = (num_rows + np.arange(len(gains) + 1)) % ROW_UNIT == 0
-    is_full[0] = True
-    (counts,) = np.nonzero(is_full)
+    most = num_rows + len(gains)
+    full = [ROW_UNIT << power for power in range((most // ROW_UNIT).bit_length())]
+    counts = np.array([0, *(rows - num_rows for rows in full if rows > num_rows)])
     expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]
     chosen = int(counts[costs.choose(num_rows + counts, expected)])
     found = [0] * len(lengths)

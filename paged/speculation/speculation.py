@@ -173,6 +173,8 @@ class Speculation:
         """Add the duration of the last step; is_usual: others of its shape will take as long."""
         if self._num_rows and is_usual:
             self._costs.note(self._num_rows, seconds)
+        elif self._num_rows and self._drafted and self._costs.is_known:
+            self._costs.note_trial(self._num_rows, seconds)
         if self._num_rows and self._drafted and self._costs.is_known:
             plain = float(self._costs.seconds(np.array([self._num_sequences]))[0])
             self._saved_s += plain * self._num_stepped / self._num_sequences - seconds
