@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_ALLOWED = 256  # tokens of a choice that is remembered
 MIN_TIMES = 2  # in succession that a choice was the same, before it is a draft
 ALWAYS = 2**16  # times of a forced token
-MAX_CHOICES = 4096
+MAX_CHOICES = 1024  # 3 kB each at most
 Situation = tuple[int, bytes, bytes]
 """Newest token, and words of a mask that allow any: their indices, and the words."""
 

@@ -184,7 +184,7 @@ def test_the_number_of_remembered_choices_is_bounded() -> None:
     choices = GrammarChoices()
     for number in range(5000):
         choices.note((number, b"0", b"3"), 1)
-    assert len(choices) == 4096
+    assert len(choices) == 1024
 
 
 def test_nothing_is_tried_on_a_grammar_of_its_own(
