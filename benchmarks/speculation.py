@@ -4,9 +4,10 @@
     python benchmarks/speculation.py MODEL --chances 0 0.3 0.6 0.9 [--sequences 1 4 16]
 
 Each kind is some rows of one template, for a chat model in ChatML, greedy; `--sequences` of them
-run at once. Runs with and without drafts take turns that change places, on one loaded model; their
-tokens must be equal. The skewed kind has one long answer among short ones; the last one has the
-answers to a slightly different template as drafts, as `--from` gives them.
+run at once. Runs with and without drafts take turns that change places, on one loaded model; the
+least seconds of each count, and their tokens must be equal. The skewed kind has one long answer
+among short ones; the last one has the answers to a slightly different template as drafts, as
+`--from` gives them.
 
 With `--chances` drafts are the answers themselves, each token of which is right with a chance, and
 `auto` is compared with numbers of drafts that are fixed. Prints Markdown.
@@ -17,6 +18,7 @@ import json
 import random
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +82,11 @@ def requests(
         f"<|im_start|>user\n{template.format(part)}<|im_end|>\n<|im_start|>assistant\n{begun}"
         for part in parts
     ]
-    params = SamplingParams(max_tokens=max_tokens)
     prompts = tokenizer.encode_batch(texts, False)
-    return [Request(index, tuple(prompt), params) for index, prompt in enumerate(prompts)]
+    return [  # limits differ, since answers of one length would end together without drafts only
+        Request(index, tuple(prompt), SamplingParams(max_tokens=max_tokens - 8 * (index * 5 % 7)))
+        for index, prompt in enumerate(prompts)
+    ]
 
 
 def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
@@ -96,8 +100,8 @@ def timed(engine: Engine, rows: list[Request]) -> tuple[float, list[Any], Any]:
 def seconds_of(
     engines: Seq[Engine], rows: list[Request], turns: int
 ) -> tuple[list[float], list[Any]]:
-    """Return the mean seconds of each engine, and the last reports; a few rows are run before."""
-    seconds, reports = [0.0] * len(engines), [None] * len(engines)
+    """Return the least seconds of each engine, and the last reports; a few rows are run before."""
+    seconds, reports = [inf] * len(engines), [None] * len(engines)
     answers = None
     for engine in engines:
         timed(engine, rows[:2])
@@ -105,7 +109,7 @@ def seconds_of(
         order = range(len(engines))
         for index in order if turn % 2 == 0 else reversed(order):
             taken, tokens, reports[index] = timed(engines[index], rows)
-            seconds[index] += taken / turns
+            seconds[index] = min(seconds[index], taken)
             answers = answers or tokens
             assert tokens == answers, "drafts change a byte"
     return seconds, reports
