@@ -157,9 +157,10 @@ class Decoder(Model):
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Model`."""
+        if self._head is None:
+            return hidden
         if not len(hidden):
             return hidden.new_empty(0, self.network.embedding.vocab_size)
-        assert self._head is not None, "the model gives hidden states alone"
         logits = self._head(hidden)
         if self.network.logits_divisor != 1.0:
             logits = logits / self.network.logits_divisor

@@ -95,7 +95,10 @@ class Model(ABC):
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype.
+
+        A network without a head returns `hidden`.
+        """
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return the shape of attention of a KV group over a cache of `cache_dtype`."""
