@@ -194,9 +194,8 @@ def _bidirectional(raw: JsonObject, generation: JsonObject | None) -> ModelConfi
         del_fields = ("use_bidirectional_attention", "is_causal")
         fields = {name: value for name, value in fields.items() if name not in del_fields}
         if raw.get("model_type") == "gemma3_text" and raw.has("sliding_window"):
-            # As transformers 5: half a window to each side, and the token at its end.
-            window = raw.integer("sliding_window", 1, 2**27) // 2 + 1
-            fields["sliding_window"] = window + 1
+            # As transformers 5: tokens less than half a window and one away are seen.
+            fields["sliding_window"] = raw.integer("sliding_window", 1, 2**27) // 2 + 1
     plain = JsonObject(raw.origin, fields)
     config = ModelConfig.from_json(plain, generation, {**FAMILIES, **ENCODERS})
     if not sees_all:
