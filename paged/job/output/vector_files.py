@@ -1,0 +1,189 @@
+"""Vectors of rows in a file of their own, row by row, and the .npy and .parquet files made of it.
+
+The file beside a journal is a .npy array with a header of fixed size, so that a vector is written
+at the place of its row as it is computed, in any order, and a stopped run is resumed. At the end
+its header gets the number of rows: a .npy output is that file under its own name. Vectors do not
+become Python objects, and memory does not grow with their number.
+"""
+
+import ast
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
+from pagedrun.paged.job.inputs.row import InputFacts
+from pagedrun.paged.job.output.column_types import ROW_KEYS
+from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
+from pagedrun.paged.job.output.output_layout import OutputLayout
+from pagedrun.paged.job.output.row_columns import INPUT_PREFIX, RowColumns, RowShaper
+from pagedrun.paged.job.output.table_files import VectorColumn, column_types, parquet_pieces
+from pagedrun.paged.values.errors import UsageError, option
+
+Vector = NDArray[np.float32]
+VECTORS_SUFFIX = ".vectors.npy"
+ERRORS_SUFFIX = ".errors.jsonl"
+HEADER_BYTES = 128
+_MAGIC = b"\x93NUMPY\x01\x00"
+
+
+class VectorFile:
+    """Vectors of rows at the places of their indices, [num_rows, size] float32."""
+
+    def __init__(self, layout: OutputLayout) -> None:
+        self._layout = layout
+        self.path = Path(f"{layout.output}{VECTORS_SUFFIX}")
+        self._descriptor = -1
+        self._size: int | None = None
+
+    def begin(self, answered: Iterable[int]) -> None:
+        """Open the file; `answered`: rows of an earlier run, whose vectors must be in it.
+
+        Raises `UsageError` if they are not, `OutputError` if it cannot be opened.
+        """
+        last = max(answered, default=-1)
+        try:
+            made = self._layout.files[0]
+            renamed = self._layout.format is OutputFormat.NPY and made.exists()
+            if last >= 0 and renamed and not self.path.exists():
+                os.rename(made, self.path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if last < 0 else 0)
+            self._descriptor = os.open(self.path, flags, PRIVATE_MODE)
+            if last < 0:
+                return
+            self._size = _size_of(os.pread(self._descriptor, HEADER_BYTES, 0))
+            num_bytes = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise self._error(error) from error
+        if self._size is None or num_bytes < self._place(last + 1):
+            raise UsageError(
+                f"{option('resume')}: {self.path} does not hold the vectors of the finished rows; "
+                f"pass {option('overwrite')} instead of {option('resume')}"
+            )
+
+    def write(self, index: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises `OutputError`."""
+        try:
+            if self._size is None:
+                self._size = len(vector)
+                os.pwrite(self._descriptor, _header(0, self._size), 0)
+            data, place = vector.astype("<f4").tobytes(), self._place(index)
+            while data:
+                written = os.pwrite(self._descriptor, data, place)
+                data, place = data[written:], place + written
+        except OSError as error:
+            raise self._error(error) from error
+
+    def sync(self) -> None:
+        """Wait until the vectors are on disk."""
+        if self._descriptor >= 0:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise self._error(error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def finish(
+        self, lines: Callable[[], Iterator[bytes]], num_rows: int, facts: InputFacts
+    ) -> list[str]:
+        """Write the output from the vectors and the journal's lines; return warnings.
+
+        The vector of a failed row is NaN. Raises `OutputError`.
+        """
+        size = self._size or 0
+        errors = []
+        for line in lines():
+            row = json.loads(line)
+            if row["error"] is not None:
+                if self._size is not None:
+                    self.write(row["index"], np.full(size, np.nan, np.float32))
+                names = ("index", "id", "error")
+                errors.append(json.dumps({name: row[name] for name in names}, ensure_ascii=False))
+        target = self._layout.files[0].resolve()
+        try:
+            os.ftruncate(self._descriptor, HEADER_BYTES + 4 * size * num_rows)
+            os.pwrite(self._descriptor, _header(num_rows, size), 0)
+            os.fsync(self._descriptor)
+            if self._layout.format is OutputFormat.NPY:
+                os.replace(self.path, target)
+                sync_folder(target.parent)
+                self._write_errors(target, errors)
+                return []
+            replace_file(target, self._parquet(lines, facts))
+            if not errors:
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+        return []
+
+    def _write_errors(self, target: Path, errors: list[str]) -> None:
+        """Write the errors of failed rows beside an array, or remove those of an earlier run."""
+        beside = target.with_name(target.name + ERRORS_SUFFIX)
+        if errors:
+            replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])
+        else:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+    def _parquet(self, lines: Callable[[], Iterator[bytes]], facts: InputFacts) -> Iterator[bytes]:
+        """Yield the bytes of a table: columns of the input, `embedding`, and `error`."""
+        columns = table_columns(lines, facts, ())
+        shaper = RowShaper(columns, facts.columns or (), (), facts.schema)
+        types = column_types((shaper.of(json.loads(line)) for line in lines()), shaper)
+        rows = ((shaper.of(json.loads(line)), len(line)) for line in lines())
+        return parquet_pieces(
+            rows, types, vectors=VectorColumn("embedding", self._size or 0, self._read)
+        )
+
+    def _read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return vectors of consecutive rows, [count, size]."""
+        size = self._size or 0
+        data = os.pread(self._descriptor, 4 * size * count, self._place(start))
+        return np.frombuffer(data, "<f4").reshape(count, size)
+
+    def _place(self, index: int) -> int:
+        return HEADER_BYTES + 4 * (self._size or 0) * index
+
+    def _error(self, error: OSError) -> OutputError:
+        return OutputError(f"{self.path} cannot be written ({reason_of(error)})", error)
+
+
+def table_columns(
+    lines: Callable[[], Iterator[bytes]], facts: InputFacts, results: tuple[str, ...]
+) -> RowColumns:
+    """Return the columns of a table: those of the input, `results` and `error`."""
+    given = dict.fromkeys(facts.columns or ())
+    if facts.columns is None:
+        for line in lines():
+            given |= dict.fromkeys(json.loads(line)["input"])
+    taken = {*ROW_KEYS, *results}
+    names = (f"{INPUT_PREFIX}{each}" if each in taken else each for each in given)
+    return RowColumns((*names, *results, "error"), is_table=True)
+
+
+def _header(num_rows: int, size: int) -> bytes:
+    """Return the header of an array, of `HEADER_BYTES` bytes."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({num_rows}, {size}), }}"
+    length = HEADER_BYTES - len(_MAGIC) - 2
+    return _MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def _size_of(header: bytes) -> int | None:
+    """Return the size of a vector by a header of ours, None for another one."""
+    try:
+        described: Any = ast.literal_eval(header[len(_MAGIC) + 2 :].decode("latin-1").strip())
+        size = described["shape"][1]
+        return size if header == _header(described["shape"][0], size) else None
+    except (ValueError, SyntaxError, KeyError, IndexError, TypeError):
+        return None
