@@ -33,7 +33,7 @@ from pagedrun.paged.job.output.pooled_row import PooledOutput
 from pagedrun.paged.job.output.row_columns import RowShaper
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.output.side_files import SideFiles, job_report
-from pagedrun.paged.job.output.vector_files import VectorFile, table_columns
+from pagedrun.paged.job.output.vector_files import TableShaper, VectorFile
 from pagedrun.paged.job.output.writer import Indexed, RowWriter, missing_space, space_warning
 from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
@@ -367,7 +367,8 @@ class _Job:
         """Convert the journal to files; return warnings."""
         layout, facts = self._layout, self._facts()
         if self._pooled is not None and layout.columns.is_table:
-            layout = replace(layout, columns=table_columns(lines, facts, self._pooled.names))
+            TableShaper.of_lines(lines, facts, self._pooled.names).write(layout, lines)
+            return []
         return Conversion(layout, lines, num_rows, facts).write()
 
     def _facts(self) -> InputFacts:

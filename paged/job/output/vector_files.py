@@ -19,11 +19,16 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
 from pagedrun.paged.job.inputs.row import InputFacts
-from pagedrun.paged.job.output.column_types import ROW_KEYS
+from pagedrun.paged.job.output.column_types import InputType, ScalarType, ValueType
 from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
-from pagedrun.paged.job.output.row_columns import INPUT_PREFIX, RowColumns, RowShaper
-from pagedrun.paged.job.output.table_files import VectorColumn, column_types, parquet_pieces
+from pagedrun.paged.job.output.row_columns import OutputColumns, RowColumns, RowShaper
+from pagedrun.paged.job.output.table_files import (
+    VectorColumn,
+    column_types,
+    csv_lines,
+    parquet_pieces,
+)
 from pagedrun.paged.values.errors import UsageError, option
 
 Vector = NDArray[np.float32]
@@ -138,13 +143,9 @@ class VectorFile:
 
     def _parquet(self, lines: Callable[[], Iterator[bytes]], facts: InputFacts) -> Iterator[bytes]:
         """Yield the bytes of a table: columns of the input, `embedding`, and `error`."""
-        columns = table_columns(lines, facts, ())
-        shaper = RowShaper(columns, facts.columns or (), (), facts.schema)
-        types = column_types((shaper.of(json.loads(line)) for line in lines()), shaper)
-        rows = ((shaper.of(json.loads(line)), len(line)) for line in lines())
-        return parquet_pieces(
-            rows, types, vectors=VectorColumn("embedding", self._size or 0, self._read)
-        )
+        shaper = TableShaper.of_lines(lines, facts, ())
+        name = "output_embedding" if "embedding" in shaper.names else "embedding"
+        return shaper.parquet(lines, VectorColumn(name, self._size or 0, self._read))
 
     def _read(self, start: int, count: int) -> NDArray[np.float32]:
         """Return vectors of consecutive rows, [count, size]."""
@@ -159,17 +160,76 @@ class VectorFile:
         return OutputError(f"{self.path} cannot be written ({reason_of(error)})", error)
 
 
-def table_columns(
-    lines: Callable[[], Iterator[bytes]], facts: InputFacts, results: tuple[str, ...]
-) -> RowColumns:
-    """Return the columns of a table: those of the input, `results` and `error`."""
-    given = dict.fromkeys(facts.columns or ())
-    if facts.columns is None:
-        for line in lines():
-            given |= dict.fromkeys(json.loads(line)["input"])
-    taken = {*ROW_KEYS, *results}
-    names = (f"{INPUT_PREFIX}{each}" if each in taken else each for each in given)
-    return RowColumns((*names, *results, "error"), is_table=True)
+class TableShaper(RowShaper):
+    """Columns of tables: those of the input, the keys of a result, and the error as text.
+
+    A key of the input's name begins with `output_`.
+    """
+
+    def __init__(self, given: Iterable[str], facts: InputFacts, results: Iterable[str]) -> None:
+        super().__init__(RowColumns(is_table=True), (), (), facts.schema)
+        self._inputs = tuple(given)
+        self._results = {
+            f"output_{each}" if each in self._inputs else each: each for each in (*results, "error")
+        }
+
+    @classmethod
+    def of_lines(
+        cls, lines: Callable[[], Iterator[bytes]], facts: InputFacts, results: Iterable[str]
+    ) -> "TableShaper":
+        """Return the shaper of a journal; columns are those of all rows."""
+        given = dict.fromkeys(facts.columns or ())
+        if facts.columns is None:
+            for line in lines():
+                given |= dict.fromkeys(json.loads(line).get("input") or ())
+        return cls(given, facts, results)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns in order."""
+        return (*self._inputs, *self._results)
+
+    def of(self, written: OutputColumns) -> OutputColumns:
+        """Return the columns of a row; missing ones are null."""
+        given = written.get("input")
+        inputs = given if isinstance(given, dict) else {}
+        found = {name: inputs.get(name) for name in self._inputs}
+        for name, key in self._results.items():
+            value = written.get(key)
+            if key == "error" and isinstance(value, dict):
+                value = f"{value['code']}: {value['message']}"
+            found[name] = value
+        return found
+
+    def type_of(self, name: str) -> ValueType | InputType | None:
+        """Return the type of a column of the input in its table, None to infer it."""
+        if self._results.get(name) == "error":
+            return ScalarType.TEXT
+        return self._kept(name) if name in self._inputs else None
+
+    def parquet(
+        self, lines: Callable[[], Iterator[bytes]], vectors: VectorColumn | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of a Parquet file of a journal's lines."""
+        types = column_types((self.of(json.loads(line)) for line in lines()), self)
+        rows = ((self.of(json.loads(line)), len(line)) for line in lines())
+        return parquet_pieces(rows, types, vectors=vectors)
+
+    def write(self, layout: OutputLayout, lines: Callable[[], Iterator[bytes]]) -> None:
+        """Write the file of a layout, Parquet or CSV. Raises `OutputError`."""
+        target = layout.files[0].resolve()
+        if layout.format is OutputFormat.PARQUET:
+            pieces = self.parquet(lines)
+        else:
+            pieces = csv_lines((self.of(json.loads(line)) for line in lines()), self.names)
+        try:
+            replace_file(target, pieces)
+        except OSError as error:
+            raise OutputError(
+                f"{target} cannot be written ({reason_of(error)}); the rows are in "
+                f"{layout.journal}",
+                error,
+            ) from error
 
 
 def _header(num_rows: int, size: int) -> bytes:

@@ -154,9 +154,7 @@ class TextEncoder:
         """Return the tokens of each text, in one call of the tokenizer."""
         plain: list[str | tuple[str, str]] = []
         for each in texts:
-            if isinstance(each, str):
-                plain.append(each)
-            elif each and isinstance(each[0], str):
+            if isinstance(each, str) or (each and isinstance(each[0], str)):
                 plain.append(each)
         special = not self._spec.has_prompt_of_pairs
         found = iter(self._ids(plain, special))
