@@ -82,7 +82,8 @@ class PoolingEngine:
         """Compile the kernels that runs will use; see `Engine`."""
         began = time.perf_counter()
         self.loaded.finish_compiling(on_compile)
-        text = PooledText((0,) * min(self.spec.max_length, 40), 20, 0)
+        token_ids = (0,) * min(self.spec.max_length, 40)
+        text = PooledText(token_ids, len(token_ids), 0)
         with self.loaded.device.notify_compiling(on_compile):
             for _ in self.start([Request.pooling(0, (text,))]):
                 pass
