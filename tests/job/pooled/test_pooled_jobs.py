@@ -179,8 +179,9 @@ def test_prompts_of_the_folder_begin_texts(
     plain = np.load(out)
     run(capsys, "embed", rows, "-o", out, "--overwrite", "--model", model, "--prompt-name", "query")
     assert np.array_equal(np.load(out)[0], plain[1])
+    other = tmp_path / "other.npy"
     err = run(
-        capsys, "embed", rows, "-o", out, "--model", model, "--prompt-name", "other", status=2
+        capsys, "embed", rows, "-o", other, "--model", model, "--prompt-name", "other", status=2
     )
     assert "has no prompt of this name; it has query" in err
     (model / "config_sentence_transformers.json").unlink()
@@ -303,6 +304,10 @@ def test_a_model_without_such_results_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_model(tmp_path / "model", family, kind)
+    if command == "generate":
+        rows.write_text('{"prompt": "w1"}')
+    elif command == "rerank":
+        rows.write_text('{"query": "w1", "documents": ["w2"]}')
     out = tmp_path / "out.jsonl"
     err = run(capsys, command, rows, "-o", out, "--model", tmp_path / "model", status=2)
     assert message in " ".join(err.split())
