@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from pagedrun.paged.execution.pooling.texts import TextEncoder, TextLimits
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.input_checks import (
     UniqueIds,
@@ -26,7 +27,7 @@ from pagedrun.paged.job.open_model import PooledFolder
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
-from pagedrun.paged.job.prompts.texts import TextBuilder, TextEncoder, TextLimits
+from pagedrun.paged.job.prompts.texts import TextBuilder
 from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder

@@ -108,16 +108,23 @@ class PooledModelSpec:
         if is_gguf(folder):
             raise ModelError(f"{folder}: a GGUF file has no pooling; pass a model folder")
         modules = _Modules.read(folder)
+        raw, _ = read_configs(folder)
+        config = cls.read_network(folder)
+        spec = cls(config, _pooler(folder, raw, config, modules, params), config_length(config))
+        if params.task is Task.RERANK and isinstance(_last(spec.pooler), TokenStep):
+            spec = replace(spec, has_prompt_of_pairs=True)
+        return spec._with_modules(folder, modules, params)
+
+    @classmethod
+    def read_network(cls, folder: Path) -> ModelConfig:
+        """Read the model of a folder without a head, for any task; raises as `read`."""
         raw, generation = read_configs(folder)
         raw = with_quantization(folder, raw)
         config = _bidirectional(raw, generation)
         config = replace(config, network=replace(config.network, head=None, has_head=False))
         config = replace(config, network=_ignoring_heads(config.network))
         _refuse_unsupported(config.network, raw)
-        spec = cls(config, _pooler(folder, raw, config, modules, params), config_length(config))
-        if params.task is Task.RERANK and isinstance(_last(spec.pooler), TokenStep):
-            spec = replace(spec, has_prompt_of_pairs=True)
-        return spec._with_modules(folder, modules, params)
+        return config
 
     @property
     def identity(self) -> dict[str, str]:

@@ -6,8 +6,9 @@ scores of vectors.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
 from pagedrun.paged.values.rules import one_of
 
@@ -154,4 +155,29 @@ class PoolingParams:
     ] = None
 
     def __post_init__(self) -> None:
+        for name, kind in (("pooling", Pooling), ("pair_order", PairOrder)):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                if value not in [*kind]:
+                    wanted = ", ".join(kind)
+                    raise UsageError(f"{option(name)} must be one of {wanted}, not {value!r}")
+                object.__setattr__(self, name, kind(value))
         check_fields(self)
+
+
+class EmbedOptions(TypedDict, total=False):
+    """Settings of vectors in Python; see `PoolingParams`."""
+
+    pooling: Pooling | None
+    normalize: bool | None
+    dimensions: int | None
+    prompt_name: str | None
+    prompt: str | None
+    chunks: str | None
+
+
+class RerankOptions(TypedDict, total=False):
+    """Settings of scores in Python; see `PoolingParams`."""
+
+    instruction: str
+    pair_order: PairOrder

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
+from pagedrun.paged.execution.pooling.texts import TextEncoder, TextLimits
 from pagedrun.paged.job.model import PooledModel
-from pagedrun.paged.job.prompts.texts import TextEncoder, TextLimits
 from pagedrun.paged.models.pooler import Rows
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.pooling import PoolingParams, Task

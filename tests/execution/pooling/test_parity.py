@@ -1,6 +1,7 @@
 """Vectors and scores of tiny random models against Transformers, in float32."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +32,15 @@ def _hidden(folder: Path, given: list[str]) -> list[torch.Tensor]:
 
 def _pooled(pooling: Pooling, hidden: torch.Tensor) -> torch.Tensor:
     weights = torch.arange(1, len(hidden) + 1)[:, None]
-    return {
+    by_pooling: dict[Pooling, torch.Tensor] = {
         Pooling.CLS: hidden[0],
         Pooling.LAST: hidden[-1],
         Pooling.MEAN: hidden.mean(0),
         Pooling.MAX: hidden.amax(0),
         Pooling.WEIGHTED_MEAN: (hidden * weights).sum(0) / weights.sum(),
         Pooling.MEAN_SQRT_LEN: hidden.sum(0) / len(hidden) ** 0.5,
-    }[pooling]
+    }
+    return by_pooling[pooling]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,7 +83,7 @@ def test_poolings_are_their_formulas(pooling: Pooling, tmp_path: Path) -> None:
     ],
 )
 def test_labels_are_those_of_transformers(
-    family: str, fields: dict[str, object], tmp_path: Path
+    family: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     write_model(tmp_path, family, "ForSequenceClassification", num_labels=3, **fields)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
