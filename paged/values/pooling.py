@@ -168,7 +168,7 @@ class PoolingParams:
 class EmbedOptions(TypedDict, total=False):
     """Settings of vectors in Python; see `PoolingParams`."""
 
-    pooling: Pooling | None
+    pooling: Pooling | str | None
     normalize: bool | None
     dimensions: int | None
     prompt_name: str | None
@@ -180,4 +180,4 @@ class RerankOptions(TypedDict, total=False):
     """Settings of scores in Python; see `PoolingParams`."""
 
     instruction: str
-    pair_order: PairOrder
+    pair_order: PairOrder | str
