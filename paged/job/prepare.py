@@ -83,6 +83,8 @@ def prepare(
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
     max_model_len = _max_model_len(config, model.config)
+    if isinstance(model, PooledFolder):
+        max_model_len = min(max_model_len, model.spec.max_length)
     builder = _builder(config, model, max_model_len, keeps_columns=keeps_columns)
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
@@ -123,7 +125,7 @@ def _builder(
     size = model.config.vocab_size
     if config.pooled is not None:
         assert isinstance(model, PooledFolder), "opened for a task"
-        texts = TextLimits(min(max_model_len, model.spec.max_length), size, config.on_overlong)
+        texts = TextLimits(max_model_len, size, config.on_overlong)
         encoder = TextEncoder(model.tokenizer, model.spec, config.pooled, texts)
         return TextBuilder(
             encoder, model.spec, config.pooled, config.prompts, keeps_columns=keeps_columns

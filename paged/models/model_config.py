@@ -276,7 +276,7 @@ def int8_at_load(network: DecoderSpec, origin: object) -> DecoderSpec:
             "does not apply; leave it out, or use the unquantized model"
         )
     network = _changed(network, _in_int8)
-    if network.head is not None:
+    if network.head is not None or not network.has_head:
         return network
     table = network.embedding
     tied = (Projection(table.name, table.vocab_size),)

@@ -1,5 +1,6 @@
 """Engines of tiny encoders."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ from pagedrun.paged.values.pooling import PoolingParams, Task
 from pagedrun.paged.values.request import Request
 
 
-def pooled_model(folder: Path, task: Task = Task.EMBED, **params: Any) -> PooledModel:
+def pooled_model(
+    folder: Path,
+    task: Task = Task.EMBED,
+    engine: dict[str, Any] | None = None,
+    **params: Any,
+) -> PooledModel:
+    """Return a model; engine: fields of its `EngineConfig`; params: of `PoolingParams`."""
     config = EngineConfig.fitting(model=folder, dtype="float32", device="cpu")
-    return PooledModel(config, folder, PoolingParams(task=task, **params))
+    return PooledModel(
+        replace(config, **(engine or {})), folder, PoolingParams(task=task, **params)
+    )
 
 
 def requests(model: PooledModel, texts: list[Any], task: Task = Task.EMBED) -> list[Request]:

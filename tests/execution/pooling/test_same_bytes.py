@@ -55,3 +55,22 @@ def test_windows_follow_each_other_and_done_rows_are_left_out(tmp_path: Path) ->
     windows: list[list[Request]] = [asked[4:8], asked[8:]]
     run = engine.start(asked[:4], more=windows, done={1, 9})
     assert [each.request.index for each in run] == [0, 2, 3, 4, 5, 6, 7, 8, 10, 11]
+
+
+@pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"dtype": "bfloat16"}])
+def test_narrower_numbers_are_near_and_have_the_same_bytes(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    write_model(tmp_path, "bert")
+    given = texts(LENGTHS)
+    model = pooled_model(tmp_path)
+    exact = results(model.load_engine(), requests(model, given))
+    narrow = pooled_model(tmp_path, engine=settings)
+    engine, asked = narrow.load_engine(), requests(narrow, given)
+    found = results(engine, asked)
+    for each in asked:
+        assert np.array_equal(results(engine, [each])[each.index], found[each.index])
+        ours, theirs = found[each.index], exact[each.index]
+        lengths = np.linalg.norm(ours) * np.linalg.norm(theirs)
+        assert np.dot(ours, theirs) / lengths > 0.99
+        assert not np.array_equal(ours, theirs)
