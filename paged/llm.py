@@ -57,7 +57,7 @@ from pagedrun.paged.values.errors import (
 from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.foreign_flags import checked, refuse_unknown
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.pooling import EmbedOptions, RerankOptions
+from pagedrun.paged.values.pooling import RERANK_INSTRUCTION
 from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -298,18 +298,31 @@ class LLM:
         self,
         texts: Seq[str],
         *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        chunks: str | None = None,
         on_overlong: str = "error",
-        **settings: Unpack[EmbedOptions],
     ) -> "NDArray[np.float32]":
         """Return the vectors of texts, [num_texts, size] float32, in their order.
 
-        settings: `pooling`, `normalize`, `dimensions`, `prompt_name`, `prompt` and `chunks`, the
-        flags of `pagedrun embed`. `on_overlong`: error, truncate-left or truncate-right. Needs
+        The settings are the flags of `pagedrun embed`; None is as the model folder says. Needs
         `runner="pooling"`. Raises `RowError` for an invalid text, `UsageError` for a setting that
         the model does not have.
         """
         with self._pooling() as pooled:
-            return pooled.embed(texts_of(texts, "texts"), Overlong(on_overlong), **settings)
+            return pooled.embed(
+                texts_of(texts, "texts"),
+                _overlong(on_overlong),
+                pooling=pooling,
+                normalize=normalize,
+                dimensions=dimensions,
+                prompt_name=prompt_name,
+                prompt=prompt,
+                chunks=chunks,
+            )
 
     @checked
     def rerank(
@@ -318,22 +331,30 @@ class LLM:
         documents: Seq[str],
         *,
         top_n: int | None = None,
+        instruction: str = RERANK_INSTRUCTION,
+        pair_order: str = "query",
         on_overlong: str = "error",
-        **settings: Unpack[RerankOptions],
     ) -> list[RankedDocument]:
         """Return the documents of a query with their scores, best first; raises as `embed`.
 
-        settings: `instruction` and `pair_order`, of rerankers that are decoders.
+        `instruction` and `pair_order` are those of rerankers that are decoders; see the flags of
+        `pagedrun rerank`.
         """
         with self._pooling() as pooled:
-            given = texts_of(documents, "documents")
-            return pooled.rerank(query, given, Overlong(on_overlong), top_n, **settings)
+            return pooled.rerank(
+                query,
+                texts_of(documents, "documents"),
+                _overlong(on_overlong),
+                top_n,
+                instruction=instruction,
+                pair_order=pair_order,
+            )
 
     @checked
     def classify(self, texts: Seq[str], *, on_overlong: str = "error") -> list[Classification]:
         """Return the label and the probabilities of each text; raises as `embed`."""
         with self._pooling() as pooled:
-            return pooled.classify(texts_of(texts, "texts"), Overlong(on_overlong))
+            return pooled.classify(texts_of(texts, "texts"), _overlong(on_overlong))
 
     @contextmanager
     def _pooling(self) -> Iterator[PooledTexts]:
@@ -445,6 +466,13 @@ class LLM:
             windows.stop()
             run.close()
             self.report = run.report()
+
+
+def _overlong(mode: str) -> Overlong:
+    """Return the treatment of texts that are too long; `UsageError` for another word."""
+    if mode not in [*Overlong]:
+        raise UsageError(f"{option('on_overlong')} must be one of {', '.join(Overlong)}")
+    return Overlong(mode)
 
 
 def _several_prompts(prompts: object) -> Iterable[object]:

@@ -6,7 +6,7 @@ scores of vectors.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple
 
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
@@ -163,21 +163,3 @@ class PoolingParams:
                     raise UsageError(f"{option(name)} must be one of {wanted}, not {value!r}")
                 object.__setattr__(self, name, kind(value))
         check_fields(self)
-
-
-class EmbedOptions(TypedDict, total=False):
-    """Settings of vectors in Python; see `PoolingParams`."""
-
-    pooling: Pooling | str | None
-    normalize: bool | None
-    dimensions: int | None
-    prompt_name: str | None
-    prompt: str | None
-    chunks: str | None
-
-
-class RerankOptions(TypedDict, total=False):
-    """Settings of scores in Python; see `PoolingParams`."""
-
-    instruction: str
-    pair_order: PairOrder | str
