@@ -452,10 +452,14 @@ class SharedRun(PooledRun):
     def _computed(self, texts: list[_Distinct]) -> Iterator[None]:
         if not texts:
             return
+        yield from self._longest(texts)
         requests = [
             replace(Request.pooling(number, (each.text,)), texts=())
             for number, each in enumerate(texts)
+            if each.result is None
         ]
+        if not requests:
+            return
         deadline = None if self._ends_at is None else Deadline(self._ends_at, 0)
         self._run = run = self._inner.start(requests, deadline=deadline)
         for completion in run:
@@ -467,6 +471,16 @@ class SharedRun(PooledRun):
             self._cached += completion.num_cached_tokens
             yield
         self.is_cut = run.is_cut
+
+    def _longest(self, texts: list[_Distinct]) -> Iterator[None]:
+        """Compute the texts that leave no room for the token of an answer."""
+        limit = self._inner.max_model_len
+        flat = FlatPass(self._engine.loaded, self._engine.pooler, self._engine.config.block_size)
+        for each in texts:
+            if len(each.text.token_ids) >= limit:
+                (each.result,) = flat([each.text])
+                self._counts.computed += len(each.text.token_ids)
+                yield
 
     def close(self) -> None:
         """Stop background work; the input is read no further."""

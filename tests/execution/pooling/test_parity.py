@@ -111,6 +111,15 @@ def test_pairs_have_two_token_types(tmp_path: Path) -> None:
         assert abs(found[index][0] - score) <= MOST
 
 
+def test_a_causal_model_has_vectors_of_texts_of_all_its_positions(tmp_path: Path) -> None:
+    write_model(tmp_path, "qwen3")
+    given = texts([300, 299])
+    model = pooled_model(tmp_path)
+    found = results(model.load_engine(), requests(model, given))
+    for index, states in enumerate(_hidden(tmp_path, given)):
+        assert np.abs(found[index] - states[-1].numpy()).max() <= MOST
+
+
 def test_texts_that_share_prefixes_have_the_vectors_of_texts_side_by_side(tmp_path: Path) -> None:
     write_model(tmp_path, "qwen3")
     common = texts([200], seed=3)[0]
