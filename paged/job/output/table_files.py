@@ -124,7 +124,7 @@ class VectorColumn:
         import pyarrow
 
         vectors = self.read(start, count)
-        failed = np.isnan(vectors[:, 0]) if self.size else np.ones(count, np.bool_)
+        failed = np.isnan(vectors[:, 0])
         numbers = pyarrow.array(vectors.reshape(-1))
         kind = pyarrow.list_(pyarrow.float32(), self.size)
         return pyarrow.FixedSizeListArray.from_arrays(

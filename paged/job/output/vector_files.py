@@ -145,11 +145,13 @@ class VectorFile:
         """Yield the bytes of a table: columns of the input, `embedding`, and `error`."""
         shaper = TableShaper.of_lines(lines, facts, ())
         name = "output_embedding" if "embedding" in shaper.names else "embedding"
-        return shaper.parquet(lines, VectorColumn(name, self._size or 0, self._read))
+        return shaper.parquet(lines, VectorColumn(name, self._size or 1, self._read))
 
     def _read(self, start: int, count: int) -> NDArray[np.float32]:
         """Return vectors of consecutive rows, [count, size]."""
-        size = self._size or 0
+        size = self._size
+        if size is None:  # no row has a vector
+            return np.full((count, 1), np.nan, np.float32)
         data = os.pread(self._descriptor, 4 * size * count, self._place(start))
         return np.frombuffer(data, "<f4").reshape(count, size)
 

@@ -328,3 +328,16 @@ def test_an_array_is_no_output_of_answers(
 ) -> None:
     err = run(capsys, "generate", rows, "-o", tmp_path / "a.npy", "--model", "demo", status=2)
     assert "an array holds vectors" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
+def test_a_file_without_any_vector_is_written(
+    ending: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / f"v.{ending}"
+    rows.write_text(json.dumps({"id": "long", "text": "w1 " * 999}) + "\n")
+    run(capsys, "embed", rows, "-o", out, "--model", model, status=3)
+    if ending == "npy":
+        assert len(np.load(out)) == 1
+    else:
+        assert pq.read_table(out)["embedding"].to_pylist() == [None]
