@@ -1,6 +1,7 @@
 """`pagedrun generate`: run of a job described by flags."""
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ from pagedrun.cli.options.generate_flags import DAILY, GENERATE, Display, Progre
 from pagedrun.cli.terminal.console import discard, print_json
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.signals import JobInterrupted, SignalGuard
+from pagedrun.paged.values.pooling import PoolingParams, Task
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
@@ -67,8 +69,11 @@ class GenerateCommand(PanelCommand):
     daily = DAILY
 
 
-def run(settings: "Settings", guard: SignalGuard | None) -> int:
-    """Run the job of the settings, show its result, and return the exit status."""
+def run(settings: "Settings", guard: SignalGuard | None, task: Task | None = None) -> int:
+    """Run the job of the settings, show its result, and return the exit status.
+
+    task: of rows that get vectors, scores or labels instead of answers.
+    """
     # Lazy: `--help` must start fast.
     from pagedrun.kernels.environment.threads import prepare_environment
 
@@ -90,6 +95,8 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
         use_json_lines()
     console = stderr_console()
     config = job_config(settings)
+    if task is not None:
+        config = replace(config, pooled=settings.read(PoolingParams, task=task))
     if page is not None:
         check_job_page(config, page)
     if "model" not in settings.given and not display.quiet:
@@ -99,7 +106,8 @@ def run(settings: "Settings", guard: SignalGuard | None) -> int:
         if config.replicas.replicas is None:  # replicas may have other processors
             warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
-        save_timings(config.engine, result.report)
+        if task is None:
+            save_timings(config.engine, result.report)
     output = OutputLayout.of(config).shown
     try:
         is_json = display.progress is ProgressMode.JSON

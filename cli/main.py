@@ -25,6 +25,17 @@ from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect_cache import inspect_cache
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
+from pagedrun.cli.pooled import (
+    CLASSIFY_HELP,
+    EMBED_HELP,
+    RERANK_HELP,
+    ClassifyCommand,
+    EmbedCommand,
+    RerankCommand,
+    classify,
+    embed,
+    rerank,
+)
 from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.show import HELP as SHOW_HELP
 from pagedrun.cli.show import show
@@ -49,6 +60,9 @@ app = CommandLine(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(name="generate", help=HELP, cls=GenerateCommand)(generate)
+app.command(name="embed", help=EMBED_HELP, cls=EmbedCommand)(embed)
+app.command(name="rerank", help=RERANK_HELP, cls=RerankCommand)(rerank)
+app.command(name="classify", help=CLASSIFY_HELP, cls=ClassifyCommand)(classify)
 app.command(name="plan", help=PLAN_HELP)(plan)
 app.command(name="show", help=SHOW_HELP)(show)
 app.command(name="ask", help=ASK_HELP)(ask)

@@ -19,17 +19,22 @@ class PrefillInputs:
     """Prompt tokens: chunks of consecutive queries.
 
     chunk_starts: [num_chunks + 1] int32, offsets into the step's tokens. table_rows: [num_chunks]
-    int32, each chunk's row in the block tables. first_positions: [num_chunks] int32.
+    int32, each chunk's row in the block tables. first_positions: [num_chunks] int32. Without
+    `is_causal` a query sees the keys behind it as well, up to the last of its chunk.
     """
 
     chunk_starts: Tensor
     table_rows: Tensor
     first_positions: Tensor
+    is_causal: bool = True
 
     def placed(self, place: Place) -> "PrefillInputs":
         """Return the same on a device."""
-        return PrefillInputs(
-            place(self.chunk_starts), place(self.table_rows), place(self.first_positions)
+        return replace(
+            self,
+            chunk_starts=place(self.chunk_starts),
+            table_rows=place(self.table_rows),
+            first_positions=place(self.first_positions),
         )
 
 

@@ -256,6 +256,8 @@ class Backend:
     rms_norm = staticmethod(norms.rms_norm)
     add_rms_norm = staticmethod(norms.add_rms_norm)
     gated_rms_norm = staticmethod(norms.gated_rms_norm)
+    layer_norm = staticmethod(norms.layer_norm)
+    add_layer_norm = staticmethod(norms.add_layer_norm)
 
     @staticmethod
     def silu_mul(gate_up: Tensor) -> Tensor:
@@ -277,6 +279,25 @@ class Backend:
         """
         gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, dim=-1)
         return (functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+    @staticmethod
+    def gelu(x: Tensor) -> Tensor:
+        """Return `x / 2 * (1 + erf(x / sqrt(2)))`, float32 inside, rounded once.
+
+        Returns the shape and dtype of x, [num_tokens, intermediate_size].
+        """
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return functional.gelu(wide).to(x.dtype)
+
+    @staticmethod
+    def gelu_mul(gate_up: Tensor) -> Tensor:
+        """Return `gelu(gate) * up` by the error function, with gate and up side by side.
+
+        gate_up: [num_tokens, 2 * intermediate_size]. Returns [num_tokens, intermediate_size] in the
+        same dtype, rounded once.
+        """
+        gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, dim=-1)
+        return (functional.gelu(gate) * up).to(gate_up.dtype)
 
     @staticmethod
     def clipped_swiglu(gate_up: Tensor, limit: float, alpha: float) -> Tensor:

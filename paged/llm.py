@@ -7,16 +7,23 @@ another thread while the one before it runs.
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from weakref import WeakSet, finalize
 
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.pooling.pooled_texts import (
+    Classification,
+    PooledTexts,
+    RankedDocument,
+    texts_of,
+)
 from pagedrun.paged.metrics.report_sections import EngineReport
 from pagedrun.paged.metrics.timeline import RunHooks
 from pagedrun.paged.models.hub import DEMO, resolve_model
@@ -24,7 +31,7 @@ from pagedrun.paged.models.model_config import describe_model
 from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.replicas.replica_engine import ReplicatedEngine
 from pagedrun.paged.text.grammar import Grammars
-from pagedrun.paged.text.prompt import Prompt
+from pagedrun.paged.text.prompt import Overlong, Prompt
 from pagedrun.paged.text.prompt_encoder import ENCODE_BATCH_ROWS, Limits, PromptEncoder
 from pagedrun.paged.text.prompt_reader import (
     PromptReader,
@@ -50,9 +57,14 @@ from pagedrun.paged.values.errors import (
 from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.foreign_flags import checked, refuse_unknown
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.pooling import RERANK_INSTRUCTION
 from pagedrun.paged.values.prompt_input import ChatPrompt, Conversation, PromptInput
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class CompletionIterator(Iterator[Completion]):
@@ -172,6 +184,7 @@ class LLM:
             for completion in llm.generate(["Hello"], SamplingParams(max_tokens=32)):
                 print(completion.outputs[0].text)
 
+    `runner` "pooling" loads the model for `embed`, `rerank` and `classify` instead of answers.
     `engine`: fields of `EngineConfig` and `ReplicaConfig`; with `replicas` the model runs in
     processes that Ray starts for each call and ends with it. Raises `UsageError` or
     `ModelError` for an invalid argument or model folder.
@@ -184,6 +197,7 @@ class LLM:
         revision: str | None = None,
         tokenizer: str | Path | None = None,
         chat_template: str | None = None,
+        runner: str = "generate",
         **engine: Unpack[EngineOptions],
     ) -> None:
         refuse_unknown("LLM", engine, [*EngineOptions.__annotations__, *_TEXTS])
@@ -199,8 +213,21 @@ class LLM:
         tokenizer_folder = folder if tokenizer is None else resolve_model(str(tokenizer), None)
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder, chat_template)
         config = replace(asked, model=folder)
+        self._engine: Engine | ReplicatedEngine | None = None
+        self._encoder: PromptEncoder | None = None
+        self._is_free = Lock()  # held during a call, because rows are identified by index
+        self._iterators: WeakSet[CompletionIterator] = WeakSet()
+        self.report = cast(EngineReport, {})  # empty before the first call
+        self._pooled: PooledTexts | None = None
+        if runner == "pooling":
+            if replicas.replicas is not None:
+                raise UsageError(f"{option('replicas')}: a pooling runner has one engine")
+            self._pooled = PooledTexts(config, folder, self.tokenizer)
+            self._max_model_len = self._pooled.max_length
+            return
+        if runner != "generate":
+            raise UsageError(f"{option('runner')} must be generate or pooling, not {runner!r}")
         shape = describe_model(folder, config.model_impl)
-        self._engine: Engine | ReplicatedEngine | None
         if replicas.replicas is None:
             loaded = LoadedModel.load(config, shape, self.tokenizer)
             self._engine, grammars = Engine(config, loaded), loaded.grammar_mask.grammars
@@ -209,11 +236,7 @@ class LLM:
             grammars = Grammars.of(self.tokenizer, shape.vocab_size, shape.eos_token_ids)
         self._max_model_len = self._engine.max_model_len
         limits = Limits(self._max_model_len, shape.vocab_size)
-        self._encoder: PromptEncoder | None
         self._encoder = PromptEncoder(self.tokenizer, limits, grammars.refused)
-        self._is_free = Lock()  # held during a call, because rows are identified by index
-        self._iterators: WeakSet[CompletionIterator] = WeakSet()
-        self.report = cast(EngineReport, {})  # empty before the first call
 
     @property
     def max_model_len(self) -> int:
@@ -240,6 +263,7 @@ class LLM:
                 "this LLM is answering a call in another thread; close it when that has ended"
             ) from error
         engine, self._engine, self._encoder = self._engine, None, None
+        self._pooled = None
         if isinstance(engine, Engine):
             device = engine.loaded.device
             del engine
@@ -268,6 +292,85 @@ class LLM:
         if progress:
             completions = _with_bar(completions, _num_prompts(prompts))
         return sorted(completions, key=lambda each: each.request.index)
+
+    @checked
+    def embed(
+        self,
+        texts: Seq[str],
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        chunks: str | None = None,
+        on_overlong: str = "error",
+    ) -> "NDArray[np.float32]":
+        """Return the vectors of texts, [num_texts, size] float32, in their order.
+
+        The settings are the flags of `pagedrun embed`; None is as the model folder says. Needs
+        `runner="pooling"`. Raises `RowError` for an invalid text, `UsageError` for a setting that
+        the model does not have.
+        """
+        with self._pooling() as pooled:
+            return pooled.embed(
+                texts_of(texts, "texts"),
+                _overlong(on_overlong),
+                pooling=pooling,
+                normalize=normalize,
+                dimensions=dimensions,
+                prompt_name=prompt_name,
+                prompt=prompt,
+                chunks=chunks,
+            )
+
+    @checked
+    def rerank(
+        self,
+        query: str,
+        documents: Seq[str],
+        *,
+        top_n: int | None = None,
+        instruction: str = RERANK_INSTRUCTION,
+        pair_order: str = "query",
+        on_overlong: str = "error",
+    ) -> list[RankedDocument]:
+        """Return the documents of a query with their scores, best first; raises as `embed`.
+
+        `instruction` and `pair_order` are those of rerankers that are decoders; see the flags of
+        `pagedrun rerank`.
+        """
+        with self._pooling() as pooled:
+            return pooled.rerank(
+                query,
+                texts_of(documents, "documents"),
+                _overlong(on_overlong),
+                top_n,
+                instruction=instruction,
+                pair_order=pair_order,
+            )
+
+    @checked
+    def classify(self, texts: Seq[str], *, on_overlong: str = "error") -> list[Classification]:
+        """Return the label and the probabilities of each text; raises as `embed`."""
+        with self._pooling() as pooled:
+            return pooled.classify(texts_of(texts, "texts"), _overlong(on_overlong))
+
+    @contextmanager
+    def _pooling(self) -> Iterator[PooledTexts]:
+        """Hold the model of a pooling runner; its report is that of this call."""
+        if self._pooled is None:
+            raise UsageError(
+                f"{option('runner')} must be pooling for vectors, scores and labels: "
+                'LLM(model, runner="pooling")'
+            )
+        if not self._is_free.acquire(blocking=False):
+            raise PagedrunError("this LLM is answering another call")
+        try:
+            yield self._pooled
+            self.report = self._pooled.report
+        finally:
+            self._is_free.release()
 
     @checked
     def chat(
@@ -324,6 +427,11 @@ class LLM:
 
     def _opened(self) -> tuple[Engine | ReplicatedEngine, PromptEncoder]:
         """Return the engine and the prompt encoder; raises `PagedrunError` if closed."""
+        if self._pooled is not None:
+            raise UsageError(
+                f"{option('runner')} pooling gives vectors, scores and labels; leave it out for "
+                "answers"
+            )
         if self._engine is None or self._encoder is None:
             raise PagedrunError("this LLM is closed; make another one")
         return self._engine, self._encoder
@@ -358,6 +466,13 @@ class LLM:
             windows.stop()
             run.close()
             self.report = run.report()
+
+
+def _overlong(mode: str) -> Overlong:
+    """Return the treatment of texts that are too long; `UsageError` for another word."""
+    if mode not in [*Overlong]:
+        raise UsageError(f"{option('on_overlong')} must be one of {', '.join(Overlong)}")
+    return Overlong(mode)
 
 
 def _several_prompts(prompts: object) -> Iterable[object]:

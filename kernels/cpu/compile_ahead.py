@@ -158,7 +158,11 @@ class RunKernels(NamedTuple):
         return group_attention.attend_kernel(KernelSet(self.kernel_set), *dtypes)
 
 
-_ACTIVATIONS = {"silu": activations._silu_mul, "gelu_tanh": activations._gelu_tanh_mul}
+_ACTIVATIONS = {
+    "silu": activations._silu_mul,
+    "gelu_tanh": activations._gelu_tanh_mul,
+    "gelu": activations._gelu_mul,
+}
 
 
 class RunKernel(NamedTuple):

@@ -1,4 +1,4 @@
-"""RMS normalization: of rows, of sums with the residual, and of gated heads."""
+"""RMS and layer normalization: of rows, of sums with the residual, and of gated heads."""
 
 from typing import Any
 
@@ -96,3 +96,82 @@ def _gated_head(x: Any, gates: Any, weight: Any, eps: Any, out: Any) -> None:
         sigmoid = np.float32(1.0) / (np.float32(1.0) + exp2(-gate * LOG2_E))
         normalized = to_float32(x[i]) * factor * to_float32(weight[i])
         out[i] = from_float32(normalized * gate * sigmoid, out)
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Normalize each row of `x` by mean and variance, float32 inside; see the reference."""
+    out = torch.empty(x.shape, dtype=dtype or weight.dtype)
+    choose_threads(x.numel())
+    _layer_norm(
+        as_array(x.contiguous()),
+        as_array(weight),
+        as_array(weight[:0] if bias is None else bias),
+        np.float32(eps),
+        as_array(out),
+    )
+    return out
+
+
+@kernel
+def _layer_norm(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+    for token in numba.prange(x.shape[0]):
+        _normalize_by_mean(x[token], weight, bias, eps, out[token])
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Add `x` to the float32 `residual` in place and normalize the sum; see the reference."""
+    assert residual.is_contiguous(), "the residual is updated in place"
+    out = torch.empty(x.shape, dtype=x.dtype)
+    choose_threads(x.numel())
+    _add_layer_norm(
+        as_array(x.contiguous()),
+        as_array(residual),
+        as_array(weight),
+        as_array(weight[:0] if bias is None else bias),
+        np.float32(eps),
+        as_array(out),
+    )
+    return out
+
+
+@kernel
+def _add_layer_norm(x: Any, residual: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+    for token in numba.prange(x.shape[0]):
+        for i in range(x.shape[1]):
+            residual[token, i] += to_float32(x[token, i])
+        _normalize_by_mean(residual[token], weight, bias, eps, out[token])
+
+
+@inlined()
+def _normalize_by_mean(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+    mean = _mean(x)
+    factor = np.float32(1.0) / np.sqrt(_variance(x, mean) + eps)
+    if bias.shape[0] > 0:
+        for i in range(x.shape[0]):
+            scaled = (to_float32(x[i]) - mean) * factor * to_float32(weight[i])
+            out[i] = from_float32(scaled + to_float32(bias[i]), out)
+    else:
+        for i in range(x.shape[0]):
+            scaled = (to_float32(x[i]) - mean) * factor * to_float32(weight[i])
+            out[i] = from_float32(scaled, out)
+
+
+@inlined(fastmath=FAST_SUMS)
+def _mean(x: Any) -> Any:
+    total = np.float32(0.0)
+    for i in range(x.shape[0]):
+        total += to_float32(x[i])
+    return total / np.float32(x.shape[0])
+
+
+@inlined(fastmath=FAST_SUMS)
+def _variance(x: Any, mean: Any) -> Any:
+    total = np.float32(0.0)
+    for i in range(x.shape[0]):
+        value = to_float32(x[i]) - mean
+        total += value * value
+    return total / np.float32(x.shape[0])

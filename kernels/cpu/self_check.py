@@ -70,7 +70,8 @@ def _attention_error(kernel_set: KernelSet, dtype: torch.dtype) -> str | None:
 
     def chunk(num_rows: int) -> PrefillInputs:
         numbers = ([0, num_rows], [0], [150])
-        return PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in numbers))
+        starts, tables, firsts = (torch.tensor(each, dtype=torch.int32) for each in numbers)
+        return PrefillInputs(starts, tables, firsts)
 
     def attend(num_rows: int) -> Tensor:
         return prefill_attention(

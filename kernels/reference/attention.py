@@ -132,13 +132,14 @@ def prefill_attention(
     softmax: Softmax,
     window: int | None,
 ) -> Tensor:
-    """Return causal attention for chunks of consecutive queries, each over its own context.
+    """Return attention for chunks of consecutive queries, each over its own context.
 
     q: [num_tokens, num_heads, head_dim], the chunks one after another: chunk c is rows
     chunks.chunk_starts[c] .. chunks.chunk_starts[c + 1] - 1. The chunks' own keys and values are in
     the layer. block_tables: [num_tables, max_blocks] int32.
 
-    The query at position p sees positions 0 .. p, or only the last `window` of them. Slots beyond
+    The query at position p sees positions 0 .. p, or only the last `window` of them; without
+    `is_causal` all positions of its chunk, or those less than `window` away. Slots beyond
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
 
@@ -152,7 +153,9 @@ def prefill_attention(
         key, value = gather_context(layer, block_tables[table], first + num_queries, q.dtype)
         positions = torch.arange(first + num_queries, device=q.device)
         distance = positions[first:, None] - positions[None, :]  # [num_queries, num_keys]
-        visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+        visible = (distance >= 0) if chunks.is_causal else torch.ones_like(distance).bool()
+        if window is not None:
+            visible &= distance.abs() < window
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
         scores = score(query @ key.transpose(1, 2).unsqueeze(1), softmax)

@@ -1,4 +1,4 @@
-"""Root-mean-square normalization: of rows, after a residual addition, and of gated heads."""
+"""Root-mean-square and layer normalization of rows, alone or after a residual addition."""
 
 import torch
 from torch import Tensor
@@ -39,3 +39,33 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     factor = torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps)
     normalized = (heads * factor * weight.to(wide)).flatten(1)
     return (normalized * silu(gate.to(wide))).to(x.dtype)
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`, row by row, rounded once.
+
+    x: [num_tokens, hidden_size], any float dtype. weight, bias: [hidden_size]; no bias is 0.
+    Returns [num_tokens, hidden_size] in `dtype`; None: that of `weight`.
+    Source: Ba, Kiros and Hinton 2016, "Layer Normalization", arXiv:1607.06450.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    centered = wide - wide.mean(dim=-1, keepdim=True)
+    variance = centered.square().mean(dim=-1, keepdim=True)
+    scaled = centered * torch.rsqrt(variance + eps) * weight.to(wide.dtype)
+    if bias is not None:
+        scaled = scaled + bias.to(wide.dtype)
+    return scaled.to(dtype or weight.dtype)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Add `x` to `residual` in place and return the sum after `layer_norm`.
+
+    x: [num_tokens, hidden_size], model dtype. residual: [num_tokens, hidden_size], float32 and
+    contiguous. Returns [num_tokens, hidden_size] in the dtype of `x`.
+    """
+    residual += x
+    return layer_norm(residual, weight, bias, eps, x.dtype)

@@ -205,8 +205,8 @@ def _compiling(
     header: CheckpointHeader | None,
 ) -> "AheadCompiler | None":
     """Start to compile the kernels of a model of pagedrun's own layers; header: of its files."""
-    if not isinstance(model_config, ModelConfig):
-        return None
+    if not isinstance(model_config, ModelConfig) or not model_config.network.is_causal:
+        return None  # few kernels of a decoder's are an encoder's
     layers = model_config.network.layers
     ffns = [layer.ffn for layer in layers if isinstance(layer, DecoderLayerSpec)]
     activations = {ffn.activation for ffn in ffns if isinstance(ffn, MlpSpec)}

@@ -16,6 +16,7 @@ from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
 from pagedrun.paged.values.flags import Flag, Form, Panel, check_fields
+from pagedrun.paged.values.pooling import PoolingParams
 from pagedrun.paged.values.rules import Rule, spans
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -80,9 +81,9 @@ class JobConfig:
     the failed ones. `on_overlong` applies to prompts that leave no room for an answer; `strict`
     refuses the whole job for one bad row. `stall_timeout` is the limit of an engine step in
     seconds, 0 for none. `deadline` limits the job, in seconds from the start of the process; None
-    for no limit. `origins` has the source of each setting ("flag", "recipe", "environment", "config
-    file", "model"); those not in it have their default. `recipe` and `defaults` are for the
-    manifest.
+    for no limit. With `pooled` rows get vectors, scores or labels instead of answers. `origins` has
+    the source of each setting ("flag", "recipe", "environment", "config file", "model"); those not
+    in it have their default. `recipe` and `defaults` are for the manifest.
     """
 
     input: Annotated[
@@ -259,6 +260,7 @@ class JobConfig:
         Path | None,
         Flag("Path of the memory report.", Panel.FILES, "PATH", default="OUT.report.json"),
     ] = None
+    pooled: PoolingParams | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     recipe: RecipeFile | None = None
     defaults: UserDefaults = field(default_factory=UserDefaults)

@@ -47,8 +47,11 @@ class RunLike(Protocol):
     def state(self) -> Mapping[str, object]:
         """Return running and waiting sequences with their resources; thread-safe."""
 
-    def snapshot(self) -> Snapshot | Mapping[int, Snapshot]:
-        """Return the history of every block of the pool; of replicas, of each by its number."""
+    def snapshot(self) -> Snapshot | Mapping[int, Snapshot] | None:
+        """Return the history of every block of the pool; of replicas, of each by its number.
+
+        None for a run without a pool.
+        """
 
 
 class EngineLike(Protocol):

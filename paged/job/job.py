@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,9 @@ from pagedrun.paged.job.inputs.byte_streams import ReadCancellation
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
+from pagedrun.paged.job.open_model import PooledFolder
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
-from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.job.output.output_file import OutputError, OutputFile, OutputFormat
 from pagedrun.paged.job.output.output_layout import (
     Conversion,
     OutputLayout,
@@ -28,16 +29,19 @@ from pagedrun.paged.job.output.output_layout import (
     folder_for,
 )
 from pagedrun.paged.job.output.output_row import answered_row, failed_row
+from pagedrun.paged.job.output.pooled_row import PooledOutput
 from pagedrun.paged.job.output.row_columns import RowShaper
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.output.side_files import SideFiles, job_report
-from pagedrun.paged.job.output.writer import RowWriter, missing_space, space_warning
+from pagedrun.paged.job.output.vector_files import TableShaper, VectorFile
+from pagedrun.paged.job.output.writer import Indexed, RowWriter, missing_space, space_warning
 from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.progress import (
     AnswerPreview,
     FirstAnswers,
     JobListener,
+    PendingRows,
     Phase,
     Tally,
 )
@@ -49,13 +53,13 @@ from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import (
-    EngineError,
     EngineStalled,
     UsageError,
     as_flag,
     option,
     spelled,
 )
+from pagedrun.paged.values.pooling import Task
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -203,9 +207,11 @@ def _opener_of(config: JobConfig) -> ModelOpener:
     def opened(
         engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
     ) -> OpenModel:
-        from pagedrun.paged.job.model import LocalModel, ReplicatedModel
+        from pagedrun.paged.job.model import LocalModel, PooledModel, ReplicatedModel
 
         folder = engine_config, tokenizer_folder, chat_template
+        if config.pooled is not None:
+            return PooledModel(engine_config, tokenizer_folder, config.pooled)
         if config.replicas.replicas is None:
             return LocalModel(*folder)
         return ReplicatedModel(*folder, config.replicas, config.stall_timeout)
@@ -242,11 +248,20 @@ class _Job:
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
         self._questions = RequestDigests(prepared.model.tokenizer.chat_template)
-        path = None if layout.files else config.digests_path
+        path = None if layout.files or config.pooled is not None else config.digests_path
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
         self._given: dict[str, None] = {}  # input columns of the rows
         self._shaper = RowShaper(layout.columns) if layout.streams_columns else None
+        self._vectors: VectorFile | None = None
+        self._pooled: PooledOutput | None = None
+        if config.pooled is not None:
+            tables = (OutputFormat.PARQUET, OutputFormat.NPY)
+            if config.pooled.task is Task.EMBED and layout.format in tables:
+                self._vectors = VectorFile(layout)
+            assert isinstance(prepared.model, PooledFolder), "opened for a task"
+            labels = prepared.model.spec.pooler.labels
+            self._pooled = PooledOutput(config.pooled, labels, self._vectors is None)
 
     def run(self, output: OutputFile, resumed: ResumedRun | None) -> JobResult:
         prepared = self._prepared
@@ -267,12 +282,15 @@ class _Job:
             is_journal=bool(self._layout.files),
             hold=self._guard.hold,
             shape=None if self._shaper is None else self._shaper.line,
+            before_sync=(lambda: None) if self._vectors is None else self._vectors.sync,
         )
         run = self._start(writer)
         try:
             # Report and snapshot of a finished run stay beside its output.
             has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
             with self._guard.hold():
+                if self._vectors is not None and not self._finished.is_all:
+                    self._vectors.begin(row.index for row in self._finished.answered())
                 writer.begin(self._finished)
                 clear_files(self._layout, keep=bool(self._finished.rows))
                 self._has_begun = True
@@ -318,6 +336,8 @@ class _Job:
             self._digests.close()
             if self._earlier is not None:
                 self._earlier.close()
+            if self._vectors is not None:
+                self._vectors.close()
         paths = self._config.report_path, self._config.manifest_path
         journal = Path(self._layout.journal)
         kept = journal if self._layout.files and journal.exists() else None
@@ -334,11 +354,22 @@ class _Job:
         warnings: list[str] = []
         if self._layout.files and not self._finished.is_all:
             lines, num_rows = writer.sorted_lines, self._tally.num_rows
-            warnings = Conversion(self._layout, lines, num_rows, self._facts()).write()
+            if self._vectors is not None:
+                warnings = self._vectors.finish(lines, num_rows, self._facts())
+            else:
+                warnings = self._converted(lines, num_rows)
         elif self._shaper is not None:
             warnings = self._shaper.warnings()
         for message in warnings:
             self._listener.on_warning(message)
+
+    def _converted(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
+        """Convert the journal to files; return warnings."""
+        layout, facts = self._layout, self._facts()
+        if self._pooled is not None and layout.columns.is_table:
+            TableShaper.of_lines(lines, facts, self._pooled.names).write(layout, lines)
+            return []
+        return Conversion(layout, lines, num_rows, facts).write()
 
     def _facts(self) -> InputFacts:
         """Return the facts of the input, with the columns of all its rows."""
@@ -348,6 +379,8 @@ class _Job:
 
     def _check_columns(self) -> None:
         """Refuse selected columns that no row has, before anything is loaded."""
+        if self._pooled is not None:
+            return
         prepared, columns = self._prepared, self._layout.columns
         rows = (dict(row.input) for row in prepared.rows)
         structure, is_all = self._config.sampling.structure, prepared.more is None
@@ -479,10 +512,12 @@ class _Job:
                     f"row {row.id!r}, {row.place}, cannot be answered: {completion.error.marked}"
                 )
             with self._guard.hold():  # written and counted, or neither
-                line = writer.write(answered_row(row, completion))
+                if self._vectors is not None and completion.pooled is not None:
+                    self._vectors.write(row.index, completion.pooled[0])
+                line = writer.write(self._answered(row, completion))
                 self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
-            self._tell(AnswerPreview.of(row, completion))
+            self._tell(self._preview(row, completion))
         self._monitor.rest()
         if run.is_cut and (self._waiting or self._prepared.more is not None):
             raise JobInterrupted(DEADLINE)
@@ -493,9 +528,20 @@ class _Job:
         for row in rows:
             if row.error is not None and row.index not in self._finished.rows:
                 with self._guard.hold():
-                    writer.write(failed_row(row, row.error))
+                    failed = failed_row if self._pooled is None else self._pooled.failed
+                    writer.write(failed(row, row.error))
                     self._tally.note_failed(row, row.error)
                 self._tell(AnswerPreview.failed(row, row.error))
+
+    def _answered(self, row: JobRow, completion: Completion) -> Indexed:
+        if self._pooled is not None:
+            return self._pooled.answered(row, completion)
+        return answered_row(row, completion)
+
+    def _preview(self, row: JobRow, completion: Completion) -> AnswerPreview:
+        if self._pooled is None or completion.pooled is None:
+            return AnswerPreview.of(row, completion)
+        return AnswerPreview(row.index, row.id, self._pooled.preview(completion.pooled))
 
     def _tell(self, answer: AnswerPreview) -> None:
         """Report a written row to the listener."""
@@ -514,51 +560,19 @@ class _Job:
     def _report(self, engine_report: EngineReport) -> JobReport:
         config = self._config
         of_prompts = {"prompt_mode": self._prepared.prompt_mode}
+        advice = None
+        if self._pooled is None:
+            advice = check_sharing(config, engine_report, self._prepared.model.tokenizer)
         return job_report(
             {**engine_report, "config": {**engine_report["config"], **of_prompts}},
             self._tally,
-            template_advice=check_sharing(config, engine_report, self._prepared.model.tokenizer),
+            template_advice=advice,
             ignore_eos=config.sampling.ignore_eos,
         )
 
 
 def _requests(rows: Iterable[JobRow]) -> list[Request]:
     return [row.request for row in rows if row.request is not None]
-
-
-class PendingRows:
-    """Pending rows by index; each gets one completion with as many answers as requested."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, JobRow] = {}  # by index
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
-    def add(self, rows: Iterable[JobRow]) -> None:
-        """Add rows whose requests are given to the engine."""
-        self._rows |= {row.index: row for row in rows}
-
-    def take(self, completion: Completion) -> JobRow:
-        """Remove and return the row of `completion`.
-
-        Raises `EngineError` if no such row is pending, or for a wrong number of answers.
-        """
-        row = self._rows.pop(completion.request.index, None)
-        if row is None:
-            raise EngineError(
-                f"row {completion.request.index} was answered twice or never asked; please report "
-                "this"
-            )
-        vote, num_asked = completion.vote, completion.request.params.n
-        expected = num_asked if vote is None else vote.drawn
-        num_answers = len(completion.scores or completion.outputs)
-        if completion.error is None and num_answers != expected:
-            raise EngineError(
-                f"row {row.index} has {num_answers} answers instead of {expected}; please report "
-                "this"
-            )
-        return row
 
 
 def job_deadline(config: JobConfig, guard: SignalGuard) -> Deadline | None:

@@ -6,15 +6,17 @@ from pathlib import Path
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
-from pagedrun.paged.job.open_model import ModelFolder
+from pagedrun.paged.job.open_model import ModelFolder, PooledFolder
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.linear_layers import LinearLayers
 from pagedrun.paged.replicas.replica_engine import ReplicaEngine, start_replicas
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig
+from pagedrun.paged.values.pooling import PoolingParams
 
 
-def _arithmetic(model: ModelFolder, device: Device) -> Mapping[str, object]:
+def _arithmetic(model: ModelFolder | PooledFolder, device: Device) -> Mapping[str, object]:
     """Return everything that the last bits of answers depend on, as plain JSON values."""
     config, kernels = model.config, device.kernels
     dtype = device.dtypes.of_model(model.settings.dtype, config.dtype, by_torch=config.by_torch)
@@ -54,6 +56,26 @@ class LocalModel(ModelFolder):
             config, self.config, self.tokenizer, device=self._device, grammars=self.grammars
         )
         return Engine(config, loaded, self._policy)
+
+
+class PooledModel(PooledFolder):
+    """Model of a task that runs in this process; implements `interfaces.OpenModel`."""
+
+    def __init__(
+        self, engine_config: EngineConfig, tokenizer_folder: Path, params: PoolingParams
+    ) -> None:
+        super().__init__(engine_config, tokenizer_folder, params)
+        config = engine_config
+        self._device = choose_device(config.device, config.kernel_set, config.activations)
+
+    def arithmetic(self) -> Mapping[str, object]:
+        """Return everything that the last bits of results depend on, as plain JSON values."""
+        return {**_arithmetic(self, self._device), **self.spec.identity}
+
+    def load_engine(self) -> PoolingEngine:
+        """Read the weights."""
+        loaded = LoadedModel.load(self.settings, self.config, self.tokenizer, device=self._device)
+        return PoolingEngine.load(self.settings, loaded, self.spec)
 
 
 class ReplicatedModel(ModelFolder):

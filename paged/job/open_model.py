@@ -1,14 +1,17 @@
 """Models without their weights: configuration, tokenizer and grammars. Imports no torch."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pagedrun.paged.job.interfaces import EngineLike
 from pagedrun.paged.models.model_config import ModelConfig, describe_model, num_rotary_positions
+from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.text.grammar import Grammars
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.pooling import PoolingParams
 from pagedrun.paged.values.structure import Structure
 
 
@@ -31,6 +34,30 @@ class ModelFolder:
     def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
         """Return the errors of structures that no answer can have."""
         return self.grammars.refused(structures)
+
+
+class PooledFolder:
+    """Configuration, tokenizer and pooler of a model for a task, without its weights.
+
+    `spec` describes all of it. Raises as `ModelFolder` does, `ModelError` for a model without such
+    results, and `UsageError` for settings that it does not have.
+    """
+
+    def __init__(
+        self, engine_config: EngineConfig, tokenizer_folder: Path, params: PoolingParams
+    ) -> None:
+        spec = PooledModelSpec.read(engine_config.model, params)
+        held = spec.config.held_as(engine_config.quantization, engine_config.model)
+        self.config = held
+        self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
+        self.settings = held.settings(engine_config)
+        held.check_tokenizer(self.tokenizer.vocab_size, engine_config.model)
+        spec = replace(spec, config=held)
+        self.spec = spec.with_answers(self.tokenizer.encode_batch(["no", "yes"], False))
+
+    def refused(self, structures: Iterable[Structure]) -> dict[Structure, RowError]:
+        """Return nothing: there are no answers."""
+        return {}
 
 
 class PlanModel(ModelFolder):

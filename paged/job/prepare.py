@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
+from pagedrun.paged.execution.pooling.texts import TextEncoder, TextLimits
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.input_checks import (
     UniqueIds,
@@ -21,9 +23,11 @@ from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.reader import STDIN, is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.row import InputDigest, InputFacts, Row, RowSource
 from pagedrun.paged.job.interfaces import ModelOpener, ModelShape, OpenModel
+from pagedrun.paged.job.open_model import PooledFolder
 from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
+from pagedrun.paged.job.prompts.texts import TextBuilder
 from pagedrun.paged.planning.windows import Windows
 from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.text.prompt_encoder import Limits, PromptEncoder
@@ -72,19 +76,16 @@ def prepare(
     for note in source.facts.notes.values():
         listener.on_warning(note)
     ids.refuse_repeated(rows)
-    check_prompt_columns(rows, config)
+    if config.pooled is None:
+        check_prompt_columns(rows, config)
     check_template(rows, config, listener)
     listener.on_phase(Phase.ENCODE)
     folder = config.tokenizer or config.engine.model
     model = open_model(config.engine, folder, config.chat_template)
     max_model_len = _max_model_len(config, model.config)
-    limits = Limits(max_model_len, model.config.vocab_size, config.on_overlong)
-    _check_token_ids(config, limits)
-    _check_structure(config, model)
-    _check_thinking_budget(config, model)
-    prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
-    encoder = PromptEncoder(model.tokenizer, limits, model.refused)
-    builder = RequestBuilder(prompts, encoder, keeps_columns=keeps_columns)
+    if isinstance(model, PooledFolder):
+        max_model_len = min(max_model_len, model.spec.max_length)
+    builder = _builder(config, model, max_model_len, keeps_columns=keeps_columns)
 
     def encode(window: Iterable[Row]) -> list[JobRow]:
         built = builder.build(window)
@@ -97,7 +98,8 @@ def prepare(
     first = encode(rows)
     check_all_failed(rows, first, config)
     modes = _prompt_modes(first, config, model)
-    listener.on_prompts(modes)
+    if config.pooled is None:
+        listener.on_prompts(modes)
     warn_of_rows(first, max_model_len, listener)
     more = None if windows.is_last else read_more()
     if config.strict and more is not None and is_repeatable(*config.inputs):
@@ -105,6 +107,36 @@ def prepare(
     return Prepared(
         model, first, more, windows.digest, max_model_len, modes.mode, lambda: source.facts
     )
+
+
+class Builder(Protocol):
+    """Builder of a `JobRow` for each row."""
+
+    def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
+        """Yield one `JobRow` for each row, in order."""
+        ...
+
+
+def _builder(
+    config: JobConfig, model: OpenModel, max_model_len: int, *, keeps_columns: bool
+) -> Builder:
+    """Return the builder of the rows' requests; raises `UsageError` for settings that do not fit
+    the model."""
+    size = model.config.vocab_size
+    if config.pooled is not None:
+        assert isinstance(model, PooledFolder), "opened for a task"
+        texts = TextLimits(max_model_len, size, config.on_overlong)
+        encoder = TextEncoder(model.tokenizer, model.spec, config.pooled, texts)
+        return TextBuilder(
+            encoder, model.spec, config.pooled, config.prompts, keeps_columns=keeps_columns
+        )
+    limits = Limits(max_model_len, size, config.on_overlong)
+    _check_token_ids(config, limits)
+    _check_structure(config, model)
+    _check_thinking_budget(config, model)
+    prompts = PromptBuilder(config.prompts, config.sampling, model.tokenizer)
+    prompt_encoder = PromptEncoder(model.tokenizer, limits, model.refused)
+    return RequestBuilder(prompts, prompt_encoder, keeps_columns=keeps_columns)
 
 
 def check_side_files(config: JobConfig) -> None:
@@ -193,7 +225,7 @@ def _refuse_bad(rows: Iterable[JobRow], config: JobConfig) -> Iterator[JobRow]:
         yield row
 
 
-def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: RequestBuilder) -> None:
+def _refuse_bad_beyond(num_rows: int, config: JobConfig, builder: Builder) -> None:
     """Check the rows after the first `num_rows` in a second reading of the input."""
     with open_inputs(config.inputs, config.reading) as source:
         rows = islice(iter(source), num_rows, config.limit)

@@ -289,3 +289,40 @@ class FirstAnswers:
     def kept(self) -> tuple[AnswerPreview, ...]:
         """Return the answers in input order."""
         return tuple(self._kept)
+
+
+class PendingRows:
+    """Pending rows by index; each gets one completion with as many answers as requested."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, JobRow] = {}  # by index
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, rows: Iterable[JobRow]) -> None:
+        """Add rows whose requests are given to the engine."""
+        self._rows |= {row.index: row for row in rows}
+
+    def take(self, completion: Completion) -> JobRow:
+        """Remove and return the row of `completion`.
+
+        Raises `EngineError` if no such row is pending, or for a wrong number of answers.
+        """
+        row = self._rows.pop(completion.request.index, None)
+        if row is None:
+            raise EngineError(
+                f"row {completion.request.index} was answered twice or never asked; please report "
+                "this"
+            )
+        if row.request is not None and row.request.texts:
+            return row
+        vote, num_asked = completion.vote, completion.request.params.n
+        expected = num_asked if vote is None else vote.drawn
+        num_answers = len(completion.scores or completion.outputs)
+        if completion.error is None and num_answers != expected:
+            raise EngineError(
+                f"row {row.index} has {num_answers} answers instead of {expected}; please report "
+                "this"
+            )
+        return row

@@ -38,7 +38,7 @@ def advise(report: JobReport, *, ignore_eos: bool = False) -> list[Advice]:
 
     ignore_eos: answers were requested at full length, so that cut answers are no finding.
     """
-    if not report["tokens"]["prompt"]:
+    if not report["tokens"]["prompt"] or "pooling" in report:
         return []
     found = [*_memory(report), *_hits(report), *_sharing(report)]
     if not ignore_eos:

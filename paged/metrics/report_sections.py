@@ -343,6 +343,23 @@ class StreamingFigures(TypedDict):
     host_bytes: NotRequired[int]
 
 
+class PoolingFigures(TypedDict):
+    """`pooling`: vectors or scores of texts.
+
+    `texts` of the rows, `distinct_texts` of them computed; `dimensions`: numbers of a result.
+    `padded_tokens`: tokens of batches of 32 texts in their order, each padded to its longest.
+    `shared_prefix_tokens`: taken from the cache.
+    """
+
+    dimensions: int
+    texts: int
+    distinct_texts: int
+    texts_per_s: float
+    steps: int
+    padded_tokens: int
+    shared_prefix_tokens: int
+
+
 class EngineReport(TypedDict):
     """Part of the report that an engine makes."""
 
@@ -364,6 +381,7 @@ class EngineReport(TypedDict):
     step_costs: NotRequired[StepCosts]
     streaming: NotRequired[StreamingFigures]
     speculation: NotRequired[SpeculationFigures]
+    pooling: NotRequired[PoolingFigures]
     replicas: NotRequired[list[ReplicaFigures]]
 
 

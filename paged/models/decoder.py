@@ -17,15 +17,22 @@ from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import MakePart, WeightSource, num_bytes
 from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
+from pagedrun.paged.models.encoder_spec import PostNormLayerSpec
 from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.attention_layer import SelfAttention
-from pagedrun.paged.models.modules.embedding_layer import Embedding, InputGate, LayerInputs
+from pagedrun.paged.models.modules.embedding import EmbeddingSpec, EncoderEmbeddingSpec
+from pagedrun.paged.models.modules.embedding_layer import (
+    Embedding,
+    EncoderEmbedding,
+    InputGate,
+    LayerInputs,
+)
 from pagedrun.paged.models.modules.mlp import MlpSpec
-from pagedrun.paged.models.modules.mlp_layer import Mlp
+from pagedrun.paged.models.modules.mlp_layer import Mlp, PlainMlp
 from pagedrun.paged.models.modules.moe_layer import Moe, ParallelMoe
-from pagedrun.paged.models.modules.norm import NormSpec
-from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.norm import AnyNormSpec
+from pagedrun.paged.models.modules.norm_layer import LayerNorm, load_norm
 from pagedrun.paged.models.modules.recurrence import DeltaNetSpec, ShortConvSpec
 from pagedrun.paged.models.modules.recurrence_layer import DeltaNet, ShortConv
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
@@ -76,8 +83,8 @@ class Decoder(Model):
     ) -> None:
         self.network: DecoderSpec = network
         self.dtype = source.dtype
-        self._embedding = Embedding(network.embedding, source)
-        self._norm = Norm(network.norm, source)
+        self._embedding = _embedding(network.embedding, source)
+        self._norm = None if network.norm is None else load_norm(network.norm, source)
         inputs = network.layer_inputs
         self._layer_inputs = None if inputs is None else LayerInputs(inputs, source)
         self._kernels = source.kernels
@@ -88,21 +95,28 @@ class Decoder(Model):
         makers: list[MakePart] = [
             partial(_load_layer, layer, index, tables) for layer, index in indices
         ]
-        makers.append(self._embedding.head if network.head is None else network.head.load)
+        makers.append(self._make_head)
         self._layers: list[Layer]
-        self._head: Linear
+        self._head: Linear | None
         *self._layers, self._head = source.parts(
             list(zip(entry_names(network.num_layers), makers, strict=True))
         )
         self.streamed = source.streamed
         self.mapped_bytes = source.mapped_bytes
-        shares_table = network.head is None and not self._head.is_packed
-        head = None if shares_table else self._head
+        head = self._head
+        if head is not None and network.head is None and not head.is_packed:
+            head = None  # it shares the table
         self.num_bytes = num_bytes(
             self._embedding, self._layer_inputs, *self._layers, self._norm, head
         )
         if self.streamed is not None:
             self.num_bytes += self.streamed.residency.ring_bytes
+
+    def _make_head(self, source: WeightSource) -> Linear | None:
+        if not self.network.has_head:
+            return None
+        head = self.network.head
+        return self._embedding.head(source) if head is None else head.load(source)
 
     def hidden(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """See `Model`."""
@@ -122,13 +136,18 @@ class Decoder(Model):
                 each.x, each.residual = layer(each.x, each.residual, batch, cache, keep, inputs)
         return [
             self._norm(each.x, each.residual)
-            if len(each.residual)
+            if len(each.residual) and self._norm is not None
             else each.residual.to(self.dtype)
             for each in streams
         ]
 
     def _begun(self, batch: ForwardBatch) -> "_Stream":
-        residual = self._embedding(batch.input_ids).float()
+        embedding = self._embedding
+        if isinstance(embedding, EncoderEmbedding):
+            embedded = embedding.of_tokens(batch.input_ids, batch.positions, batch.token_types)
+        else:
+            embedded = embedding(batch.input_ids)
+        residual = embedded.float()
         if self._scale != 1.0:
             residual *= self._scale
         inputs: Sequence[Tensor] = ()
@@ -138,6 +157,8 @@ class Decoder(Model):
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Model`."""
+        if self._head is None:
+            return hidden
         if not len(hidden):
             return hidden.new_empty(0, self.network.embedding.vocab_size)
         logits = self._head(hidden)
@@ -228,13 +249,13 @@ class _Residual:
 
     def __init__(
         self,
-        norm: NormSpec | None,
-        out_norm: NormSpec | None,
+        norm: AnyNormSpec | None,
+        out_norm: AnyNormSpec | None,
         multiplier: float,
         source: WeightSource,
     ) -> None:
-        self._norm = None if norm is None else Norm(norm, source)
-        self._out_norm = None if out_norm is None else Norm(out_norm, source)
+        self._norm = None if norm is None else load_norm(norm, source)
+        self._out_norm = None if out_norm is None else load_norm(out_norm, source)
         self._multiplier = multiplier
         self._dtype = source.dtype
 
@@ -255,6 +276,56 @@ class _Residual:
         if self._out_norm is not None:
             x = self._out_norm.normalize(x)
         return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+class PostNormLayer:
+    """Layer of BERT: attention, then feed-forward, each added to its input and normalized.
+
+    The residual stream is the output of the last norm, so that nothing is left to be added.
+    """
+
+    def __init__(
+        self,
+        spec: PostNormLayerSpec,
+        index: KVLayerIndex | StateLayerIndex,
+        source: WeightSource,
+        tables: RotaryTables,
+    ) -> None:
+        assert isinstance(index, KVLayerIndex), "its mixer is attention"
+        self._attention = SelfAttention(spec.mixer, index, source, tables)
+        self._attention_norm = LayerNorm(spec.attention_norm, source)
+        self._ffn = PlainMlp(spec.ffn, source)
+        self._ffn_norm = LayerNorm(spec.ffn_norm, source)
+        self._dtype = source.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights in memory."""
+        return num_bytes(self._attention, self._attention_norm, self._ffn, self._ffn_norm)
+
+    def __call__(
+        self,
+        x: Tensor | None,
+        residual: Tensor,
+        batch: ForwardBatch,
+        cache: KVCache,
+        keep: Tensor | None,
+        inputs: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """See `Layer`."""
+        mixed = self._attention(residual.to(self._dtype), batch, cache)
+        if keep is not None:
+            mixed, residual = mixed[keep], residual[keep]
+            if not len(keep):
+                return None, residual
+        x = self._attention_norm(self._attention.out(mixed), residual)
+        return None, self._ffn_norm(self._ffn(x), x.float()).float()
+
+
+def _embedding(spec: EmbeddingSpec, source: WeightSource) -> Embedding:
+    if isinstance(spec, EncoderEmbeddingSpec):
+        return EncoderEmbedding(spec, source)
+    return Embedding(spec, source)
 
 
 def _load_layer(
@@ -283,4 +354,7 @@ def _load_mixer(
 
 LoadLayer = Callable[[Any, KVLayerIndex | StateLayerIndex, WeightSource, RotaryTables], Layer]
 # Layers by the type of their description; other packages may add their own.
-LAYERS: dict[type, LoadLayer] = {DecoderLayerSpec: DecoderLayer}
+LAYERS: dict[type, LoadLayer] = {
+    DecoderLayerSpec: DecoderLayer,
+    PostNormLayerSpec: PostNormLayer,
+}

@@ -1,4 +1,4 @@
-"""Decoders: descriptions and their reading from config.json.
+"""Decoders, and encoders of the same form: descriptions and their reading from config.json.
 
 A family calls `decoder` with functions that give the attention or recurrence and the feed-forward
 part of a layer; `llama_decoder` covers Llama and its relatives. A `DecoderSpec` gives parameters,
@@ -30,7 +30,7 @@ from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec
 from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
-from pagedrun.paged.models.modules.norm import NormForm, NormSpec
+from pagedrun.paged.models.modules.norm import AnyNormSpec, NormForm
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.network import (
     AttentionHeads,
@@ -106,11 +106,13 @@ class DecoderSpec:
     checkpoint may hold and that are not read. `max_position_embeddings` is the longest context, in
     tokens. Logits are divided by `logits_divisor`, then soft-capped to -logits_cap .. logits_cap.
     `tensors` are the tensor names of checkpoints. `layer_inputs`: per-layer inputs of Gemma.
+    `norm` None: the last layer ends with one. Without `is_causal` a token sees those behind it as
+    well, as in an encoder. Without `has_head` there are no logits: the model gives hidden states.
     """
 
     embedding: EmbeddingSpec
     layers: tuple[LayerSpec, ...]
-    norm: NormSpec
+    norm: AnyNormSpec | None
     head: LinearSpec | None
     ignored: tuple[str, ...]
     max_position_embeddings: int
@@ -118,6 +120,8 @@ class DecoderSpec:
     logits_cap: float | None = None
     tensors: NamedTensors = PLAIN_TENSORS
     layer_inputs: LayerInputsSpec | None = None
+    is_causal: bool = True
+    has_head: bool = True
 
     @property
     def attentions(self) -> dict[int, AttentionSpec]:
@@ -186,7 +190,7 @@ class DecoderSpec:
         packed or quantized.
         """
         held = sum(part.held_bytes(dtype_bytes, codes) for part in self._parts())
-        if self.head is None and (packs or self.embedding.holds_codes(codes)):
+        if self._ties_head and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
         return held
 
@@ -198,6 +202,8 @@ class DecoderSpec:
             return sum(each.held_bytes(dtype_bytes, codes) for each in chosen)
 
         layers = tuple(packed(layer.parts) for layer in self.layers)
+        if not self.has_head:
+            return *layers, 0
         if self.head is None:
             return *layers, self.embedding.packed_bytes(dtype_bytes, codes)
         return *layers, packed([self.head])
@@ -215,7 +221,7 @@ class DecoderSpec:
 
     def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
         """Return the linear layers of a checkpoint that has the tensors `stored`."""
-        tied = () if self.head is not None else (self.embedding.tied_head(stored),)
+        tied = (self.embedding.tied_head(stored),) if self._ties_head else ()
         return *(each for part in self._parts() for each in part.linears(stored)), *tied
 
     @property
@@ -277,11 +283,16 @@ class DecoderSpec:
             for layer, each in self.attentions.items()
         }
 
+    @property
+    def _ties_head(self) -> bool:
+        return self.has_head and self.head is None
+
     def _parts(self) -> list[Part]:
         layers = [part for layer in self.layers for part in layer.parts]
         head = [] if self.head is None else [self.head]
         inputs = [] if self.layer_inputs is None else self.layer_inputs.parts
-        return [self.embedding, *inputs, *layers, self.norm, *head]
+        norm = [] if self.norm is None else [self.norm]
+        return [self.embedding, *inputs, *layers, *norm, *head]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +304,12 @@ class DecoderLayerSpec:
     the feed-forward part, `input_gate` behind it. `scale` multiplies the residual stream last.
     """
 
-    attention_norm: NormSpec | None
+    attention_norm: AnyNormSpec | None
     mixer: AttentionSpec | RecurrentSpec
-    ffn_norm: NormSpec | None
+    ffn_norm: AnyNormSpec | None
     ffn: FfnSpec
-    attention_out_norm: NormSpec | None = None
-    ffn_out_norm: NormSpec | None = None
+    attention_out_norm: AnyNormSpec | None = None
+    ffn_out_norm: AnyNormSpec | None = None
     residual_multiplier: float = 1.0
     parallel_moe: ParallelMoeSpec | None = None
     input_gate: InputGateSpec | None = None

@@ -41,7 +41,7 @@ class ForwardBatch:
     input_ids, positions: [num_tokens] int64. groups: one for each KV group. logits_rows:
     [num_logits] int64, indices of the tokens with logits: the last ones of chunks that sample, in
     their order, then those that score their next token. states: of recurrent layers; None for a
-    model without them.
+    model without them. token_types: [num_tokens] int64, of encoders; None: all are 0.
     """
 
     input_ids: Tensor
@@ -50,6 +50,7 @@ class ForwardBatch:
     groups: tuple[GroupBatch, ...]
     logits_rows: Tensor
     states: StateInputs | None = None
+    token_types: Tensor | None = None
 
     @property
     def has_prefill(self) -> bool:
@@ -94,7 +95,10 @@ class Model(ABC):
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype."""
+        """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype.
+
+        A network without a head returns `hidden`.
+        """
 
     def attention_shape(self, group: int, cache_dtype: torch.dtype) -> AttentionShape:
         """Return the shape of attention of a KV group over a cache of `cache_dtype`."""

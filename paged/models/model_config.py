@@ -5,7 +5,7 @@ and other fields that could name code are not, so a model folder cannot make pag
 `describe_model` also covers the models that Transformers computes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,13 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import MULTIMODAL_TENSORS
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
-from pagedrun.paged.models.families.registry import FAMILIES, NESTED, NESTED_TOO, UNSUPPORTED
+from pagedrun.paged.models.families.registry import (
+    ENCODERS,
+    FAMILIES,
+    NESTED,
+    NESTED_TOO,
+    UNSUPPORTED,
+)
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS
@@ -74,16 +80,22 @@ class ModelConfig(RunnableConfig):
         return replace(config, network=with_gguf_row_order(config.network, file))
 
     @classmethod
-    def from_json(cls, config: JsonObject, generation: JsonObject | None = None) -> "ModelConfig":
+    def from_json(
+        cls,
+        config: JsonObject,
+        generation: JsonObject | None = None,
+        families: Mapping[str, Family] = FAMILIES,
+    ) -> "ModelConfig":
         """Read the contents of a config.json, and of a generation_config.json if there is one.
 
-        Defaults are those of transformers 5. Raises `ModelError` for an unsupported kind of model,
-        and for fields that are missing, of the wrong type, or out of range.
+        `families` may include encoders. Defaults are those of transformers 5. Raises `ModelError`
+        for an unsupported kind of model, and for fields that are missing, of the wrong type, or
+        out of range.
         """
         nested = MultimodalConfig.of(config)
         text = config if nested is None else nested.text
-        model_type = _model_type(text)
-        family = FAMILIES[model_type]
+        model_type = _model_type(text, families)
+        family = families[model_type]
         max_positions = text.integer(
             "max_position_embeddings", 1, MAX_POSITIONS, family.max_position_embeddings
         )
@@ -146,12 +158,17 @@ class ModelConfig(RunnableConfig):
         return max(layer.intermediate_size for layer in self.network.layers)
 
 
-def _model_type(config: JsonObject) -> str:
-    """Return the type of a decoder that pagedrun can run."""
+def _model_type(config: JsonObject, families: Mapping[str, Family]) -> str:
+    """Return the type of a model that pagedrun can run."""
     model_type = config.string("model_type")
-    if model_type in FAMILIES:
+    if model_type is not None and model_type in families:
         return model_type
-    known = [*FAMILIES, *NESTED]
+    known = [*families, *NESTED]
+    if model_type in ENCODERS:
+        raise ModelError(
+            f"{config.origin}: model_type is {model_type!r}, an encoder, which generates no text; "
+            "use pagedrun embed, rerank or classify"
+        )
     if model_type in UNSUPPORTED:
         missing, nearest = UNSUPPORTED[model_type]
         raise ModelError(
@@ -259,7 +276,7 @@ def int8_at_load(network: DecoderSpec, origin: object) -> DecoderSpec:
             "does not apply; leave it out, or use the unquantized model"
         )
     network = _changed(network, _in_int8)
-    if network.head is not None:
+    if network.head is not None or not network.has_head:
         return network
     table = network.embedding
     tied = (Projection(table.name, table.vocab_size),)

@@ -6,7 +6,8 @@ not used: it picks a class by a name in the model folder.
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,6 +103,53 @@ class Tokenizer:
             twice = [self.bos_token_id] * 2  # ours, and the text's own
             batch = [ids[1:] if ids[:2] == twice else ids for ids in batch]
         return batch
+
+    def encode_pairs(
+        self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool
+    ) -> list[tuple[list[int], int]]:
+        """Return the ids of each text or pair, and the number of those before the second type.
+
+        Raises `RowError` as `encode_batch` does.
+        """
+        try:
+            found = self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        except BaseException as error:  # a panic in Rust is not an Exception
+            _reraise(error)
+        return [(each.ids, _num_of_first_type(each.type_ids)) for each in found]
+
+    def encode_cut(
+        self,
+        text: str | tuple[str, str],
+        max_tokens: int,
+        side: str,
+        *,
+        add_special_tokens: bool,
+    ) -> tuple[list[int], int]:
+        """Return `encode_pairs` of a text or pair cut to `max_tokens` tokens on a side.
+
+        Special tokens are kept; of a pair the longer text is cut.
+        """
+        with self._truncating(max_tokens, side):
+            first, second = (text, None) if isinstance(text, str) else text
+            found = self._backend.encode(first, second, add_special_tokens=add_special_tokens)
+        return found.ids, _num_of_first_type(found.type_ids)
+
+    def encode_chunks(self, text: str, max_tokens: int) -> list[list[int]]:
+        """Return the ids of a text in chunks of at most `max_tokens`, each with special tokens."""
+        with self._truncating(max_tokens, "right"):
+            found = self._backend.encode(text, add_special_tokens=True)
+        return [found.ids, *(each.ids for each in found.overflowing)]
+
+    @contextmanager
+    def _truncating(self, max_tokens: int, side: str) -> Iterator[None]:
+        """Cut texts within the context; `RowError` if special tokens alone are too many."""
+        try:
+            self._backend.enable_truncation(max_tokens, direction=side)
+            yield
+        except BaseException as error:
+            _reraise(error)
+        finally:
+            self._backend.no_truncation()
 
     def special_id(self, text: str) -> int | None:
         """Return the id of a special token, None for other texts."""
@@ -429,3 +477,8 @@ def _no_tokenizer(path: Path, why: str) -> ModelError:
         f"{path}: its tokenizer cannot be rebuilt ({why}); pass the folder of the original model's "
         f"tokenizer with {option('tokenizer')}"
     )
+
+
+def _num_of_first_type(types: list[int]) -> int:
+    """Return the number of tokens before the first of the second type."""
+    return types.index(1) if 1 in types else len(types)

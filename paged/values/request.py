@@ -3,12 +3,18 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.json_value import ALWAYS_WRITTEN
 from pagedrun.paged.values.logprobs import Continuation, Score, TokenLogprob
+from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.paged.values.vote import VoteResult, vote_reader
+
+if TYPE_CHECKING:
+    from numpy import float32
+    from numpy.typing import NDArray
 
 
 class FinishReason(StrEnum):
@@ -27,7 +33,8 @@ class Request:
     same numbers in any batch. `bad_words_ids` are the token ids of `params.bad_words`, several for
     a word with several encodings. A request with `continuations` is answered by their scores; see
     `scoring`. Those with a lower `priority` run earlier, and `earlier_token_ids`, the answer of an
-    earlier run, become drafts; no answer depends on either.
+    earlier run, become drafts; no answer depends on either. A request with `texts` is answered by
+    their vectors or scores; its prompt are the tokens of the first.
     """
 
     index: int
@@ -37,6 +44,7 @@ class Request:
     continuations: tuple[Continuation, ...] = ()
     priority: int = 0
     earlier_token_ids: tuple[int, ...] = ()
+    texts: tuple[PooledText, ...] = ()
 
     @classmethod
     def scoring(
@@ -58,6 +66,12 @@ class Request:
             prompt_logprobs=prompt_logprobs,
         )
         return cls(index, prompt_token_ids, params, continuations=continuations)
+
+    @classmethod
+    def pooling(cls, index: int, texts: tuple[PooledText, ...]) -> "Request":
+        """Return the request for the vectors or scores of texts."""
+        params = SamplingParams(max_tokens=1, ignore_eos=True)
+        return cls(index, texts[0].token_ids, params, texts=texts)
 
     @property
     def max_num_tokens(self) -> int:
@@ -182,6 +196,7 @@ class Completion:
     `params.n`. `prompt_logprobs`: if requested, one item for each prompt token, None for the first.
     A request with continuations has `scores`, in their order, and no outputs.
     `num_read_once_tokens`: prompt tokens that were read together with other rows.
+    A request with texts has `pooled`, [num_parts, size]: their vectors or scores.
     `num_begun_tokens`: first tokens of the answer that are from an earlier run; `is_copied`: all of
     them are.
     """
@@ -198,6 +213,7 @@ class Completion:
     num_read_once_tokens: int = 0
     num_begun_tokens: int = 0
     is_copied: bool = False
+    pooled: "NDArray[float32] | None" = field(default=None, compare=False)
 
     @property
     def num_computed_tokens(self) -> int:
@@ -233,6 +249,6 @@ class Completion:
         """Finish reason of each output; without outputs, the reason for that."""
         if self.error is not None:
             return (FinishReason.ERROR,)
-        if self.scores:
+        if self.scores or self.pooled is not None:
             return (FinishReason.STOP,)
         return tuple(output.finish_reason for output in self.outputs)

@@ -7,6 +7,7 @@ from pagedrun._version import __version__
 
 if TYPE_CHECKING:
     from pagedrun.paged.evaluation.harness_model import HarnessModel as HarnessModel
+    from pagedrun.paged.execution.pooling.pooled_texts import Classification, RankedDocument
     from pagedrun.paged.llm import LLM, CompletionIterator
     from pagedrun.paged.values.engine_config import WindowSize
     from pagedrun.paged.values.errors import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "ChatPrompt",
+    "Classification",
     "Completion",
     "CompletionIterator",
     "EngineError",
@@ -37,6 +39,7 @@ __all__ = [
     "ModelError",
     "PagedrunError",
     "PromptInput",
+    "RankedDocument",
     "RowError",
     "SampleOutput",
     "SamplingParams",
@@ -53,6 +56,7 @@ __all__ = [
 
 _NAMES_OF = {
     "paged.evaluation.harness_model": ("HarnessModel",),  # not in __all__: it needs an extra
+    "paged.execution.pooling.pooled_texts": ("Classification", "RankedDocument"),
     "paged.llm": ("LLM", "CompletionIterator"),
     "paged.values.errors": (
         "EngineError",
@@ -68,14 +72,15 @@ _NAMES_OF = {
     "paged.values.sampling_params": ("SamplingParams",),
     "paged.values.engine_config": ("WindowSize",),
 }
+# Their modules import torch and Numba, which read the environment once.
+_HEAVY = ("LLM", "Classification", "CompletionIterator", "HarnessModel", "RankedDocument")
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use (PEP 562): `import pagedrun` stays light."""
     for module, names in _NAMES_OF.items():
         if name in names:
-            # Their modules import torch and Numba, which read the environment once.
-            if name in ("LLM", "CompletionIterator", "HarnessModel"):
+            if name in _HEAVY:
                 from pagedrun.kernels.environment.threads import prepare_environment
 
                 prepare_environment()

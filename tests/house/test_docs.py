@@ -29,6 +29,7 @@ FOLDERS = ("cli/", "paged/", "kernels/", "recipes/", "tests/", "benchmarks/", "d
 # A run or a command makes these, or they are whatever a user or another library has.
 NOT_IN_THE_REPOSITORY = {
     ".jsonl",
+    "OUT.errors.jsonl",
     "OUT.journal.jsonl",
     "OUT.report.json",
     "OUT.run.json",
@@ -36,6 +37,7 @@ NOT_IN_THE_REPOSITORY = {
     "config.json",
     "generation_config.json",
     "judge.yaml",
+    "modules.json",
     "path/to/model",
     "tokenizer.json",
 }

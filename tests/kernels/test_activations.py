@@ -12,11 +12,12 @@ from tests.kernels.conftest import Twin
 GATED: list[tuple[str, tuple[float, ...]]] = [
     ("silu_mul", ()),
     ("gelu_tanh_mul", ()),
+    ("gelu_mul", ()),
     ("clipped_swiglu", (3.0, 1.702)),  # a limit that random gates and ups go beyond
 ]
 
 
-@pytest.mark.parametrize(("name", "numbers"), [*GATED, ("sigmoid_mul", ())])
+@pytest.mark.parametrize(("name", "numbers"), [*GATED, ("sigmoid_mul", ()), ("gelu", ())])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("num_tokens", "size"), [(1, 1), (3, 17), (63, 1000), (2, 2050)])
 def test_matches_reference(

@@ -115,6 +115,7 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
     if fields.get("rope_scaling") is not LONGROPE:
         assert ours.max_position_embeddings == theirs.max_position_embeddings
     assert ours.dtype == (str(theirs.dtype).removeprefix("torch.") if theirs.dtype else "float32")
+    assert ours.network.norm is not None
     assert ours.network.norm.eps == theirs.rms_norm_eps
     assert (ours.network.head is None) == theirs.tie_word_embeddings
     assert ours.bos_token_id == theirs.bos_token_id

@@ -39,6 +39,7 @@ def test_parameters_are_those_of_the_model_class(
     assert found is not None
     assert found.num_chosen == theirs.num_experts_per_tok
     assert found.router.choice.normalize == getattr(theirs, "norm_topk_prob", True)
+    assert ours.network.norm is not None
     assert ours.network.norm.eps == theirs.rms_norm_eps
     [rope] = {each.rope for each in ours.network.attentions.values()}
     assert rope is not None

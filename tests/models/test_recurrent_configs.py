@@ -71,6 +71,7 @@ def test_reads_what_transformers_reads(tmp_path: Path, fields: dict[str, Any]) -
     assert rope.theta == expected["rope_theta"]
     assert rope.partial_rotary_factor == expected.get("partial_rotary_factor", 1.0)
     eps = theirs.norm_eps if fields["model_type"] == "lfm2" else theirs.rms_norm_eps
+    assert ours.network.norm is not None
     assert ours.network.norm.eps == eps
     assert ours.bos_token_id == theirs.bos_token_id
 

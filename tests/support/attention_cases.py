@@ -19,7 +19,8 @@ def as_int32(values: Any) -> Tensor:
 
 def prefill_inputs(chunks: Sequence[Chunk]) -> PrefillInputs:
     tables, firsts, sizes = zip(*chunks, strict=True)
-    return PrefillInputs(*map(as_int32, ([0, *accumulate(sizes)], tables, firsts)))
+    starts = as_int32([0, *accumulate(sizes)])
+    return PrefillInputs(starts, as_int32(tables), as_int32(firsts))
 
 
 def on_device(layer: KVLayer, device: torch.device) -> KVLayer:

@@ -58,8 +58,14 @@ def prefill_attention(
         starts, as_array(chunks.table_rows), firsts, as_array(block_tables), layer.block_size
     )
     rows = np.arange(len(q), dtype=np.int32)
-    highs = rows + np.repeat(firsts - starts[:-1] + 1, np.diff(starts))
+    positions = rows + np.repeat(firsts - starts[:-1], np.diff(starts))
+    highs = positions + 1
     lows = np.zeros_like(highs) if window is None else np.maximum(highs - window, 0)
+    if not chunks.is_causal:
+        lengths = np.diff(starts)
+        highs = np.repeat(firsts + lengths, lengths)
+        if window is not None:
+            highs = np.minimum(highs, positions + np.int32(window))
     state = None if (groups[:, LEVEL] == 0).all() else _empty_state(q)
     out = torch.empty_like(q)
     attend_groups(

@@ -33,6 +33,7 @@ from pagedrun.kernels.gpu.attention.attend_tile import (
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.kv_cache import magnitude
 from pagedrun.kernels.gpu.matrix_product import multiply
+from pagedrun.kernels.reference import attention as reference
 
 MAX_GROUP = 32
 
@@ -46,6 +47,8 @@ def prefill_attention(
     window: int | None,
 ) -> Tensor:
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
+    if not chunks.is_causal:
+        return reference.prefill_attention(q, layer, block_tables, chunks, softmax, window)
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, scales = layer.num_kv_heads, layer.scales
     scale, softcap = softmax.scale, softmax.softcap

@@ -271,6 +271,8 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
         "strict": config.strict,
     }
     del values["fitted"]
+    if config.pooled is not None:
+        values |= asdict(config.pooled)
     settings = {
         name: Setting(plain(value), config.origins.get(name, DEFAULT_ORIGIN))
         for name, value in values.items()

@@ -331,6 +331,7 @@ class OutputFormat(StrEnum):
     JSONL_GZ = ".jsonl.gz"
     PARQUET = ".parquet"
     CSV = ".csv"
+    NPY = ".npy"  # of vectors only
 
     @classmethod
     def of(cls, output: str) -> "OutputFormat":

@@ -33,6 +33,7 @@ from pagedrun.paged.job.output.table_files import (
     require_pyarrow,
 )
 from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.pooling import PoolingParams, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,14 @@ class OutputLayout:
                 field="output",
             )
         kind = OutputFormat.JSONL if config.output == STDOUT else OutputFormat.of(config.output)
+        if config.pooled is not None:
+            return cls._of_pooled(config, kind, config.pooled)
+        if kind is OutputFormat.NPY:
+            raise UsageError(
+                f"{config.output}: an array holds vectors, which pagedrun embed computes; let the "
+                f"name end in {OutputFormat.JSONL}",
+                field="output",
+            )
         columns = RowColumns.parse(
             config.columns,
             flatten=config.flatten,
@@ -91,6 +100,28 @@ class OutputLayout:
         files = (path,) if config.shards is None else _shards(path, kind, config.shards)
         return cls(config.output, kind, columns, f"{config.output}{JOURNAL_SUFFIX}", files)
 
+    @classmethod
+    def _of_pooled(
+        cls, config: JobConfig, kind: OutputFormat, params: PoolingParams
+    ) -> "OutputLayout":
+        """Return the layout of vectors, scores or labels."""
+        is_table = kind in (OutputFormat.CSV, OutputFormat.PARQUET)
+        columns = RowColumns(is_table=is_table)
+        if kind is OutputFormat.JSONL:
+            return cls(config.output, kind, columns, config.output, ())
+        endings = [OutputFormat.JSONL, OutputFormat.JSONL_GZ, OutputFormat.PARQUET]
+        endings.append(OutputFormat.NPY if params.task is Task.EMBED else OutputFormat.CSV)
+        if kind not in endings:
+            raise UsageError(
+                f"{config.output}: {kind.value} is no output of pagedrun {params.task}; let the "
+                f"name end in {', '.join(endings[:-1])} or {endings[-1]}",
+                field="output",
+            )
+        if kind is OutputFormat.PARQUET:
+            require_pyarrow(config.output)
+        journal = f"{config.output}{JOURNAL_SUFFIX}"
+        return cls(config.output, kind, columns, journal, (Path(config.output),))
+
     @property
     def streams_columns(self) -> bool:
         """True if columns of a row are written as soon as it is answered."""
@@ -99,7 +130,7 @@ class OutputLayout:
     @property
     def keeps_columns(self) -> bool:
         """True if the journal keeps all columns of the input, for files made of it."""
-        return bool(self.files) or self.streams_columns
+        return (bool(self.files) and self.format is not OutputFormat.NPY) or self.streams_columns
 
     @property
     def shown(self) -> str:

@@ -1,8 +1,12 @@
 """Parquet and CSV files of output rows, written piece by piece."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pagedrun.paged.job.output.column_types import (
     NAMES,
@@ -74,21 +78,58 @@ def parquet_pieces(
     rows: Iterable[tuple[OutputColumns, int]],
     types: ColumnTypes,
     metadata: Mapping[bytes, bytes] | None = None,
+    vectors: "VectorColumn | None" = None,
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
 
-    metadata: that of the schema.
+    metadata: that of the schema. vectors: a column before the last.
     """
     import pyarrow
     from pyarrow import parquet
 
     schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
-    sink = _Sink()
-    with parquet.ParquetWriter(sink, schema) as writer:
+    written = schema if vectors is None else schema.insert(len(schema) - 1, vectors.field())
+    sink, num_rows = _Sink(), 0
+    with parquet.ParquetWriter(sink, written) as writer:
         for group in _groups(rows):
-            writer.write_table(_table(group, types, schema), row_group_size=len(group))
+            table = _table(group, types, schema)
+            if vectors is not None:
+                column = vectors.array(num_rows, len(group))
+                table = table.add_column(len(schema) - 1, vectors.field(), column)
+            writer.write_table(table, row_group_size=len(group))
+            num_rows += len(group)
             yield sink.take()
     yield sink.take()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorColumn:
+    """Column of vectors of `size` numbers; `read` returns those of `count` rows from one on.
+
+    A vector that begins with NaN, of a failed row, is null.
+    """
+
+    name: str
+    size: int
+    read: "Callable[[int, int], NDArray[np.float32]]"
+
+    def field(self) -> Any:
+        """Return the field of the schema."""
+        import pyarrow
+
+        return pyarrow.field(self.name, pyarrow.list_(pyarrow.float32(), self.size))
+
+    def array(self, start: int, count: int) -> Any:
+        """Return the vectors of rows as an array of Arrow."""
+        import pyarrow
+
+        vectors = self.read(start, count)
+        failed = np.isnan(vectors[:, 0])
+        numbers = pyarrow.array(vectors.reshape(-1))
+        kind = pyarrow.list_(pyarrow.float32(), self.size)
+        return pyarrow.FixedSizeListArray.from_arrays(
+            numbers, type=kind, mask=pyarrow.array(failed) if failed.any() else None
+        )
 
 
 def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputColumns]]:

@@ -42,7 +42,7 @@ class RowWriter:
 
     With `ordered`, `finish` sorts them by their index; for a journal, `sorted_lines` yields them
     sorted. `hold` blocks signals while a row is written. `shape` converts a row's line to its
-    written form.
+    written form. `before_sync` makes durable what the rows refer to.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class RowWriter:
         is_journal: bool = False,
         hold: Callable[[], AbstractContextManager[None]] = nullcontext,
         shape: Callable[[bytes], bytes] | None = None,
+        before_sync: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output
@@ -61,6 +62,7 @@ class RowWriter:
         self._spans: list[tuple[int, int, int]] | None = [] if ordered or is_journal else None
         self._hold = hold
         self._shape = shape
+        self._before_sync = before_sync
         self._clock = clock
         self._synced = clock()
         self._num_unsynced = 0
@@ -110,6 +112,7 @@ class RowWriter:
 
     def sync(self) -> None:
         """Make all rows so far durable. Raises `OutputError`."""
+        self._before_sync()
         self._output.sync()
         self._synced = self._clock()
         self._num_unsynced = 0

@@ -49,6 +49,23 @@ class OpenAIRequest:
         model = self.body.get("model") if isinstance(self.body, dict) else None
         return model if isinstance(model, str) else ""
 
+    def embedding_body(self) -> dict[str, JSONValue]:
+        """Return the body of a request for embeddings; raises `RowError` as `columns` does."""
+        if self.method != "POST":
+            raise RowError("invalid_method", 'method must be "POST"', param="method")
+        if self.url != EMBEDDINGS:
+            raise RowError("invalid_url", f"url must be {EMBEDDINGS}", param="url")
+        if not isinstance(self.body, dict):
+            raise RowError("invalid_body", "body must be an object", param="body")
+        for name, value in self.body.items():
+            if name in (*_IGNORED, "input", "dimensions") or value is None:
+                continue
+            if name != "encoding_format" or value != "float":
+                raise not_supported(shown_key(name))
+        if self.body.get("input") is None:
+            raise RowError("missing_prompt", "no input", param="input")
+        return self.body
+
     def columns(self) -> Columns:
         """Return the columns of an equivalent plain row.
 
@@ -183,6 +200,7 @@ class RequestBuilder:
 
 CALL_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 # Keys about the caller or the service, without effect on the answer.
 _IGNORED = frozenset(
     {

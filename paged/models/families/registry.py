@@ -1,5 +1,7 @@
 """Families by the `model_type` of config.json, and the known types that are not supported."""
 
+from pagedrun.paged.models.families.bert import BERT
+from pagedrun.paged.models.families.distilbert import DISTILBERT
 from pagedrun.paged.models.families.dots1 import DOTS1
 from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
 from pagedrun.paged.models.families.ernie4_5_moe import ERNIE4_5_MOE
@@ -22,6 +24,7 @@ from pagedrun.paged.models.families.ministral import MINISTRAL
 from pagedrun.paged.models.families.ministral3 import MINISTRAL3
 from pagedrun.paged.models.families.mistral import MISTRAL
 from pagedrun.paged.models.families.mixtral import MIXTRAL
+from pagedrun.paged.models.families.modernbert import MODERNBERT
 from pagedrun.paged.models.families.olmo2 import OLMO2
 from pagedrun.paged.models.families.olmo3 import OLMO3
 from pagedrun.paged.models.families.olmoe import OLMOE
@@ -33,6 +36,7 @@ from pagedrun.paged.models.families.qwen3_5 import QWEN3_5
 from pagedrun.paged.models.families.qwen3_5_moe import QWEN3_5_MOE
 from pagedrun.paged.models.families.qwen3_moe import QWEN3_MOE
 from pagedrun.paged.models.families.qwen3_next import QWEN3_NEXT
+from pagedrun.paged.models.families.roberta import ROBERTA
 from pagedrun.paged.models.families.seed_oss import SEED_OSS
 from pagedrun.paged.models.families.smollm3 import SMOLLM3
 
@@ -74,6 +78,15 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": SEED_OSS,
     "smollm3": SMOLLM3,
     "ernie4_5": ERNIE4_5,
+}
+# Encoders, which give vectors and scores and no text.
+ENCODERS: dict[str, Family] = {
+    "bert": BERT,
+    "camembert": ROBERTA,
+    "distilbert": DISTILBERT,
+    "modernbert": MODERNBERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
 }
 # Folders that hold a decoder beside parts for images: the type of the decoder where its config,
 # `text_config`, does not name it.

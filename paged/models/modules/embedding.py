@@ -1,4 +1,7 @@
-"""Token embeddings and the per-layer inputs of Gemma: descriptions."""
+"""Embeddings of tokens, positions and token types, and the per-layer inputs of Gemma.
+
+Descriptions; `embedding_layer` computes them.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +18,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
 )
 from pagedrun.paged.models.modules.linear import LinearSpec
 from pagedrun.paged.models.modules.mlp import Activation
-from pagedrun.paged.models.modules.norm import NormSpec
+from pagedrun.paged.models.modules.norm import LayerNormSpec, NormSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,26 @@ class EmbeddingSpec(Part):
         """Return the format of blocks that stay quantized, else None."""
         head = self.tied_head(codes)
         return head.form if codes.holds(head) else None
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderEmbeddingSpec(EmbeddingSpec):
+    """Embedding of an encoder: the normalized sum of the vectors of token, position and type.
+
+    norm: behind the sum. positions: table, [num_positions, hidden_size], whose row of position 0 is
+    `first_position`; None for an encoder that rotates. types: table of token types, None without.
+    """
+
+    norm: LayerNormSpec | None = None
+    positions: Parameter | None = None
+    types: Parameter | None = None
+    first_position: int = 0
+
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
+        """Return the tables, and the parameters of the norm."""
+        tables = tuple(each for each in (self.positions, self.types) if each is not None)
+        norm = () if self.norm is None else self.norm.parameters(stored)
+        return (self.weight, *tables, *norm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Token embeddings and the per-layer inputs of Gemma, with weights."""
+"""Embeddings and the per-layer inputs of Gemma, with weights."""
 
 import torch
 from torch import Tensor
@@ -8,9 +8,14 @@ from pagedrun.kernels.ops import Linear
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.paged.files.gguf import PACKED_TYPES
 from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_bytes
-from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
+from pagedrun.paged.models.modules.embedding import (
+    EmbeddingSpec,
+    EncoderEmbeddingSpec,
+    InputGateSpec,
+    LayerInputsSpec,
+)
 from pagedrun.paged.models.modules.mlp_layer import activation
-from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.norm_layer import LayerNorm, Norm
 
 _ROWS_AT_ONCE = 1 << 14
 
@@ -80,6 +85,37 @@ class Embedding:
     def _split(self, blocks: Tensor) -> PackedWeight:
         assert self._kind is not None
         return self._source.kernels.split_blocks(blocks, self._kind)
+
+
+class EncoderEmbedding(Embedding):
+    """Embedding of tokens, positions and token types, normalized."""
+
+    def __init__(self, spec: EncoderEmbeddingSpec, source: WeightSource) -> None:
+        super().__init__(spec, source)
+        positions, types, norm = spec.positions, spec.types, spec.norm
+        self._first = spec.first_position
+        self._positions = None if positions is None else source.tensor(positions)
+        self._types = None if types is None else source.tensor(types)
+        self._norm = None if norm is None else LayerNorm(norm, source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of tables and norm in memory."""
+        return super().num_bytes + num_bytes(self._positions, self._types, self._norm)
+
+    def of_tokens(self, input_ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        """Return the vectors of tokens, [num_tokens, hidden_size] in the model's dtype.
+
+        input_ids, positions: [num_tokens] int64. types: [num_tokens] int64, None: all are 0.
+        """
+        total = self(input_ids).float()
+        if self._types is not None:
+            total += self._types[torch.zeros_like(input_ids) if types is None else types]
+        if self._positions is not None:
+            total += self._positions[positions + self._first]
+        if self._norm is None:
+            return total.to(self._source.dtype)
+        return self._norm.normalize(total)
 
 
 class LayerInputs:

@@ -1,4 +1,4 @@
-"""Gated MLPs: description and its reading from config.json."""
+"""MLPs, gated and plain: descriptions and their reading from config.json."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from pagedrun.paged.models.checkpoint.tensors import Part, StoredTensors
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.quant.registry import linear_method
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+PlainActivation = Literal["gelu", "relu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,41 @@ class MlpSpec:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class PlainMlpSpec:
+    """Description of `down(activation(up(x)))`, an MLP without a gate."""
+
+    activation: PlainActivation
+    up: LinearSpec
+    down: LinearSpec
+
+    @property
+    def intermediate_size(self) -> int:
+        """Elements of the activation."""
+        return self.down.in_features
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts with parameters."""
+        return self.up, self.down
+
+    @property
+    def width(self) -> int:
+        """Peak numbers of activation of a token: before and behind the function."""
+        return 2 * self.intermediate_size
+
+    def stored_as(self, stored: StoredTensors) -> "PlainMlpSpec":
+        """Return the MLP itself, which has one layout."""
+        return self
+
+
 GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 FUSED_GATE_UP = ("gate_up_proj", "down_proj")
 # Field of config.json for an activation, and its names there.
 _ACTIVATIONS: dict[Activation, tuple[str, tuple[str, ...]]] = {
     "silu": ("hidden_act", ("silu", "swish")),
     "gelu_tanh": ("hidden_activation", ("gelu_pytorch_tanh",)),
+    "gelu": ("hidden_activation", ("gelu",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""RMS norms: descriptions."""
+"""RMS norms and layer norms: descriptions."""
 
 from dataclasses import dataclass
 
@@ -34,6 +34,35 @@ class NormSpec(Part):
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the weight."""
         return (self.weight,)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNormSpec(Part):
+    """Description of a layer norm: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
+
+    name: str
+    size: int
+    eps: float
+    has_bias: bool = True
+
+    @property
+    def weight(self) -> Parameter:
+        """Weight, [size]."""
+        return Parameter(f"{self.name}.weight", (self.size,), Role.NORM)
+
+    @property
+    def bias(self) -> Parameter | None:
+        """Bias, [size], None without one."""
+        if not self.has_bias:
+            return None
+        return Parameter(f"{self.name}.bias", (self.size,), Role.BIAS)
+
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
+        """Return weight and bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+
+AnyNormSpec = NormSpec | LayerNormSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pagedrun.kernels.reference.kv_cache import quantize
 def attend(q: Tensor, keys: Tensor, values: Tensor, scales: KVScales | None) -> Tensor:
     num_tokens, num_queries = keys.shape[2], len(q)
     ints = [[0, num_queries], [0], [num_tokens - num_queries]]
-    chunks = PrefillInputs(*(torch.tensor(each, dtype=torch.int32) for each in ints))
+    starts, tables, firsts = (torch.tensor(each, dtype=torch.int32) for each in ints)
+    chunks = PrefillInputs(starts, tables, firsts)
     table = torch.zeros(1, 1, dtype=torch.int32)
     layer = KVLayer(keys, values, scales)
     return reference.prefill_attention(q, layer, table, chunks, Softmax(q.shape[2] ** -0.5), None)

@@ -1,0 +1,232 @@
+"""Texts of a task as token ids: with prompts and special tokens, cut, or in chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedrun.paged.models.pooler_spec import PooledModelSpec
+from pagedrun.paged.text.prompt import MAX_ENCODED_CHARS, Overlong, require_unicode
+from pagedrun.paged.text.prompt_encoder import MAX_CHARS_PER_TOKEN, EncodedPrompt
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.errors import RowError, option
+from pagedrun.paged.values.pooling import PairOrder, PooledText, PoolingParams
+from pagedrun.paged.values.request import Request
+
+RERANK_PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n"
+)
+RERANK_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+Given = str | tuple[str, str] | tuple[int, ...]
+"""A text, a pair of texts, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """Longest text in tokens, number of token ids, and treatment of longer texts."""
+
+    max_length: int
+    vocab_size: int
+    on_overlong: Overlong = Overlong.ERROR
+
+
+class TextEncoder:
+    """Encodes the texts of rows as requests; never raises for their contents.
+
+    `has_types`: the model has a second token type, for the second text of a pair.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        spec: PooledModelSpec,
+        params: PoolingParams,
+        limits: TextLimits,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._params = params
+        self._limits = limits
+        self._known: dict[int, int] = {}  # one integer object for each id
+        types = getattr(spec.config.network.embedding, "types", None)
+        self._has_types = types is not None and types.shape[0] > 1
+        self._around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        if spec.has_prompt_of_pairs:
+            before, after = tokenizer.encode_batch([RERANK_PREFIX, RERANK_SUFFIX], False)
+            self._around = tuple(before), tuple(after)
+
+    def requests(
+        self, indices: Sequence[int], rows: Sequence[Sequence[Given] | RowError]
+    ) -> list[EncodedPrompt]:
+        """Return the encoded rows; an error in place of texts is kept."""
+        flat: list[tuple[int, int, Given]] = []  # row, part, text
+        results: list[EncodedPrompt | RowError | None] = [None] * len(rows)
+        for number, row in enumerate(rows):
+            if isinstance(row, RowError):
+                results[number] = row
+                continue
+            try:
+                short = [self._checked(each) for each in row]
+            except RowError as error:
+                results[number] = error
+                continue
+            flat += [(number, part, each) for part, each in enumerate(short)]
+        encoded = self._encoded([each for _, _, each in flat])
+        texts: dict[int, list[PooledText]] = {}
+        num_cut: dict[int, int] = {}
+        for (number, part, _), pieces in zip(flat, encoded, strict=True):
+            if isinstance(pieces, RowError):
+                results[number] = results[number] or pieces
+                continue
+            own = texts.setdefault(number, [])
+            own += [piece._replace(part=part) for piece in pieces.texts]
+            num_cut[number] = num_cut.get(number, 0) + pieces.num_cut
+        return [
+            self._request(index, results[number], texts.get(number, []), num_cut.get(number, 0))
+            for number, index in enumerate(indices)
+        ]
+
+    def _request(
+        self,
+        index: int,
+        result: EncodedPrompt | RowError | None,
+        texts: list[PooledText],
+        num_cut: int,
+    ) -> EncodedPrompt:
+        if isinstance(result, RowError):
+            return EncodedPrompt(result)
+        count = sum(len(each.token_ids) for each in texts)
+        return EncodedPrompt(Request.pooling(index, tuple(texts)), count, num_cut)
+
+    def _checked(self, given: Given) -> Given:
+        """Return a text as it is encoded: with the prompt, cut to what can fit."""
+        if isinstance(given, tuple) and not isinstance(given[0], str):
+            return given
+        texts = (given,) if isinstance(given, str) else given
+        ready = []
+        for each in texts:
+            assert isinstance(each, str)
+            require_unicode(each)
+            text = each.lower() if self._spec.lowers_case else each
+            ready.append(self._short(text))
+        if len(ready) == 1:
+            return self._spec.prompt + ready[0]
+        return ready[0], ready[1]
+
+    def _short(self, text: str) -> str:
+        limit = self._limits.max_length * MAX_CHARS_PER_TOKEN
+        if self._params.chunks is not None:
+            limit = MAX_ENCODED_CHARS
+        if len(text) <= limit:
+            return text
+        match self._limits.on_overlong:
+            case Overlong.TRUNCATE_RIGHT if self._params.chunks is None:
+                return text[:limit]
+            case Overlong.TRUNCATE_LEFT if self._params.chunks is None:
+                return text[-limit:]
+        raise RowError(
+            "prompt_too_long",
+            f"the text has {len(text)} characters, which cannot fit {self._limits.max_length} "
+            "tokens",
+            param="text",
+        )
+
+    def _encoded(self, texts: list[Given]) -> "list[_Pieces | RowError]":
+        """Return the tokens of each text, in one call of the tokenizer."""
+        plain: list[str | tuple[str, str]] = []
+        for each in texts:
+            if isinstance(each, str) or (each and isinstance(each[0], str)):
+                plain.append(each)
+        special = not self._spec.has_prompt_of_pairs
+        found = iter(self._ids(plain, special))
+        results: list[_Pieces | RowError] = []
+        for each in texts:
+            try:
+                if isinstance(each, str) or isinstance(each[0], str):
+                    ids, num_first = next(found)
+                    results.append(self._pieces(each, ids, num_first))
+                else:
+                    results.append(self._given_ids(each))
+            except RowError as error:
+                results.append(error)
+        return results
+
+    def _ids(
+        self, texts: list[str | tuple[str, str]], special: bool
+    ) -> list[tuple[list[int], int]]:
+        """Return the tokens of texts; none of one that the tokenizer fails on."""
+        try:
+            return self._tokenizer.encode_pairs(texts, add_special_tokens=special)
+        except RowError:
+            if len(texts) == 1:
+                return [([], 0)]
+            return [self._ids([text], special)[0] for text in texts]
+
+    def _pieces(self, text: "str | tuple[str, str]", ids: list[int], num_first: int) -> "_Pieces":
+        """Return the pieces of a text: one, or its chunks."""
+        before, after = self._around
+        most = self._limits.max_length - len(before) - len(after)
+        if not ids:
+            raise RowError("empty_prompt", "the text has no tokens", param="text")
+        if len(ids) <= most:
+            return _Pieces((self._text((*before, *ids, *after), num_first),))
+        if self._params.chunks is not None and isinstance(text, str):
+            chunks = self._tokenizer.encode_chunks(text, most)
+            return _Pieces(tuple(self._text(each, len(each)) for each in chunks))
+        mode = self._limits.on_overlong
+        if mode is Overlong.ERROR or most < 1:
+            raise RowError(
+                "prompt_too_long",
+                f"the text has {len(ids) + len(before) + len(after)} tokens, but the limit is "
+                f"{self._limits.max_length}; {option('on_overlong')} truncate-right cuts it",
+                param="text",
+            )
+        special = not self._spec.has_prompt_of_pairs
+        side = "left" if mode is Overlong.TRUNCATE_LEFT else "right"
+        cut, num_first = self._tokenizer.encode_cut(text, most, side, add_special_tokens=special)
+        kept = self._text((*before, *cut, *after), num_first)
+        return _Pieces((kept,), len(ids) - len(cut))
+
+    def _text(self, ids: Sequence[int], num_first: int) -> PooledText:
+        known = self._known.setdefault
+        token_ids = tuple(map(known, ids, ids))
+        return PooledText(token_ids, num_first if self._has_types else len(token_ids), 0)
+
+    def _given_ids(self, ids: tuple[int, ...]) -> "_Pieces":
+        limit, size = self._limits.max_length, self._limits.vocab_size
+        if min(ids) < 0 or max(ids) >= size:
+            raise RowError(
+                "token_id_out_of_range",
+                f"prompt_token_ids has an id outside the model's vocabulary, 0 to {size - 1}",
+                param="prompt_token_ids",
+            )
+        mode = self._limits.on_overlong
+        if len(ids) > limit and mode is Overlong.ERROR:
+            raise RowError(
+                "prompt_too_long",
+                f"the text has {len(ids)} tokens, but the limit is {limit}",
+                param="prompt_token_ids",
+            )
+        kept = ids[-limit:] if mode is Overlong.TRUNCATE_LEFT else ids[:limit]
+        return _Pieces((self._text(kept, len(kept)),), len(ids) - len(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Encoded pieces of a text, and the tokens that were cut."""
+
+    texts: tuple[PooledText, ...]
+    num_cut: int = 0
+
+
+def pair_texts(
+    query: str, documents: Sequence[str], spec: PooledModelSpec, params: PoolingParams
+) -> list[Given]:
+    """Return a query with each document, as the model reads them: pairs, or texts of a prompt."""
+    if not spec.has_prompt_of_pairs:
+        return [(query, each) for each in documents]
+    about = f"<Instruct>: {params.instruction}\n"
+    if params.pair_order is PairOrder.DOCUMENT:
+        return [f"{about}<Document>: {each}\n<Query>: {query}" for each in documents]
+    return [f"{about}<Query>: {query}\n<Document>: {each}" for each in documents]

@@ -1,0 +1,184 @@
+"""Pooler with its weights: vectors and scores of texts from hidden states of tokens.
+
+Poolings add in float64 on the host, token by token, and steps are row-invariant products in
+float32, so that the bytes of a text's result depend on its own tokens alone.
+"""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagedrun.kernels.array_types import Int64s
+from pagedrun.kernels.ops import Backend
+from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint, Checkpoint
+from pagedrun.paged.models.pooler_spec import DenseStep, NormStep, PoolerSpec, Step, TokenStep
+from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.pooling import Pooling
+
+Rows = NDArray[np.float32]
+_Apply = Callable[[Rows], Rows]
+
+
+class Pooler:
+    """Pooler of a model folder. hidden_size: of the hidden states; `num_bytes`: of the weights."""
+
+    def __init__(
+        self,
+        spec: PoolerSpec,
+        folder: Path,
+        checkpoint: BaseCheckpoint,
+        hidden_size: int,
+        kernels: Backend,
+        device: torch.device,
+    ) -> None:
+        self.spec = spec
+        self.num_bytes = 0
+        self._kernels, self._device = kernels, device
+        self._steps: list[_Apply] = []
+        self._folder = folder
+        size = hidden_size * len(spec.poolings)
+        for step in spec.steps:
+            apply, size = self._loaded(step, checkpoint, size)
+            self._steps.append(apply)
+        if spec.labels and size != len(spec.labels):
+            raise ModelError(f"{folder}: the head has {size} outputs and {len(spec.labels)} labels")
+        self.size = 1 if spec.scores == "softmax" and not spec.labels else size
+        if spec.dimensions is not None and spec.dimensions < size:
+            self.size = spec.dimensions
+
+    def rows_of(self, starts: Int64s) -> Int64s:
+        """Return the tokens of a batch whose hidden states are read, [num_rows] int64.
+
+        starts: [num_texts + 1] int64, offsets of the texts.
+        """
+        if self.spec.reads_all_tokens:
+            return np.arange(starts[-1])
+        places = [
+            starts[:-1] if each is Pooling.CLS else starts[1:] - 1 for each in self.spec.poolings
+        ]
+        return np.concatenate(places)
+
+    def __call__(self, hidden: Tensor, starts: Int64s) -> Rows:
+        """Return the vectors or scores of texts, [num_texts, size].
+
+        hidden: [num_rows, hidden_size], those of `rows_of(starts)`.
+        """
+        states = hidden.float().cpu().numpy()
+        num_texts = len(starts) - 1
+        if not self.spec.reads_all_tokens:
+            parts = np.split(states, len(self.spec.poolings))
+        else:
+            parts = [_pooled(each, states, starts) for each in self.spec.poolings]
+        rows = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+        assert len(rows) == num_texts
+        for apply in self._steps:
+            rows = apply(np.ascontiguousarray(rows))
+        return self.finished(rows)
+
+    def finished(self, rows: Rows) -> Rows:
+        """Return the rows cut, normalized or as probabilities."""
+        spec = self.spec
+        if spec.scores == "vector":
+            rows = rows if spec.dimensions is None else rows[:, : spec.dimensions]
+            return normalized(rows) if spec.normalizes else np.ascontiguousarray(rows)
+        wide = rows.astype(np.float64)
+        if spec.scores == "sigmoid":
+            wide = 1.0 / (1.0 + np.exp(-wide))
+        elif spec.scores == "softmax":
+            wide = np.exp(wide - wide.max(axis=1, keepdims=True))
+            wide /= np.add.reduce(wide, axis=1, keepdims=True)
+            if not spec.labels:  # of no and yes, the latter
+                wide = wide[:, 1:]
+        return wide.astype(np.float32)
+
+    def _loaded(self, step: Step, checkpoint: BaseCheckpoint, size: int) -> tuple[_Apply, int]:
+        """Return a step with its weights, and the size of its output; size: of its input."""
+        match step:
+            case DenseStep():
+                return self._dense(step, checkpoint)
+            case NormStep(norm):
+                weight = self._tensor(checkpoint, norm.weight.name)
+                bias = None if norm.bias is None else self._tensor(checkpoint, norm.bias.name)
+
+                def normalize(rows: Rows) -> Rows:
+                    x = torch.from_numpy(rows).to(self._device)
+                    return self._kernels.layer_norm(x, weight, bias, norm.eps).cpu().numpy()
+
+                return normalize, size
+            case TokenStep(name, token_ids):
+                names = (f"{name}.weight", "model.embed_tokens.weight", "embed_tokens.weight")
+                found = next((each for each in names if each in checkpoint.names), names[0])
+                head = checkpoint.tensor(found)[list(token_ids)].float().to(self._device)
+                return self._linear(head, None, "identity"), 2
+
+    def _dense(self, step: DenseStep, checkpoint: BaseCheckpoint) -> tuple[_Apply, int]:
+        if step.folder:
+            with Checkpoint.open(self._folder / step.folder) as other:
+                return self._dense_of(step, other)
+        return self._dense_of(step, checkpoint)
+
+    def _dense_of(self, step: DenseStep, checkpoint: BaseCheckpoint) -> tuple[_Apply, int]:
+        weight = self._tensor(checkpoint, f"{step.name}.weight")
+        name = f"{step.name}.bias"
+        has_bias = name in checkpoint.names if step.has_bias is None else step.has_bias
+        bias = self._tensor(checkpoint, name) if has_bias else None
+        return self._linear(weight, bias, step.activation), len(weight)
+
+    def _linear(self, weight: Tensor, bias: Tensor | None, activation: str) -> _Apply:
+        linear = self._kernels.pack_linear(weight.contiguous(), bias, row_invariant=True)
+        self.num_bytes += linear.num_bytes
+
+        def apply(rows: Rows) -> Rows:
+            if rows.shape[1] != linear.in_features:
+                raise ModelError(
+                    f"{self._folder}: a layer behind the pooling takes {linear.in_features} "
+                    f"numbers, and vectors have {rows.shape[1]}"
+                )
+            out = linear(torch.from_numpy(rows).to(self._device))
+            if activation == "gelu":
+                out = self._kernels.gelu(out)
+            numbers: Rows = out.cpu().numpy()
+            if activation == "tanh":
+                return np.tanh(numbers.astype(np.float64)).astype(np.float32)
+            return np.maximum(numbers, 0) if activation == "relu" else numbers
+
+        return apply
+
+    def _tensor(self, checkpoint: BaseCheckpoint, name: str) -> Tensor:
+        """Return a tensor in float32 on the device; `ModelError` if it is missing."""
+        return checkpoint.tensor(name).float().to(self._device)
+
+
+def normalized(rows: Rows) -> Rows:
+    """Return rows scaled to length 1; a row of zeros stays."""
+    wide = rows.astype(np.float64)
+    lengths = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))
+    return (wide / np.maximum(lengths, 1e-12)).astype(np.float32)
+
+
+def _pooled(pooling: Pooling, states: Rows, starts: Int64s) -> Rows:
+    """Return one vector for each text, [num_texts, hidden_size]."""
+    if pooling is Pooling.CLS:
+        return states[starts[:-1]]
+    if pooling is Pooling.LAST:
+        return states[starts[1:] - 1]
+    out = np.empty((len(starts) - 1, states.shape[1]), np.float32)
+    for text, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
+        own = states[start:end]
+        if pooling is Pooling.MAX:
+            out[text] = own.max(axis=0)
+            continue
+        wide, length = own.astype(np.float64), int(end - start)
+        divisor = float(length)
+        if pooling is Pooling.WEIGHTED_MEAN:
+            wide *= np.arange(1, length + 1, dtype=np.float64)[:, None]
+            divisor = length * (length + 1) / 2
+        elif pooling is Pooling.MEAN_SQRT_LEN:
+            divisor = length**0.5
+        out[text] = np.add.reduce(wide, axis=0) / divisor
+    return out

@@ -1,0 +1,58 @@
+"""`LLM.embed`, `rerank` and `classify`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pagedrun import LLM, RowError, UsageError
+from tests.support.tiny_encoders import texts, write_model
+
+LENGTHS = [3, 20, 9]
+
+
+def test_vectors_of_texts(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    given = texts(LENGTHS)
+    with LLM(tmp_path, runner="pooling", dtype="float32") as llm:
+        plain = llm.embed(given)
+        assert plain.shape == (3, 64)
+        assert plain.dtype == np.float32
+        assert np.array_equal(llm.embed(given[1:2])[0], plain[1])
+        scaled = llm.embed(given, normalize=True, pooling="cls", dimensions=16)
+        assert np.allclose(np.linalg.norm(scaled, axis=1), 1)
+        assert scaled.shape == (3, 16)
+        assert llm.embed([]).shape == (0, 64)
+        assert llm.report["pooling"]["texts"] == 0
+        with pytest.raises(RowError, match="text 1: the text has 402 tokens"):
+            llm.embed([given[0], "w1 " * 400])
+        assert llm.embed(["w1 " * 400], on_overlong="truncate-right").shape == (1, 64)
+        with pytest.raises(UsageError, match="pooling must be one of cls, last"):
+            llm.embed(given, pooling="first")
+        with pytest.raises(UsageError, match="texts must be a list of texts"):
+            llm.embed("a text")
+        with pytest.raises(UsageError, match="leave it out for answers"):
+            llm.generate(["a text"])
+
+
+def test_documents_and_labels(tmp_path: Path) -> None:
+    write_model(tmp_path / "one", "bert", "ForSequenceClassification", num_labels=1)
+    query, *documents = texts([4, *LENGTHS])
+    with LLM(tmp_path / "one", runner="pooling", dtype="float32") as llm:
+        best = llm.rerank(query, documents)
+        assert sorted(each.index for each in best) == [0, 1, 2]
+        assert [each.score for each in best] == sorted((e.score for e in best), reverse=True)
+        assert llm.rerank(query, documents, top_n=1) == best[:1]
+    write_model(tmp_path / "three", "bert", "ForSequenceClassification", num_labels=3)
+    with LLM(tmp_path / "three", runner="pooling", dtype="float32") as llm:
+        (first, *_) = llm.classify(documents)
+        assert sum(first.scores.values()) == pytest.approx(1, abs=1e-6)
+        assert first.scores[first.label] == max(first.scores.values())
+
+
+def test_answers_need_another_runner(tmp_path: Path) -> None:
+    write_model(tmp_path, "qwen3", "ForCausalLM")
+    with LLM(tmp_path, dtype="float32") as llm, pytest.raises(UsageError, match="runner must be"):
+        llm.embed(["a text"])
+    with pytest.raises(UsageError, match="runner must be generate or pooling"):
+        LLM(tmp_path, runner="draft")

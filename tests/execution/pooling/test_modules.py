@@ -1,0 +1,114 @@
+"""Folders of sentence-transformers: modules, lengths and prompts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pagedrun.paged.values.errors import ModelError
+from tests.execution.pooling.engines import pooled_model, requests, results
+from tests.support.tiny_encoders import texts, write_model, write_modules
+
+LENGTHS = [1, 5, 40, 90]
+MOST = 1e-5
+
+
+def write_dense(folder: Path, in_features: int, out_features: int) -> tuple[torch.Tensor, ...]:
+    """Write the module Dense of a folder; return weight and bias."""
+    torch.manual_seed(1)
+    weight, bias = torch.randn(out_features, in_features) / 8, torch.randn(out_features)
+    folder.mkdir()
+    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
+    config = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return weight, bias
+
+
+def test_poolings_side_by_side_then_dense_then_normalize(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+    write_modules(tmp_path, pooling, "Dense", "Normalize")
+    weight, bias = write_dense(tmp_path / "2_Dense", 128, 24)
+    given = texts(LENGTHS)
+    plain = []
+    for name in ("cls", "mean"):
+        model = pooled_model(tmp_path, pooling=name)
+        steps = model.spec.pooler.steps
+        assert len(steps) == 1
+        (tmp_path / "modules.json").rename(tmp_path / "kept.json")
+        model = pooled_model(tmp_path, pooling=name)
+        plain.append(results(model.load_engine(), requests(model, given)))
+        (tmp_path / "kept.json").rename(tmp_path / "modules.json")
+    model = pooled_model(tmp_path)
+    engine = model.load_engine()
+    assert engine.pooler.size == 24
+    found = results(engine, requests(model, given))
+    for index in range(len(given)):
+        joined = torch.from_numpy(np.concatenate([each[index] for each in plain]))
+        out = torch.tanh(weight @ joined + bias)
+        assert np.abs(found[index] - (out / out.norm()).numpy()).max() <= MOST
+
+
+def test_max_seq_length_and_lower_case_are_those_of_the_folder(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": "mean"})
+    settings = {"max_seq_length": 20, "do_lower_case": True}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    model = pooled_model(tmp_path)
+    assert model.spec.max_length == 20
+    upper, lower = requests(model, ["W1 W2", "w1 w2"])
+    assert upper.texts == lower.texts
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        ({"pooling_mode": "sum"}, "pooling_mode"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "include_prompt"),
+    ],
+)
+def test_what_would_change_the_vectors_is_refused(
+    pooling: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, pooling)
+    with pytest.raises(ModelError, match=message):
+        pooled_model(tmp_path)
+
+
+def test_a_module_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": "mean"})
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules[1]["path"] = "../other"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="a folder inside the model's"):
+        pooled_model(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "mean", "weightedmean", "lasttoken"])
+def test_vectors_are_those_of_sentence_transformers(mode: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    write_model(tmp_path / "model", "bert")
+    modules = library.models
+    transformer = modules.Transformer(str(tmp_path / "model"))
+    pooling = modules.Pooling(64, pooling_mode=mode)
+    dense = modules.Dense(64, 32)
+    theirs = library.SentenceTransformer(
+        modules=[transformer, pooling, dense, modules.Normalize()], device="cpu"
+    )
+    theirs.save(str(tmp_path / "saved"))
+    given = texts(LENGTHS)
+    model = pooled_model(tmp_path / "saved")
+    found = results(model.load_engine(), requests(model, given))
+    for index, expected in enumerate(theirs.encode(given)):
+        assert np.abs(found[index] - expected).max() <= MOST
+        assert np.dot(found[index], expected) >= 0.999999

@@ -1,0 +1,140 @@
+"""Vectors and scores of tiny random models against Transformers, in float32."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from pagedrun.paged.execution.pooling.pooling_engine import FlatRun, SharedRun
+from pagedrun.paged.metrics.timeline import NO_HOOKS
+from pagedrun.paged.values.pooling import Pooling, Task
+from tests.execution.pooling.engines import pooled_model, requests, results
+from tests.support.tiny_encoders import FAMILIES, texts, write_model
+
+LENGTHS = [1, 2, 17, 33, 64, 150]
+MOST = 1e-5
+
+
+def _hidden(folder: Path, given: list[str]) -> list[torch.Tensor]:
+    model, tokenizer = (
+        AutoModel.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    with torch.no_grad():
+        return [
+            model(torch.tensor([tokenizer(each)["input_ids"]])).last_hidden_state[0]
+            for each in given
+        ]
+
+
+def _pooled(pooling: Pooling, hidden: torch.Tensor) -> torch.Tensor:
+    weights = torch.arange(1, len(hidden) + 1)[:, None]
+    by_pooling: dict[Pooling, torch.Tensor] = {
+        Pooling.CLS: hidden[0],
+        Pooling.LAST: hidden[-1],
+        Pooling.MEAN: hidden.mean(0),
+        Pooling.MAX: hidden.amax(0),
+        Pooling.WEIGHTED_MEAN: (hidden * weights).sum(0) / weights.sum(),
+        Pooling.MEAN_SQRT_LEN: hidden.sum(0) / len(hidden) ** 0.5,
+    }
+    return by_pooling[pooling]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    write_model(tmp_path, family)
+    given = texts(LENGTHS)
+    hidden = _hidden(tmp_path, given)
+    for pooling in (Pooling.MEAN, Pooling.CLS, Pooling.LAST):
+        model = pooled_model(tmp_path, pooling=pooling)
+        found = results(model.load_engine(), requests(model, given))
+        for index, states in enumerate(hidden):
+            expected = _pooled(pooling, states).numpy()
+            assert np.abs(found[index] - expected).max() <= MOST
+            cosine = np.dot(found[index], expected) / (
+                np.linalg.norm(found[index]) * np.linalg.norm(expected)
+            )
+            assert cosine >= 0.999999
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+def test_poolings_are_their_formulas(pooling: Pooling, tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    given = texts(LENGTHS)
+    model = pooled_model(tmp_path, pooling=pooling, normalize=True, dimensions=32)
+    found = results(model.load_engine(), requests(model, given))
+    for index, states in enumerate(_hidden(tmp_path, given)):
+        cut = _pooled(pooling, states)[:32]
+        expected = (cut / cut.norm()).numpy()
+        assert np.abs(found[index] - expected).max() <= MOST
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("bert", {}),
+        ("xlm-roberta", {"pad_token_id": 0}),
+        ("distilbert", {}),
+        ("modernbert", {"classifier_pooling": "mean"}),
+        ("qwen3", {}),
+    ],
+)
+def test_labels_are_those_of_transformers(
+    family: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    write_model(tmp_path, family, "ForSequenceClassification", num_labels=3, **fields)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer, given = AutoTokenizer.from_pretrained(tmp_path), texts(LENGTHS)
+    model = pooled_model(tmp_path, Task.CLASSIFY)
+    found = results(model.load_engine(), requests(model, given))
+    for index, text in enumerate(given):
+        with torch.no_grad():
+            logits = theirs(torch.tensor([tokenizer(text)["input_ids"]])).logits[0]
+        assert np.abs(found[index] - torch.softmax(logits, 0).numpy()).max() <= MOST
+
+
+def test_pairs_have_two_token_types(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer, given = AutoTokenizer.from_pretrained(tmp_path), texts(LENGTHS)
+    pairs = list(zip(given, reversed(given), strict=True))
+    model = pooled_model(tmp_path, Task.RERANK)
+    found = results(model.load_engine(), requests(model, pairs, Task.RERANK))
+    for index, (first, second) in enumerate(pairs):
+        encoded = tokenizer(first, second, return_tensors="pt", return_token_type_ids=True)
+        assert encoded["token_type_ids"].max() == 1
+        with torch.no_grad():
+            score = torch.sigmoid(theirs(**encoded).logits[0, 0]).item()
+        assert abs(found[index][0] - score) <= MOST
+
+
+def test_a_causal_model_has_vectors_of_texts_of_all_its_positions(tmp_path: Path) -> None:
+    write_model(tmp_path, "qwen3")
+    given = texts([300, 299])
+    model = pooled_model(tmp_path)
+    found = results(model.load_engine(), requests(model, given))
+    for index, states in enumerate(_hidden(tmp_path, given)):
+        assert np.abs(found[index] - states[-1].numpy()).max() <= MOST
+
+
+def test_texts_that_share_prefixes_have_the_vectors_of_texts_side_by_side(tmp_path: Path) -> None:
+    write_model(tmp_path, "qwen3")
+    common = texts([200], seed=3)[0]
+    given = [f"{common} {each}" for each in texts([3, 9, 20, 50])]
+    model = pooled_model(tmp_path)
+    engine = model.load_engine()
+    asked = requests(model, given)
+    shared = engine.start(asked)
+    assert isinstance(shared, SharedRun)
+    found = {each.request.index: each.pooled for each in shared}
+    figures = shared.report()["pooling"]
+    assert figures["shared_prefix_tokens"] >= 3 * 192
+    flat = FlatRun(engine, asked, None, (), None, NO_HOOKS, {"load_s": 0.0})
+    for completion in flat:
+        assert completion.pooled is not None
+        ours = found[completion.request.index]
+        assert ours is not None
+        assert np.array_equal(ours, completion.pooled)
