@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -383,14 +384,13 @@ class FlatRun(PooledRun):
     """Run of texts side by side, without a KV cache and without padding."""
 
     def _computed(self, texts: list[_Distinct]) -> Iterator[None]:
-        pass_ = self._pass
         longest_s = 0.0
         for step in self._steps(texts):
             began = time.monotonic()
             if self._ends_at is not None and began + longest_s > self._ends_at:
                 self.is_cut = True
                 return
-            results = pass_([each.text for each in step])
+            results = self._pass([each.text for each in step])
             for each, result in zip(step, results, strict=True):
                 each.result = result
             self._counts.computed += sum(len(each.text.token_ids) for each in step)
@@ -411,18 +411,14 @@ class FlatRun(PooledRun):
         if step:
             yield step
 
-    @property
+    @cached_property
     def _pass(self) -> FlatPass:
-        if self._flat is None:
-            engine = self._engine
-            self._flat = FlatPass(engine.loaded, engine.pooler, engine.config.block_size)
-        return self._flat
-
-    _flat: FlatPass | None = None
+        engine = self._engine
+        return FlatPass(engine.loaded, engine.pooler, engine.config.block_size)
 
     @property
     def _cache_bytes(self) -> int:
-        return 0 if self._flat is None else self._flat.cache_bytes
+        return self._pass.cache_bytes
 
 
 class SharedRun(PooledRun):
