@@ -246,7 +246,7 @@ def test_a_plan_for_a_gpu_fits_what_nobody_gave_as_a_run_does(
     path = write_jsonl(tmp_path / "rows.jsonl", generated_rows(NUM_ROWS, seed=3))
     model = make_model("qwen3", "fitted", tie_word_embeddings=False)
     config = job(path, model, device="cpu", window=WindowSize(rows=60))
-    engine = EngineConfig.fitting(model=model, device="cpu", **given)
+    engine = EngineConfig.fitting(model=model, device="cpu", speculate="off", **given)
     config = replace(config, engine=engine)
     facts = DeviceFacts(choose_device("cpu").read_once, async_scheduling=True, memory=FITTED_GPU)
     forecast: Any = plan_file(config, JobListener(), device=facts)

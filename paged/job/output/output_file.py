@@ -346,9 +346,10 @@ class OutputFormat(StrEnum):
         ending = Path(name).suffix
         if ending.lower() not in OTHER_KINDS:
             return cls.JSONL
+        *others, last = (each for each in cls if each is not cls.NPY)
         raise UsageError(
             f"{output}: {ending} is not an output format; let the name end in "
-            f"{', '.join(list(cls)[:-1])} or {list(cls)[-1]}",
+            f"{', '.join(others)} or {last}",
             field="output",
         )
 
