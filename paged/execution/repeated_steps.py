@@ -20,7 +20,8 @@ from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.scheduling.step_input import StepInput
 
-# A recording takes about twice as long as a step, so rows that change often are not worth one.
+# A recording takes about three times as long as a step, so rows that change often are not worth
+# one.
 STEPS_BEFORE = 1
 # With more rows Python takes a small part of a step, and a recording keeps the memory of results:
 # that of few rows until other shapes need its place, of more until a prompt is computed.

@@ -291,7 +291,7 @@ class Run:
             raise stalled(cause, scheduler, self.state())
         return (
             self._device.async_scheduling
-            and (speculation is None or not speculation.is_due)
+            and not (step.drafts or (speculation is not None and speculation.is_due))
             and not table.num_beams[grown].any()
             and not self._sampler.needs_newest_token(step.draws)
         )

@@ -26,6 +26,7 @@ from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.resume import differing_parameters
 from pagedrun.paged.text.channels import has_channels
 from pagedrun.paged.text.reasoning import AUTO, ReasoningTags
+from pagedrun.paged.values.engine_config import OFF
 from pagedrun.paged.values.errors import EngineError, UsageError, option
 from pagedrun.paged.values.request import Completion, FinishReason, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -102,7 +103,7 @@ class RequestDigests:
         return digest.digest()
 
 
-_INDEX = re.compile(rb'"index": ?([0-9]{1,9})\b')
+_INDEX = re.compile(rb'\{"index": ?([0-9]{1,9})\b')  # the first key of a row
 
 
 class EarlierRows:
@@ -112,15 +113,20 @@ class EarlierRows:
     thread-safe.
     """
 
-    def __init__(self, path: Path, questions: RequestDigests, vocab_size: int) -> None:
-        """Index the output; raises `UsageError` if output or digests cannot be read."""
+    def __init__(
+        self, path: Path, questions: RequestDigests, vocab_size: int, *, drafts: bool = True
+    ) -> None:
+        """Index the output; raises `UsageError` if output or digests cannot be read.
+
+        drafts: rows are asked for by their index, too.
+        """
         self.path = path
         self.num_rows = 0
         self.num_changed = 0
         self._questions = questions
         self._vocab_size = vocab_size
         self._places: dict[bytes, tuple[int, int]] = {}  # offset and length of its line
-        self._by_index: dict[int, tuple[int, int]] = {}
+        self._by_index: dict[int, tuple[int, int]] | None = {} if drafts else None
         digests = _digests(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -162,7 +168,7 @@ class EarlierRows:
 
     def tokens_at(self, index: int) -> tuple[int, ...]:
         """Return the tokens of the first answer of a row, none without a valid one."""
-        saved = self._read(self._by_index.get(index))
+        saved = None if self._by_index is None else self._read(self._by_index.get(index))
         if saved is None or not saved.outputs or saved.largest_id() >= self._vocab_size:
             return ()
         return saved.outputs[0].token_ids
@@ -181,8 +187,9 @@ class EarlierRows:
         if not line.endswith(b"\n"):
             return  # of a killed or running job
         self.num_rows += 1
-        if (index := _INDEX.search(line)) is not None:  # without parsing the line
-            self._by_index.setdefault(int(index[1]), (offset, len(line)))
+        found = None if self._by_index is None else _INDEX.match(line)  # without parsing the line
+        if found is not None and self._by_index is not None:
+            self._by_index.setdefault(int(found[1]), (offset, len(line)))
         if question is not None:
             self._places.setdefault(question, (offset, len(line)))
             return
@@ -274,7 +281,8 @@ def open_earlier(
     if config.from_output is None:
         return None
     check_same_computation(manifest, config.from_output)
-    rows = EarlierRows(config.from_output, questions, vocab_size)
+    drafts = config.engine.speculate != OFF
+    rows = EarlierRows(config.from_output, questions, vocab_size, drafts=drafts)
     rows.warn_of_changes(listener)
     return rows
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from pagedrun.paged.execution.pooling.texts import TextEncoder, TextLimits
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
 from pagedrun.paged.job.config import STDOUT, JobConfig
 from pagedrun.paged.job.input_checks import (
     UniqueIds,
@@ -125,8 +125,9 @@ def _builder(
     size = model.config.vocab_size
     if config.pooled is not None:
         assert isinstance(model, PooledFolder), "opened for a task"
-        texts = TextLimits(max_model_len, size, config.on_overlong)
-        encoder = TextEncoder(model.tokenizer, model.spec, config.pooled, texts)
+        in_chunks = config.pooled.chunks is not None
+        texts = TextLimits(max_model_len, size, config.on_overlong, in_chunks)
+        encoder = PooledTextEncoder(model.tokenizer, model.spec, texts)
         return TextBuilder(
             encoder, model.spec, config.pooled, config.prompts, keeps_columns=keeps_columns
         )

@@ -142,12 +142,9 @@ class Decoder(Model):
         ]
 
     def _begun(self, batch: ForwardBatch) -> "_Stream":
-        embedding = self._embedding
-        if isinstance(embedding, EncoderEmbedding):
-            embedded = embedding.of_tokens(batch.input_ids, batch.positions, batch.token_types)
-        else:
-            embedded = embedding(batch.input_ids)
-        residual = embedded.float()
+        residual = self._embedding.of_tokens(
+            batch.input_ids, batch.positions, batch.token_types
+        ).float()
         if self._scale != 1.0:
             residual *= self._scale
         inputs: Sequence[Tensor] = ()

@@ -6,6 +6,7 @@ float32, so that the bytes of a text's result depend on its own tokens alone.
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ class Pooler:
         """Return a step with its weights, and the size of its output; size: of its input."""
         match step:
             case DenseStep():
-                return self._dense(step, checkpoint)
+                return self._dense(step, checkpoint, size)
             case NormStep(norm):
                 weight = self._tensor(checkpoint, norm.weight.name)
                 bias = None if norm.bias is None else self._tensor(checkpoint, norm.bias.name)
@@ -114,31 +115,29 @@ class Pooler:
                 names = (f"{name}.weight", "model.embed_tokens.weight", "embed_tokens.weight")
                 found = next((each for each in names if each in checkpoint.names), names[0])
                 head = checkpoint.tensor(found)[list(token_ids)].float().to(self._device)
-                return self._linear(head, None, "identity"), 2
+                return self._linear(head, None, "identity", size), 2
 
-    def _dense(self, step: DenseStep, checkpoint: BaseCheckpoint) -> tuple[_Apply, int]:
+    def _dense(self, step: DenseStep, checkpoint: BaseCheckpoint, size: int) -> tuple[_Apply, int]:
         if step.folder:
             with Checkpoint.open(self._folder / step.folder) as other:
-                return self._dense_of(step, other)
-        return self._dense_of(step, checkpoint)
-
-    def _dense_of(self, step: DenseStep, checkpoint: BaseCheckpoint) -> tuple[_Apply, int]:
+                return self._dense(replace(step, folder=""), other, size)
         weight = self._tensor(checkpoint, f"{step.name}.weight")
         name = f"{step.name}.bias"
         has_bias = name in checkpoint.names if step.has_bias is None else step.has_bias
         bias = self._tensor(checkpoint, name) if has_bias else None
-        return self._linear(weight, bias, step.activation), len(weight)
+        return self._linear(weight, bias, step.activation, size), len(weight)
 
-    def _linear(self, weight: Tensor, bias: Tensor | None, activation: str) -> _Apply:
+    def _linear(self, weight: Tensor, bias: Tensor | None, activation: str, size: int) -> _Apply:
+        """Return a linear layer for vectors of `size` numbers; `ModelError` for another one."""
+        if weight.shape[1] != size:
+            raise ModelError(
+                f"{self._folder}: a layer behind the pooling takes {weight.shape[1]} numbers, and "
+                f"vectors have {size}"
+            )
         linear = self._kernels.pack_linear(weight.contiguous(), bias, row_invariant=True)
         self.num_bytes += linear.num_bytes
 
         def apply(rows: Rows) -> Rows:
-            if rows.shape[1] != linear.in_features:
-                raise ModelError(
-                    f"{self._folder}: a layer behind the pooling takes {linear.in_features} "
-                    f"numbers, and vectors have {rows.shape[1]}"
-                )
             out = linear(torch.from_numpy(rows).to(self._device))
             if activation == "gelu":
                 out = self._kernels.gelu(out)

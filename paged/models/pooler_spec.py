@@ -107,10 +107,11 @@ class PooledModelSpec:
         """
         if is_gguf(folder):
             raise ModelError(f"{folder}: a GGUF file has no pooling; pass a model folder")
-        modules = _Modules.read(folder)
+        modules = _listed_modules(folder)
         raw, _ = read_configs(folder)
         config = cls.read_network(folder)
-        spec = cls(config, _pooler(folder, raw, config, modules, params), config_length(config))
+        pooler = _pooler(folder, raw, config, modules, params)
+        spec = cls(config, pooler, config.max_position_embeddings)
         if params.task is Task.RERANK and isinstance(_last(spec.pooler), TokenStep):
             spec = replace(spec, has_prompt_of_pairs=True)
         return spec._with_modules(folder, modules, params)
@@ -148,7 +149,7 @@ class PooledModelSpec:
         return replace(self, pooler=replace(self.pooler, steps=(step,)))
 
     def _with_modules(
-        self, folder: Path, modules: "_Modules | None", params: PoolingParams
+        self, folder: Path, modules: PoolerSpec | None, params: PoolingParams
     ) -> "PooledModelSpec":
         """Return the model with the lengths and prompts of a folder of sentence-transformers."""
         prompts, default, length, lowers = {}, None, self.max_length, False
@@ -166,11 +167,6 @@ class PooledModelSpec:
             default = own.string("default_prompt_name")
         spec = replace(self, max_length=length, prompts=prompts, lowers_case=lowers)
         return replace(spec, prompt=_prompt(folder, prompts, default, params))
-
-
-def config_length(config: ModelConfig) -> int:
-    """Return the longest text of a model, in tokens."""
-    return config.max_position_embeddings
 
 
 def _prompt(
@@ -247,7 +243,7 @@ def _pooler(
     folder: Path,
     raw: JsonObject,
     config: ModelConfig,
-    modules: "_Modules | None",
+    modules: PoolerSpec | None,
     params: PoolingParams,
 ) -> PoolerSpec:
     """Return the pooler of a task; settings of the run have precedence."""
@@ -261,7 +257,7 @@ def _pooler(
                 f"pass {option('pooling')} for the vectors of its texts"
             )
         default = Pooling.LAST if config.network.is_causal else Pooling.MEAN
-        pooler = PoolerSpec((default,)) if modules is None else modules.pooler
+        pooler = PoolerSpec((default,)) if modules is None else modules
         if params.pooling is not None:
             pooler = replace(pooler, poolings=(params.pooling,))
         normalizes = pooler.normalizes if params.normalize is None else params.normalize
@@ -370,52 +366,44 @@ _ACTIVATIONS: dict[str, StepActivation] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Modules:
-    """Modules of a folder of sentence-transformers, in order, as a pooler."""
+def _listed_modules(folder: Path) -> PoolerSpec | None:
+    """Return the modules of a folder of sentence-transformers as a pooler; None without a list."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return None
+    listed_modules = JsonObject.parse(str(path), b'{"modules":' + path.read_bytes() + b"}")
+    modules = listed_modules.get("modules")
+    pooler = PoolerSpec((Pooling.MEAN,))
+    for number, each in enumerate(modules if isinstance(modules, list) else []):
+        module = JsonObject(str(path), each if isinstance(each, dict) else {})
+        pooler = _with_module(pooler, folder, module, number)
+    return pooler
 
-    pooler: PoolerSpec
 
-    @classmethod
-    def read(cls, folder: Path) -> "_Modules | None":
-        """Read modules.json; None for a folder without it."""
-        path = folder / "modules.json"
-        if not path.exists():
-            return None
-        listed_modules = JsonObject.parse(str(path), b'{"modules":' + path.read_bytes() + b"}")
-        modules = listed_modules.get("modules")
-        pooler = PoolerSpec((Pooling.MEAN,))
-        for number, each in enumerate(modules if isinstance(modules, list) else []):
-            module = JsonObject(str(path), each if isinstance(each, dict) else {})
-            pooler = cls._with(pooler, folder, module, number)
-        return cls(pooler)
-
-    @staticmethod
-    def _with(pooler: PoolerSpec, folder: Path, module: JsonObject, number: int) -> PoolerSpec:
-        kind, place = module.text("type").rpartition(".")[2], module.string("path") or ""
-        if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise module.error("path", "a folder inside the model's")
-        match kind:
-            case "Transformer" if number == 0 and not place:
-                return pooler
-            case "Pooling":
-                own = JsonObject.read(folder / place / "config.json")
-                return replace(pooler, poolings=_poolings(own))
-            case "Dense" if not pooler.normalizes:
-                own = JsonObject.read(folder / place / "config.json")
-                name = own.string("activation_function") or "Tanh"
-                function = _ACTIVATIONS.get(name.rpartition(".")[2])
-                if function is None:
-                    raise own.error("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
-                step = DenseStep("linear", function, own.boolean("bias", True), place)
-                return replace(pooler, steps=(*pooler.steps, step))
-            case "Normalize":
-                return replace(pooler, normalizes=True)
-        raise ModelError(
-            f"{module.origin}: a module {kind} at place {number} is not supported; those of "
-            "pagedrun are Transformer (first, in the folder itself), Pooling, Dense and Normalize "
-            "(last)"
-        )
+def _with_module(pooler: PoolerSpec, folder: Path, module: JsonObject, number: int) -> PoolerSpec:
+    kind, place = module.text("type").rpartition(".")[2], module.string("path") or ""
+    if Path(place).is_absolute() or ".." in Path(place).parts:
+        raise module.error("path", "a folder inside the model's")
+    match kind:
+        case "Transformer" if number == 0 and not place:
+            return pooler
+        case "Pooling":
+            own = JsonObject.read(folder / place / "config.json")
+            return replace(pooler, poolings=_poolings(own))
+        case "Dense" if not pooler.normalizes:
+            own = JsonObject.read(folder / place / "config.json")
+            name = own.string("activation_function") or "Tanh"
+            function = _ACTIVATIONS.get(name.rpartition(".")[2])
+            if function is None:
+                raise own.error("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
+            step = DenseStep("linear", function, own.boolean("bias", True), place)
+            return replace(pooler, steps=(*pooler.steps, step))
+        case "Normalize":
+            return replace(pooler, normalizes=True)
+    raise ModelError(
+        f"{module.origin}: a module {kind} at place {number} is not supported; those of pagedrun "
+        "are Transformer (first, in the folder itself), Pooling, Dense and Normalize (last)"
+    )
 
 
 def _poolings(config: JsonObject) -> tuple[Pooling, ...]:

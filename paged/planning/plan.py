@@ -7,7 +7,7 @@ departs from this walk where rows have priorities, or are sampled for a deadline
 """
 
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -105,11 +105,7 @@ class Plan(PlannedPart):
         part = PlanPart(
             window=0 if after is None else after.window + 1,
             places=np.arange(len(self.tree)),
-            requests=tuple(
-                request if tokens is None else replace(request, earlier_token_ids=tokens)
-                for request in map(self._requests.__getitem__, self.tree.order.tolist())
-                for tokens in (drafted.get(request.index),)
-            ),
+            requests=self._in_order(drafted),
             num_common_tokens=self.tree.common,
             num_shared_tokens=np.where(num_samples > 1, num_tokens, self.tree.num_shared_tokens),
             num_read_once_tokens=np.where(
@@ -201,6 +197,15 @@ class Plan(PlannedPart):
         hits = np.sort(self.tree.num_hit_blocks)[::-1][: max_num_seqs + 1]
         shared = min(self.sharing.num_shared_blocks, int(hits.sum()))
         return shared + int(private.sum()) + len(private)
+
+    def _in_order(self, drafted: Mapping[int, tuple[int, ...]]) -> tuple[Request, ...]:
+        """Return the requests in run order; drafted: earlier answers of some, by index."""
+        requests = tuple(self._requests[row] for row in self.tree.order.tolist())
+        if not drafted:
+            return requests
+        return tuple(
+            replace(each, earlier_token_ids=drafted.get(each.index, ())) for each in requests
+        )
 
     def _answered(
         self, earlier: EarlierAnswers, tree: PrefixTree, done: Container[int]

@@ -171,11 +171,13 @@ class Speculation:
 
     def note_seconds(self, seconds: float, *, is_usual: bool) -> None:
         """Add the duration of the last step; is_usual: others of its shape will take as long."""
-        if self._num_rows and is_usual:
+        if not self._num_rows:
+            return
+        if is_usual:
             self._costs.note(self._num_rows, seconds)
-        elif self._num_rows and self._drafted and self._costs.is_known:
-            self._costs.note_trial(self._num_rows, seconds)
-        if self._num_rows and self._drafted and self._costs.is_known:
+        if self._drafted and self._costs.is_known:
+            if not is_usual:
+                self._costs.note_trial(self._num_rows, seconds)
             plain = float(self._costs.seconds(np.array([self._num_sequences]))[0])
             self._saved_s += plain * self._num_stepped / self._num_sequences - seconds
         self._num_rows = 0

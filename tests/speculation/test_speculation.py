@@ -1,5 +1,6 @@
 """Speculation: the bytes of a run without drafts, whoever drafts; right drafts save steps."""
 
+import itertools
 import random
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -191,6 +192,34 @@ def test_a_device_that_the_host_runs_ahead_of(
     device = replace(choose_device("cpu"), async_scheduling=True, graphs=graphs)
     config = tiny(make_model("qwen3", "drafted"), dtype="float32", **flags)
     assert_same(config, PARAMS, RunPolicy(read_once=ANY_PREFIX), device)
+
+
+def test_blocks_reserved_for_wrong_drafts_reach_captured_steps(
+    make_model: MakeModel, drafting: Callable[..., None]
+) -> None:
+    """A row whose drafts are wrong goes on by itself, into a block that it got before."""
+    device = replace(choose_device("cpu"), async_scheduling=True, graphs=True)
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", block_size=4)
+    expected, _ = answers(config, [GREEDY], device=device)
+    drafting(expected, lambda token: token ^ 1)
+    found, report = answers(replace(config, speculate="3"), [GREEDY], device=device)
+    assert found == expected
+    assert report["speculation"]["proposed"] > 0 == report["speculation"]["accepted"]
+
+
+def test_a_step_with_drafts_is_read_before_the_next_one(
+    make_model: MakeModel, drafting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows that enter in it leave no room for drafts in the next one."""
+    device = replace(choose_device("cpu"), async_scheduling=True)
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    expected, _ = answers(config, [GREEDY], device=device)
+    drafting(expected, lambda token: token)
+    due = itertools.cycle([True, False])
+    monkeypatch.setattr(speculation.Speculation, "is_due", property(lambda _: next(due)))
+    found, report = answers(replace(config, speculate="3"), [GREEDY], device=device)
+    assert found == expected
+    assert report["speculation"]["accepted"] > 0
 
 
 def test_steps_overlap_where_nothing_is_drafted(

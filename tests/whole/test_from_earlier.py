@@ -112,6 +112,22 @@ def test_the_same_run_again_computes_nothing(old: JobConfig, tmp_path: Path) -> 
     assert comparable_rows(tmp_path / "new.jsonl") == comparable_rows(old.output)
 
 
+def test_answers_to_other_questions_are_drafts(model: Path, tmp_path: Path) -> None:
+    """The bias changes every request, and with these weights no answer."""
+    rows = [{"prompt_token_ids": [index, 5, 9], "seed": index} for index in range(6)]
+    first = job(tmp_path, model, rows, "first", max_tokens=LONG, temperature=1.0)
+    run(first)
+    biased = [{**row, "logit_bias": {"0": -1e-6}} for row in rows]
+    alone = job(tmp_path, model, biased, "alone", max_tokens=LONG, temperature=1.0)
+    run(alone)
+    engine = replace(alone.engine, speculate="3")
+    drafted = again(replace(alone, engine=engine), first, tmp_path)
+    report = run(drafted).report
+    assert comparable_rows(tmp_path / "new.jsonl") == comparable_rows(alone.output)
+    assert report["rows"]["computed"] == len(rows)
+    assert report["speculation"]["by_source"]["from_output"] > len(rows)
+
+
 def test_longer_answers_go_on_from_the_shorter_ones(
     old: JobConfig, fresh: JobConfig, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
-from pagedrun.paged.execution.pooling.texts import Given, TextEncoder, TextLimits, pair_texts
+from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits, pair_texts
 from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.text.prompt import Overlong
@@ -37,7 +37,7 @@ class Classification:
 
 
 class PooledTexts:
-    """Model without a head, whose poolers are read for each call.
+    """Model without a head, and the pooler of the last call, which is kept for its settings.
 
     `report` is that of the last call. `max_length` is the longest text, in tokens.
     """
@@ -50,12 +50,15 @@ class PooledTexts:
         limit = described.max_position_embeddings
         self.max_length = min(limit, config.max_model_len or limit)
         self._loaded = LoadedModel.load(self._config, described, tokenizer)
+        self._last: tuple[PoolingParams, PoolingEngine] | None = None
 
     def embed(
         self, texts: Sequence[str], on_overlong: Overlong, **settings: Any
     ) -> NDArray[np.float32]:
         """Return the vectors of texts, [num_texts, size]; settings: of `PoolingParams`."""
-        engine, rows = self._run([[each] for each in texts], Task.EMBED, on_overlong, settings)
+        params = PoolingParams(task=Task.EMBED, **settings)
+        engine, in_chunks = self._engine(params), params.chunks is not None
+        rows = self._run(engine, [[each] for each in texts], on_overlong, in_chunks=in_chunks)
         return (
             np.stack([each[0] for each in rows])
             if rows
@@ -74,14 +77,16 @@ class PooledTexts:
         if not documents:
             return []
         params = PoolingParams(task=Task.RERANK, top_n=top_n, **settings)
-        given = pair_texts(query, documents, self._spec(params), params)
-        _, (scores,) = self._run([given], Task.RERANK, on_overlong, settings)
+        engine = self._engine(replace(params, top_n=None))
+        given = pair_texts(query, documents, engine.spec, params)
+        (scores,) = self._run(engine, [given], on_overlong)
         order = np.argsort(-scores[:, 0], kind="stable")[:top_n]
         return [RankedDocument(each, float(scores[each, 0])) for each in order.tolist()]
 
     def classify(self, texts: Sequence[Given], on_overlong: Overlong) -> list[Classification]:
         """Return label and probabilities of texts, or of pairs of texts."""
-        engine, rows = self._run([[each] for each in texts], Task.CLASSIFY, on_overlong, {})
+        engine = self._engine(PoolingParams(task=Task.CLASSIFY))
+        rows = self._run(engine, [[each] for each in texts], on_overlong)
         labels = engine.spec.pooler.labels
         found = []
         for (scores,) in rows:
@@ -89,31 +94,34 @@ class PooledTexts:
             found.append(Classification(labels[int(scores.argmax())], by_label))
         return found
 
-    def _spec(self, params: PoolingParams) -> PooledModelSpec:
-        spec = PooledModelSpec.read(self._config.model, params)
-        spec = replace(spec, config=self._loaded.config)  # type: ignore[arg-type]
-        return spec.with_answers(self.tokenizer.encode_batch(["no", "yes"], False))
+    def _engine(self, params: PoolingParams) -> PoolingEngine:
+        """Return the engine of a task, with its pooler; raises as `PooledModelSpec.read`."""
+        if self._last is None or self._last[0] != params:
+            spec = PooledModelSpec.read(self._config.model, params)
+            spec = replace(spec, config=self._loaded.config)  # type: ignore[arg-type]
+            spec = spec.with_answers(self.tokenizer.encode_batch(["no", "yes"], False))
+            self._last = params, PoolingEngine.load(self._config, self._loaded, spec)
+        return self._last[1]
 
     def _run(
         self,
+        engine: PoolingEngine,
         rows: Sequence[Sequence[Given]],
-        task: Task,
         on_overlong: Overlong,
-        settings: dict[str, Any],
-    ) -> tuple[PoolingEngine, list[NDArray[np.float32]]]:
-        """Return the engine and the result of each row; raises `RowError` for an invalid one."""
-        params = PoolingParams(task=task, **settings)
-        spec = self._spec(params)
+        *,
+        in_chunks: bool = False,
+    ) -> list[NDArray[np.float32]]:
+        """Return the result of each row; raises `RowError` for an invalid one."""
+        spec = engine.spec
         most = min(spec.max_length, self._config.max_model_len or spec.max_length)
-        limits = TextLimits(most, spec.config.vocab_size, on_overlong)
-        encoder = TextEncoder(self.tokenizer, spec, params, limits)
+        limits = TextLimits(most, spec.config.vocab_size, on_overlong, in_chunks)
+        encoder = PooledTextEncoder(self.tokenizer, spec, limits)
         encoded = encoder.requests(range(len(rows)), rows)
         for index, each in enumerate(encoded):
             if each.error is not None:
                 error = each.error
                 message = f"text {index}: {error.marked}"
                 raise RowError(error.code, message, param=error.param)
-        engine = PoolingEngine.load(self._config, self._loaded, spec)
         requests = [each.request for each in encoded if each.request is not None]
         run = engine.start(requests)
         found: list[NDArray[np.float32]] = []
@@ -125,7 +133,7 @@ class PooledTexts:
         finally:
             run.close()
             self.report = run.report()
-        return engine, found
+        return found
 
 
 def texts_of(given: object, name: str) -> list[str]:

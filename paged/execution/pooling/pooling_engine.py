@@ -97,6 +97,14 @@ class PoolingEngine:
         is_causal = isinstance(network, DecoderSpec) and network.is_causal
         return is_causal and self.spec.pooler.poolings == (Pooling.LAST,)
 
+    @cached_property
+    def answering(self) -> Engine:
+        """Engine of answers that computes texts, with a `PoolingSampler`."""
+        sampler = PoolingSampler(self.loaded, self.pooler)
+        memory = PoolMemory(self.loaded.model, sampler, self.loaded.device)
+        loaded = replace(self.loaded, sampler=sampler, memory=memory)
+        return Engine(replace(self.config, speculate="off"), loaded)
+
     def start(
         self,
         requests: Sequence[Request],
@@ -435,13 +443,11 @@ class SharedRun(PooledRun):
         times: LoadTimes,
     ) -> None:
         super().__init__(engine, requests, more, done, deadline, hooks, times)
-        loaded = engine.loaded
-        self._sampler = PoolingSampler(loaded, engine.pooler)
-        memory = PoolMemory(loaded.model, self._sampler, loaded.device)
-        self._inner = Engine(
-            replace(engine.config, speculate="off"),
-            replace(loaded, sampler=self._sampler, memory=memory),
-        )
+        self._inner = engine.answering
+        sampler = self._inner.loaded.sampler
+        assert isinstance(sampler, PoolingSampler)
+        self._results = sampler.results
+        self._results.clear()  # those of a run that was abandoned
         self._run: Run | None = None
         self._cached = 0
 
@@ -460,7 +466,7 @@ class SharedRun(PooledRun):
         self._run = run = self._inner.start(requests, deadline=deadline)
         for completion in run:
             each = texts[completion.request.index]
-            each.result = self._sampler.results.pop(completion.request.index, _NOTHING)
+            each.result = self._results.pop(completion.request.index, _NOTHING)
             each.error = completion.error
             length = len(each.text.token_ids)
             self._counts.computed += length - completion.num_cached_tokens

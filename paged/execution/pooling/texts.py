@@ -24,14 +24,18 @@ Given = str | tuple[str, str] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TextLimits:
-    """Longest text in tokens, number of token ids, and treatment of longer texts."""
+    """Longest text in tokens, number of token ids, and treatment of longer texts.
+
+    in_chunks: they are cut into several texts, whatever `on_overlong` is.
+    """
 
     max_length: int
     vocab_size: int
     on_overlong: Overlong = Overlong.ERROR
+    in_chunks: bool = False
 
 
-class TextEncoder:
+class PooledTextEncoder:
     """Encodes the texts of rows as requests; never raises for their contents.
 
     `has_types`: the model has a second token type, for the second text of a pair.
@@ -41,12 +45,10 @@ class TextEncoder:
         self,
         tokenizer: Tokenizer,
         spec: PooledModelSpec,
-        params: PoolingParams,
         limits: TextLimits,
     ) -> None:
         self._tokenizer = tokenizer
         self._spec = spec
-        self._params = params
         self._limits = limits
         self._known: dict[int, int] = {}  # one integer object for each id
         types = getattr(spec.config.network.embedding, "types", None)
@@ -116,14 +118,14 @@ class TextEncoder:
 
     def _short(self, text: str) -> str:
         limit = self._limits.max_length * MAX_CHARS_PER_TOKEN
-        if self._params.chunks is not None:
+        if self._limits.in_chunks:
             limit = MAX_ENCODED_CHARS
         if len(text) <= limit:
             return text
         match self._limits.on_overlong:
-            case Overlong.TRUNCATE_RIGHT if self._params.chunks is None:
+            case Overlong.TRUNCATE_RIGHT if not self._limits.in_chunks:
                 return text[:limit]
-            case Overlong.TRUNCATE_LEFT if self._params.chunks is None:
+            case Overlong.TRUNCATE_LEFT if not self._limits.in_chunks:
                 return text[-limit:]
         raise RowError(
             "prompt_too_long",
@@ -171,7 +173,7 @@ class TextEncoder:
             raise RowError("empty_prompt", "the text has no tokens", param="text")
         if len(ids) <= most:
             return _Pieces((self._text((*before, *ids, *after), num_first),))
-        if self._params.chunks is not None and isinstance(text, str):
+        if self._limits.in_chunks and isinstance(text, str):
             chunks = self._tokenizer.encode_chunks(text, most)
             return _Pieces(tuple(self._text(each, len(each)) for each in chunks))
         mode = self._limits.on_overlong

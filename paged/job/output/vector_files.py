@@ -6,15 +6,15 @@ its header gets the number of rows: a .npy output is that file under its own nam
 become Python objects, and memory does not grow with their number.
 """
 
-import ast
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
@@ -34,8 +34,7 @@ from pagedrun.paged.values.errors import UsageError, option
 Vector = NDArray[np.float32]
 VECTORS_SUFFIX = ".vectors.npy"
 ERRORS_SUFFIX = ".errors.jsonl"
-HEADER_BYTES = 128
-_MAGIC = b"\x93NUMPY\x01\x00"
+HEADER_BYTES = 128  # NumPy leaves room for the number of rows to grow
 
 
 class VectorFile:
@@ -236,16 +235,18 @@ class TableShaper(RowShaper):
 
 def _header(num_rows: int, size: int) -> bytes:
     """Return the header of an array, of `HEADER_BYTES` bytes."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({num_rows}, {size}), }}"
-    length = HEADER_BYTES - len(_MAGIC) - 2
-    return _MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+    header = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, size)}
+    npy.write_array_header_1_0(header, described)
+    return header.getvalue()
 
 
 def _size_of(header: bytes) -> int | None:
     """Return the size of a vector by a header of ours, None for another one."""
+    file = io.BytesIO(header)
     try:
-        described: Any = ast.literal_eval(header[len(_MAGIC) + 2 :].decode("latin-1").strip())
-        size = described["shape"][1]
-        return size if header == _header(described["shape"][0], size) else None
-    except (ValueError, SyntaxError, KeyError, IndexError, TypeError):
+        npy.read_magic(file)
+        shape, _, _ = npy.read_array_header_1_0(file)
+    except ValueError:
         return None
+    return shape[1] if len(shape) == 2 and header == _header(*shape) else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from pagedrun.paged.execution.pooling.texts import Given, TextEncoder, pair_texts
+from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, pair_texts
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, Row, at_line, id_column
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
@@ -32,7 +32,7 @@ class TextBuilder:
 
     def __init__(
         self,
-        encoder: TextEncoder,
+        encoder: PooledTextEncoder,
         spec: PooledModelSpec,
         params: PoolingParams,
         prompts: PromptConfig,

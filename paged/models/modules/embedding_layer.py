@@ -55,6 +55,13 @@ class Embedding:
             self._split(self._table[input_ids]), self._source.dtype
         )
 
+    def of_tokens(self, input_ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        """Return the vectors of tokens, [num_tokens, hidden_size]; here of the ids alone.
+
+        input_ids, positions: [num_tokens] int64. types: [num_tokens] int64, None: all are 0.
+        """
+        return self(input_ids)
+
     def head(self, source: WeightSource) -> Linear:
         """Return the tied head: the product with the table."""
         return source.layer(lambda: source.pack_parts([self._weight(source)], None))
@@ -104,10 +111,7 @@ class EncoderEmbedding(Embedding):
         return super().num_bytes + num_bytes(self._positions, self._types, self._norm)
 
     def of_tokens(self, input_ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """Return the vectors of tokens, [num_tokens, hidden_size] in the model's dtype.
-
-        input_ids, positions: [num_tokens] int64. types: [num_tokens] int64, None: all are 0.
-        """
+        """Return the normalized sums, in the model's dtype; see `Embedding`."""
         total = self(input_ids).float()
         if self._types is not None:
             total += self._types[torch.zeros_like(input_ids) if types is None else types]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
-from pagedrun.paged.execution.pooling.texts import TextEncoder, TextLimits
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
 from pagedrun.paged.job.model import PooledModel
 from pagedrun.paged.models.pooler import Rows
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -26,10 +26,10 @@ def pooled_model(
     )
 
 
-def requests(model: PooledModel, texts: list[Any], task: Task = Task.EMBED) -> list[Request]:
+def requests(model: PooledModel, texts: list[Any]) -> list[Request]:
     """Return a request for each text, or pair of texts."""
     limits = TextLimits(model.spec.max_length, model.config.vocab_size)
-    encoder = TextEncoder(model.tokenizer, model.spec, PoolingParams(task=task), limits)
+    encoder = PooledTextEncoder(model.tokenizer, model.spec, limits)
     encoded = encoder.requests(range(len(texts)), [[each] for each in texts])
     found = [each.request for each in encoded if each.request is not None]
     assert len(found) == len(texts)

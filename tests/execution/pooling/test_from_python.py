@@ -1,11 +1,13 @@
 """`LLM.embed`, `rerank` and `classify`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pagedrun import LLM, RowError, UsageError
+from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
 from tests.support.tiny_encoders import texts, write_model
 
 LENGTHS = [3, 20, 9]
@@ -33,6 +35,27 @@ def test_vectors_of_texts(tmp_path: Path) -> None:
             llm.embed("a text")
         with pytest.raises(UsageError, match="leave it out for answers"):
             llm.generate(["a text"])
+
+
+def test_a_pooler_is_read_once_for_equal_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "qwen3")
+    given, opened = texts(LENGTHS), []
+    load = PoolingEngine.load
+
+    def counted(*arguments: Any) -> PoolingEngine:
+        opened.append(1)
+        return load(*arguments)
+
+    monkeypatch.setattr(PoolingEngine, "load", counted)
+    with LLM(tmp_path, runner="pooling", dtype="float32") as llm:
+        first = llm.embed(given)
+        assert np.array_equal(llm.embed(given), first)
+        assert np.array_equal(llm.embed([*given, "w9"])[:3], first)
+        assert len(opened) == 1
+        llm.embed(given, pooling="mean")
+        assert len(opened) == 2
 
 
 def test_documents_and_labels(tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ def test_what_would_change_the_vectors_is_refused(
         pooled_model(tmp_path)
 
 
+def test_a_layer_of_another_size_is_refused_while_loading(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": ["cls", "mean"]}, "Dense")
+    write_dense(tmp_path / "2_Dense", 64, 24)
+    with pytest.raises(ModelError, match="takes 64 numbers, and vectors have 128"):
+        pooled_model(tmp_path).load_engine()
+
+
 def test_a_module_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path, "bert")
     write_modules(tmp_path, {"pooling_mode": "mean"})

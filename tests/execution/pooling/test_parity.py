@@ -102,7 +102,7 @@ def test_pairs_have_two_token_types(tmp_path: Path) -> None:
     tokenizer, given = AutoTokenizer.from_pretrained(tmp_path), texts(LENGTHS)
     pairs = list(zip(given, reversed(given), strict=True))
     model = pooled_model(tmp_path, Task.RERANK)
-    found = results(model.load_engine(), requests(model, pairs, Task.RERANK))
+    found = results(model.load_engine(), requests(model, pairs))
     for index, (first, second) in enumerate(pairs):
         encoded = tokenizer(first, second, return_tensors="pt", return_token_type_ids=True)
         assert encoded["token_type_ids"].max() == 1
