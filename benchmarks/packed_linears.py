@@ -1,6 +1,6 @@
 """Linear layers with quantized weights, compared with the same layers in bfloat16.
 
-    [NUMBA_NUM_THREADS=1] python benchmarks/packed_linears.py [--rows 1,16,256]
+    [NUMBA_NUM_THREADS=1] python benchmarks/packed_linears.py [--rows 1,16,256] [--activations int8]
     python benchmarks/packed_linears.py --device cuda [--rows 1,16,64,256,2048]
 
 Prints, as Markdown, the time of a call in bfloat16 and the speed of each weight format relative to
@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 REPEATS = 7
@@ -69,6 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=SIZES, default="cpu")
     parser.add_argument("--rows", help="numbers of rows, separated by commas")
+    parser.add_argument("--activations", choices=[*Activations], default="auto", help="on a CPU")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", action="store_true", help="as the steps of gpu.py print it")
     given = parser.parse_args()
@@ -77,7 +79,7 @@ def main() -> int:
         print("Error: torch sees no GPU here.", file=sys.stderr)
         return 2
     torch.set_default_device(given.device)
-    backend, name = gpu_backend() if is_gpu else cpu_backend()
+    backend, name = gpu_backend() if is_gpu else cpu_backend(given.activations)
     table: list[str] = []
 
     def say(line: str) -> None:
@@ -106,15 +108,16 @@ def main() -> int:
     return 0
 
 
-def cpu_backend() -> tuple[Backend, str]:
+def cpu_backend(activations: str) -> tuple[Backend, str]:
     """Return the backend, and a description of its device."""
     from pagedrun.kernels.cpu.backend import CpuBackend
     from pagedrun.kernels.cpu.jit import num_threads
     from pagedrun.kernels.kernel_set import processor_name
 
     configure()
-    backend = CpuBackend()
-    return backend, f"{processor_name()}, {backend.kernel_set}, {num_threads()} threads"
+    backend = CpuBackend(activations=Activations(activations))
+    where = f"{processor_name()}, {backend.kernel_set}, {num_threads()} threads"
+    return backend, f"{where}, activations {activations}"
 
 
 def gpu_backend() -> tuple[Backend, str]:

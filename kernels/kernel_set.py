@@ -57,7 +57,7 @@ class KernelSet(StrEnum):
     @property
     def code_kernels(self) -> CodeKernels:
         """Kernels for quantized weights."""
-        return CodeKernels.PANELS if self is KernelSet.PORTABLE else CodeKernels.CPU
+        return _CODE_KERNELS[self]
 
     @property
     def is_supported(self) -> bool:
@@ -111,6 +111,13 @@ class KernelSet(StrEnum):
             kernels["onednn_max_cpu_isa"] = os.environ.get("ONEDNN_MAX_CPU_ISA")
             kernels["torch"] = version("torch")
         return kernels
+
+
+_CODE_KERNELS = {
+    KernelSet.AMX: CodeKernels.TILES,
+    KernelSet.AVX512_BF16: CodeKernels.PAIRS,
+    KernelSet.PORTABLE: CodeKernels.PANELS,
+}
 
 
 @functools.cache

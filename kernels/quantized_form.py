@@ -88,18 +88,20 @@ _SIXTEEN = 16  # inputs of which kernels of a GPU load the scales together
 class CodeKernels(Enum):
     """Kernels for quantized weights; without any, weights are unpacked when they are read.
 
-    CPU: bfloat16 on tiles or in pairs, float32 in panels. PANELS: both in panels, on any processor.
-    Plans, readers of checkpoints and backends all ask this, and so agree.
+    TILES, PAIRS: on a CPU, bfloat16 on AMX tiles or by `vdpbf16ps`, float32 in panels. PANELS: both
+    in panels, on any processor. Plans, readers of checkpoints and backends all ask this, and so
+    agree.
     """
 
     NONE = "none"
-    CPU = "cpu"
+    TILES = "tiles"
+    PAIRS = "pairs"
     PANELS = "panels"
     GPU = "gpu"
 
     def hold(self, form: CodeForm, in_features: int, dtype: str) -> bool:
         """Return whether a linear layer of a model in `dtype`, torch's name, holds such codes."""
-        if self in (CodeKernels.CPU, CodeKernels.PANELS):
+        if self.can_round:
             return dtype in ("bfloat16", "float32") and _fits_cpu(form, in_features)
         if self is CodeKernels.GPU:
             return dtype in ("bfloat16", "float16") and _fits_gpu(form, in_features)
@@ -108,17 +110,21 @@ class CodeKernels(Enum):
     @property
     def of_experts(self) -> "CodeKernels":
         """Kernels for the experts of MoE layers."""
-        return CodeKernels.NONE if self is CodeKernels.CPU else self
+        without_own = {CodeKernels.TILES: CodeKernels.NONE, CodeKernels.PAIRS: CodeKernels.PANELS}
+        return without_own.get(self, self)
 
     @property
     def can_round(self) -> bool:
-        """True if these kernels can multiply inputs rounded to int8."""
-        return self in (CodeKernels.CPU, CodeKernels.PANELS)
+        """True if these kernels, those of a CPU, can multiply inputs rounded to int8."""
+        return self in (CodeKernels.TILES, CodeKernels.PAIRS, CodeKernels.PANELS)
 
 
-# Kernels, and bits of integer codes as these hold them, for which `Activations.AUTO` is int8. A
-# change of the table changes bits, so it raises the version of the kernel sets.
-AUTO_INT8 = frozenset((CodeKernels.PANELS, num_bits) for num_bits in (4, 5, 6, 8))
+# Kernels, and bits of integer codes as these hold them, for which `Activations.AUTO` is int8.
+AUTO_INT8 = frozenset(
+    (kernels, num_bits)
+    for kernels in (CodeKernels.PAIRS, CodeKernels.PANELS)
+    for num_bits in (4, 5, 6, 8)
+)
 
 
 def _fits_cpu(form: CodeForm, in_features: int) -> bool:

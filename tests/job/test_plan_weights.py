@@ -111,9 +111,10 @@ def test_a_gguf_file_is_unpacked_nowhere(
     [
         ("bfloat16", KernelSet.PORTABLE, None),
         ("float32", KernelSet.PORTABLE, None),
-        ("bfloat16", KernelSet.AMX, (("kernel_set", "portable"),)),
-        ("bfloat16", KernelSet.AVX512_BF16, (("kernel_set", "portable"),)),
-        ("float32", KernelSet.AMX, (("kernel_set", "portable"),)),
+        ("bfloat16", KernelSet.AVX512_BF16, None),
+        ("float32", KernelSet.AVX512_BF16, None),
+        ("bfloat16", KernelSet.AMX, (("kernel_set", "avx512-bf16"),)),
+        ("float32", KernelSet.AMX, (("kernel_set", "avx512-bf16"),)),
     ],
 )
 def test_experts_that_are_unpacked_are_told_of_with_the_flags_that_help(

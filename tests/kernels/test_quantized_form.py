@@ -5,7 +5,12 @@ import pytest
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import BLOCK_FORMS, Activations, CodeForm, CodeKernels
 
-CPU, PANELS, GPU = CodeKernels.CPU, CodeKernels.PANELS, CodeKernels.GPU
+TILES, PAIRS, PANELS, GPU = (
+    CodeKernels.TILES,
+    CodeKernels.PAIRS,
+    CodeKernels.PANELS,
+    CodeKernels.GPU,
+)
 FOUR, EIGHT = CodeForm(4, 32, 2), CodeForm(8, None, 4)
 FLOAT8 = CodeForm(8, 128, 4, is_float=True)
 FLOAT4 = CodeForm(4, 32, 1, is_float=True)
@@ -13,10 +18,11 @@ FLOAT4 = CodeForm(4, 32, 1, is_float=True)
 
 def test_kernels_of_the_sets() -> None:
     assert KernelSet.PORTABLE.code_kernels is PANELS
-    assert KernelSet.AMX.code_kernels is KernelSet.AVX512_BF16.code_kernels is CPU
+    assert KernelSet.AMX.code_kernels is TILES
+    assert KernelSet.AVX512_BF16.code_kernels is PAIRS
 
 
-@pytest.mark.parametrize("kernels", [CPU, PANELS])
+@pytest.mark.parametrize("kernels", [TILES, PAIRS, PANELS])
 def test_processors_hold_the_same_forms_in_both_dtypes(kernels: CodeKernels) -> None:
     for dtype in ("float32", "bfloat16"):
         for form in (FOUR, EIGHT, FLOAT8, *BLOCK_FORMS.values()):
@@ -28,19 +34,20 @@ def test_processors_hold_the_same_forms_in_both_dtypes(kernels: CodeKernels) -> 
 
 
 def test_kernels_of_experts() -> None:
-    assert PANELS.of_experts is PANELS
+    assert PAIRS.of_experts is PANELS.of_experts is PANELS
     assert GPU.of_experts is GPU
-    assert CPU.of_experts is CodeKernels.NONE.of_experts is CodeKernels.NONE
+    assert TILES.of_experts is CodeKernels.NONE.of_experts is CodeKernels.NONE
 
 
 @pytest.mark.parametrize("form", [FOUR, EIGHT, *BLOCK_FORMS.values()], ids=str)
 def test_inputs_of_integer_codes(form: CodeForm) -> None:
     for kernels in CodeKernels:
         assert not form.rounds_inputs(Activations.EXACT, kernels)
-    for kernels in (CPU, PANELS):
+    for kernels in (TILES, PAIRS, PANELS):
         assert form.rounds_inputs(Activations.INT8, kernels)
-    assert form.rounds_inputs(Activations.AUTO, PANELS)
-    assert not form.rounds_inputs(Activations.AUTO, CPU)
+    for kernels in (PAIRS, PANELS):
+        assert form.rounds_inputs(Activations.AUTO, kernels)
+    assert not form.rounds_inputs(Activations.AUTO, TILES)
 
 
 @pytest.mark.parametrize("activations", Activations)

@@ -30,7 +30,7 @@ from tests.support.quantized_forms import HELD, TABLES
 from tests.whole.command_server import CommandServer
 
 PORTABLE = KernelSet.PORTABLE.value
-CPU, PANELS = CodeKernels.CPU, CodeKernels.PANELS
+TILES, PANELS = CodeKernels.TILES, CodeKernels.PANELS
 AUTO, EXACT, INT8 = Activations
 
 
@@ -163,8 +163,8 @@ def test_layers_of_a_mixed_file(make_model: MakeModel, tmp_path: Path) -> None:
     for dtype in ("bfloat16", "float32"):
         assert layers(path, PANELS, AUTO, dtype) == LinearLayers(15, 15, 15, INT8)
         assert layers(path, PANELS, EXACT, dtype) == LinearLayers(15, 15, 0, EXACT)
-        assert layers(path, CPU, AUTO, dtype) == LinearLayers(15, 15, 0, EXACT)
-        assert layers(path, CPU, INT8, dtype) == LinearLayers(15, 15, 15, INT8)
+        assert layers(path, TILES, AUTO, dtype) == LinearLayers(15, 15, 0, EXACT)
+        assert layers(path, TILES, INT8, dtype) == LinearLayers(15, 15, 15, INT8)
     assert layers(path, CodeKernels.GPU, EXACT) == LinearLayers(15, 15, 0, None)
 
 
@@ -187,7 +187,7 @@ def test_scattered_groups_may_be_concerned(make_model: MakeModel, tmp_path: Path
 def test_experts_count_once_for_each_projection(make_model: MakeModel, tmp_path: Path) -> None:
     """Heads, routers and attention aside, there are three projections of experts in two layers."""
     write(make_model("qwen3_moe", "quantized"), tmp_path, *HELD["awq"][:2])
-    of_panels, of_others = (layers(tmp_path, each, INT8) for each in (PANELS, CPU))
+    of_panels, of_others = (layers(tmp_path, each, INT8) for each in (PANELS, TILES))
     assert of_panels.num_int8 - of_others.num_int8 == 6
     assert of_panels.num_quantized - of_others.num_quantized == 6
     assert of_panels.num_layers == of_others.num_layers == 17
@@ -195,7 +195,9 @@ def test_experts_count_once_for_each_projection(make_model: MakeModel, tmp_path:
 
 def test_layers_that_are_rounded_to_int8_anyway(plain: Path) -> None:
     config = ModelConfig.from_folder(plain).held_as("int8", plain)
-    found = LinearLayers.of_checkpoint(config, CheckpointHeader.read(plain), CPU, "bfloat16", EXACT)
+    found = LinearLayers.of_checkpoint(
+        config, CheckpointHeader.read(plain), TILES, "bfloat16", EXACT
+    )
     assert found == LinearLayers(15, 15, 15, None)
 
 

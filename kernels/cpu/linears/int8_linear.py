@@ -234,11 +234,11 @@ def _multiply_chunk(
             w, target = weights + 4 * column, sums.ctypes.data
             target += (row - first) * quads.NUMBER_BYTES + 4 * column
             if height == BLOCK:
-                _full(x, w, num_quads, 0, 0, target)
+                _full(x, w, num_quads, 1, 0, 0, target)
             elif height == FEW_ROWS:
-                _few(x, w, num_quads, 0, 0, target)
+                _few(x, w, num_quads, 1, 0, 0, target)
             else:
-                _one(x, w, num_quads, 0, 0, target)
+                _one(x, w, num_quads, 1, 0, 0, target)
             row += height
 
 

@@ -162,15 +162,16 @@ def _multiply_chunk(
             own = of_rows + 12 * (row * num_sums + height * first_sum)
             w, group = chunk.ctypes.data + 4 * column, numbers.ctypes.data + 4 * column
             target = totals + (row - first) * NUMBER_BYTES + 4 * column
-            left = steps * QUADS
-            while left > 0:
-                quads = min(num_quads, left)
-                _multiply_block(weights, height, x, w, quads, own, group, target)
-                left -= quads
-                x += 4 * parts * height * quads
-                w += parts * QUAD_BYTES * quads
-                own += 12 * height
-                group += 2 * NUMBER_BYTES
+            runs = steps * QUADS // num_quads
+            _multiply_block(weights, height, x, w, num_quads, runs, own, group, target)
+            # A chunk that is the last of a row may end within a sum.
+            left = steps * QUADS - runs * num_quads
+            if left > 0:
+                x += 4 * parts * height * runs * num_quads
+                w += parts * QUAD_BYTES * runs * num_quads
+                own += 12 * height * runs
+                group += 2 * NUMBER_BYTES * runs
+                _multiply_block(weights, height, x, w, left, 1, own, group, target)
             row += height
 
 
@@ -265,7 +266,15 @@ def _unpack(weights: Any, codes: Any, above: Any, target: Any) -> None:
 
 
 def _multiply_block(
-    weights: Any, height: Any, x: Any, w: Any, quads: Any, of_rows: Any, numbers: Any, totals: Any
+    weights: Any,
+    height: Any,
+    x: Any,
+    w: Any,
+    quads: Any,
+    runs: Any,
+    of_rows: Any,
+    numbers: Any,
+    totals: Any,
 ) -> None:
     """Inside kernels: add the products of a block of 1, 4 or `BLOCK` rows; see
     `multiply_quads`."""
@@ -276,10 +285,12 @@ _INTEGERS = {codes: kind for codes, kind in KINDS.items() if kind[0] != FLOAT8}
 _UNPACKING = {
     codes: unpack_bytes(kind, in_pairs=takes_pairs(kind)) for codes, (kind, _) in _INTEGERS.items()
 }
+# Rows whose integer sums and totals fill the registers together: of a block with AVX-512 half.
+_PART = 6
 _MULTIPLYING = {
     codes: [
-        multiply_quads(kind, height, Finish.SHIFTED if is_shifted else Finish.SCALED)
-        for height in (1, FEW_ROWS, BLOCK)
+        multiply_quads(kind, height, Finish.SHIFTED if is_shifted else Finish.SCALED, block)
+        for height, block in ((1, 1), (FEW_ROWS, FEW_ROWS), (_PART, BLOCK))
     ]
     for codes, (kind, is_shifted) in _INTEGERS.items()
 }
@@ -299,9 +310,17 @@ def _overload_unpack(weights: Any, codes: Any, above: Any, target: Any) -> Any:
 
 @overload(_multiply_block, strict=False)
 def _overload_multiply_block(
-    weights: Any, height: Any, x: Any, w: Any, quads: Any, of_rows: Any, numbers: Any, totals: Any
+    weights: Any,
+    height: Any,
+    x: Any,
+    w: Any,
+    quads: Any,
+    runs: Any,
+    of_rows: Any,
+    numbers: Any,
+    totals: Any,
 ) -> Any:
-    one, few, full = _MULTIPLYING[weights.instance_class]
+    one, few, part = _MULTIPLYING[weights.instance_class]
 
     def multiply(
         weights: Any,
@@ -309,15 +328,18 @@ def _overload_multiply_block(
         x: Any,
         w: Any,
         quads: Any,
+        runs: Any,
         of_rows: Any,
         numbers: Any,
         totals: Any,
     ) -> None:
         if height == BLOCK:
-            full(x, w, quads, of_rows, numbers, totals)
+            for row in range(0, BLOCK, _PART):
+                target = totals + row * NUMBER_BYTES
+                part(x + 4 * row, w, quads, runs, of_rows + 4 * row, numbers, target)
         elif height == FEW_ROWS:
-            few(x, w, quads, of_rows, numbers, totals)
+            few(x, w, quads, runs, of_rows, numbers, totals)
         else:
-            one(x, w, quads, of_rows, numbers, totals)
+            one(x, w, quads, runs, of_rows, numbers, totals)
 
     return multiply

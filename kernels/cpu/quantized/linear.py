@@ -117,7 +117,7 @@ class QuantizedExperts:
             padded = functional.pad(bias.float(), (0, -self.out_features % PANEL))
             added = padded.numpy().reshape(-1)
         experts = (beside(of_expert) for of_expert in zip(*weights, strict=True))
-        rounds_inputs = first.form.rounds_inputs(activations, kernel_set.code_kernels)
+        rounds_inputs = first.form.rounds_inputs(activations, kernel_set.code_kernels.of_experts)
         self._multiply = PanelProducts(
             PanelArrays(experts, dtype, num_weights=self.num_experts), added, rounds_inputs
         )

@@ -223,13 +223,16 @@ class Finish(Enum):
     SHIFTED = "shifted"
 
 
-def multiply_quads(kind: int, height: int, finish: Finish) -> Any:
-    """Return an intrinsic that multiplies a run of quads and adds the products to totals.
+def multiply_quads(kind: int, height: int, finish: Finish, stride: int | None = None) -> Any:
+    """Return an intrinsic that multiplies runs of quads and adds the products to totals.
 
-    A block has `height` rows and `BLOCK_COLUMNS` columns.
+    A block has `height` rows and `BLOCK_COLUMNS` columns. stride: rows of the block in memory of
+    which these are some; None: these. A run of quads is an integer sum; totals stay in registers
+    between runs.
     """
     word_vector, floats = ir.VectorType(INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
     num_bytes = 4 * LANES
+    rows_in_memory = height if stride is None else stride
 
     @intrinsic
     def multiply(
@@ -237,56 +240,78 @@ def multiply_quads(kind: int, height: int, finish: Finish) -> Any:
         inputs: Any,
         weights: Any,
         num_quads: Any,
+        num_runs: Any,
         of_rows: Any,
         numbers: Any,
         totals: Any,
     ) -> Any:
-        """inputs: words [num_quads, height], or two of them with pairs. weights: unpacked quads
-        from the block's first column on. of_rows: [3, height]: where integer sums start, scales,
-        scaled sums. numbers: scales, and behind `NUMBER_BYTES` shifts. totals: [height, 32]."""
+        """inputs: words [num_runs * num_quads, rows], or two of them with pairs. weights: unpacked
+        quads from the block's first column on. of_rows: [num_runs, 3, rows]: where integer sums
+        start, scales, scaled sums. numbers: of each run scales, and behind `NUMBER_BYTES` shifts.
+        totals: [height, 32]."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            inputs, weights, num_quads, of_rows, numbers, totals = arguments
+            inputs, weights, num_quads, num_runs, of_rows, numbers, totals = arguments
             blocks = [(row, vector) for row in range(height) for vector in range(2)]
-            sums = [cgutils.alloca_once(builder, word_vector) for _ in blocks]
+            kind_of_total = word_vector if finish is Finish.INTEGER else floats
+            found = [cgutils.alloca_once(builder, kind_of_total) for _ in blocks]
             places = [row * NUMBER_BYTES + vector * num_bytes for row, vector in blocks]
-            for (row, _), total, place in zip(blocks, sums, places, strict=True):
-                if finish is Finish.INTEGER:
-                    start = _load(builder, totals, place, word_vector)
-                else:
-                    one = _load(builder, of_rows, 4 * row, INT32)
-                    start = _splat(builder, one, word_vector)
-                builder.store(start, total)
-            dot = _Dot(builder, kind, height, word_vector)
-            runs = builder.udiv(num_quads, INT64(dot.quads_at_once))
-            with cgutils.for_range(builder, runs, intp=INT64) as loop:
-                here, there = (
-                    builder.add(each, builder.mul(loop.index, INT64(size * dot.quads_at_once)))
+            for total, place in zip(found, places, strict=True):
+                builder.store(_load(builder, totals, place, kind_of_total), total)
+            dot = _Dot(builder, kind, height, rows_in_memory, word_vector)
+            steps = builder.udiv(num_quads, INT64(dot.quads_at_once))
+
+            def add_run(run: Any, sums: list[Any]) -> None:
+                first = builder.mul(run, num_quads)
+                x, w = (
+                    builder.add(each, builder.mul(first, INT64(size)))
                     for each, size in ((inputs, dot.input_bytes), (weights, dot.weight_bytes))
                 )
-                dot.add(here, there, sums)
-            if finish is Finish.INTEGER:
-                for total, place in zip(sums, places, strict=True):
-                    _store(builder, builder.load(total), totals, place)
-                return context.get_dummy_value()
-            scales = [_load(builder, numbers, v * num_bytes, floats) for v in range(2)]
+                with cgutils.for_range(builder, steps, intp=INT64) as loop:
+                    here, there = (
+                        builder.add(each, builder.mul(loop.index, INT64(size * dot.quads_at_once)))
+                        for each, size in ((x, dot.input_bytes), (w, dot.weight_bytes))
+                    )
+                    dot.add(here, there, sums)
+
             fma = ir.FunctionType(floats, [floats] * 3)
             fma = cgutils.get_or_insert_function(builder.module, fma, f"llvm.fma.v{LANES}f32")
-            for (row, vector), total, place in zip(blocks, sums, places, strict=True):
-                found = _load(builder, totals, place, floats)
-                scale = _load(builder, of_rows, 4 * (height + row), ir.FloatType())
-                factor = builder.fmul(_splat(builder, scale, floats), scales[vector])
-                value = builder.sitofp(builder.load(total), floats)
-                found = builder.call(fma, [value, factor, found])
-                if finish is Finish.SHIFTED:
-                    shift = _load(builder, numbers, NUMBER_BYTES + vector * num_bytes, floats)
-                    scaled = _load(builder, of_rows, 4 * (2 * height + row), ir.FloatType())
-                    negative = builder.fsub(ir.Constant(floats, [-0.0] * LANES), shift)
-                    found = builder.call(fma, [negative, _splat(builder, scaled, floats), found])
-                _store(builder, found, totals, place)
+            with cgutils.for_range(builder, num_runs, intp=INT64) as loop:
+                if finish is Finish.INTEGER:
+                    add_run(loop.index, found)
+                else:
+                    of_run = builder.mul(loop.index, INT64(12 * rows_in_memory))
+                    of_run = builder.add(of_rows, of_run)
+                    columns = builder.mul(loop.index, INT64(2 * NUMBER_BYTES))
+                    columns = builder.add(numbers, columns)
+                    sums = [cgutils.alloca_once(builder, word_vector) for _ in blocks]
+                    for (row, _), total in zip(blocks, sums, strict=True):
+                        one = _load(builder, of_run, 4 * row, INT32)
+                        builder.store(_splat(builder, one, word_vector), total)
+                    add_run(loop.index, sums)
+                    scales = [_load(builder, columns, v * num_bytes, floats) for v in range(2)]
+                    for (row, vector), total, result in zip(blocks, sums, found, strict=True):
+                        scale = _load(builder, of_run, 4 * (rows_in_memory + row), ir.FloatType())
+                        factor = builder.fmul(_splat(builder, scale, floats), scales[vector])
+                        value = builder.sitofp(builder.load(total), floats)
+                        value = builder.call(fma, [value, factor, builder.load(result)])
+                        if finish is Finish.SHIFTED:
+                            shift = _load(
+                                builder, columns, NUMBER_BYTES + vector * num_bytes, floats
+                            )
+                            scaled = _load(
+                                builder, of_run, 4 * (2 * rows_in_memory + row), ir.FloatType()
+                            )
+                            negative = builder.fsub(ir.Constant(floats, [-0.0] * LANES), shift)
+                            value = builder.call(
+                                fma, [negative, _splat(builder, scaled, floats), value]
+                            )
+                        builder.store(value, result)
+            for total, place in zip(found, places, strict=True):
+                _store(builder, builder.load(total), totals, place)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), generate
+        return types.void(*[types.int64] * 7), generate
 
     return multiply
 
@@ -298,14 +323,14 @@ class _Dot:
     `_TERMS` never reaches; `vpmaddwd` then adds these, or products of numbers of 16 bits.
     """
 
-    def __init__(self, builder: Any, kind: int, height: int, words: Any) -> None:
-        self._builder, self._height, self._words = builder, height, words
+    def __init__(self, builder: Any, kind: int, height: int, stride: int, words: Any) -> None:
+        self._builder, self._height, self._stride, self._words = builder, height, stride, words
         self._lanes = words.count
         self._in_pairs = takes_pairs(kind)
         self.quads_at_once = 1
         if _HAS_BYTE_PRODUCTS and not HAS_QUAD_PRODUCTS and not self._in_pairs:
             self.quads_at_once = _TERMS[kind]
-        self.input_bytes = 4 * height * (2 if self._in_pairs else 1)
+        self.input_bytes = 4 * stride * (2 if self._in_pairs else 1)
         self.weight_bytes = QUAD_BYTES * (2 if self._in_pairs else 1)
 
     def add(self, inputs: Any, weights: Any, sums: list[Any]) -> None:
@@ -313,7 +338,7 @@ class _Dot:
         if self._in_pairs:
             for part in range(2):
                 later = self._builder.add(weights, INT64(part * QUAD_BYTES))
-                self._add(self._builder.add(inputs, INT64(4 * self._height * part)), later, sums)
+                self._add(self._builder.add(inputs, INT64(4 * self._stride * part)), later, sums)
         elif self.quads_at_once == 1:
             self._add(inputs, weights, sums)
         else:
@@ -335,7 +360,7 @@ class _Dot:
         for quad in range(self.quads_at_once):
             operands = self._operands(self._builder.add(weights, INT64(quad * QUAD_BYTES)))
             for row in range(self._height):
-                place = self._builder.add(inputs, INT64(4 * self._height * quad))
+                place = self._builder.add(inputs, INT64(4 * self._stride * quad))
                 one = self._input(place, row)
                 for vector, operand in enumerate(operands):
                     i = 2 * row + vector

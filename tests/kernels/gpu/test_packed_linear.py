@@ -161,10 +161,10 @@ def test_float16_refuses_scales_that_its_weights_might_not_fit() -> None:
 def test_a_cpu_holds_no_floats_of_four_bits() -> None:
     form = mxfp4(32, 64).form
     assert CodeKernels.GPU.hold(form, 64, "bfloat16")
-    assert not CodeKernels.CPU.hold(form, 64, "bfloat16")
-    assert CodeKernels.CPU.hold(q4_0(32, 64).form, 64, "bfloat16")
-    assert not CodeKernels.CPU.hold(q4_0(32, 64).form, 64, "float16")
-    assert not CodeKernels.CPU.of_experts.hold(q4_0(32, 64).form, 64, "bfloat16")
+    assert not CodeKernels.TILES.hold(form, 64, "bfloat16")
+    assert CodeKernels.TILES.hold(q4_0(32, 64).form, 64, "bfloat16")
+    assert not CodeKernels.TILES.hold(q4_0(32, 64).form, 64, "float16")
+    assert not CodeKernels.TILES.of_experts.hold(q4_0(32, 64).form, 64, "bfloat16")
 
 
 @pytest.mark.skipif(INTERPRETS, reason="the interpreter's products depend on the place in the tile")

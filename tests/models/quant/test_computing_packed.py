@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.partition import NEVER
-from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
@@ -51,15 +50,16 @@ def assert_agree(found: list[Any], expected: list[Any], kernel_set: KernelSet) -
 
 def answers(model: Path, kernel_set: KernelSet, **options: Any) -> tuple[list[Any], int]:
     """Return what a model answers, and the bytes of its weights."""
-    llm = LLM(model, dtype="bfloat16", device="cpu", kernel_set=kernel_set.value, **options)
+    options |= {"device": "cpu", "kernel_set": kernel_set.value, "activations": "exact"}
+    llm = LLM(model, dtype="bfloat16", **options)
     outputs = [done.outputs for done in llm.generate(PROMPTS, PARAMS)]
     return outputs, llm.report["memory"]["weights"]
 
 
-def planned(model: Path) -> int:
+def planned(model: Path, kernel_set: KernelSet) -> int:
     """Return the bytes that a plan says of the weights."""
     config, header = ModelConfig.from_folder(model), CheckpointHeader.read(model)
-    facts = DeviceFacts(NEVER, code_kernels=CodeKernels.CPU)
+    facts = DeviceFacts(NEVER, code_kernels=kernel_set.code_kernels)
     return PlannedWeights(config, header, "bfloat16", facts).held_bytes
 
 
@@ -76,7 +76,7 @@ def test_of_a_folder(
         answers(tmp_path / each, kernel_set) for each in ("codes", "plain")
     )
     assert_agree(found, expected, kernel_set)
-    assert planned(tmp_path / "codes") == held
+    assert planned(tmp_path / "codes", kernel_set) == held
     packed = sum(weight.numel() for name, weight in meant.items() if "v_proj" not in name)
     assert plain - held >= (1 - share) * 2 * packed
 
@@ -94,5 +94,5 @@ def test_of_a_gguf_file(
     found, held = answers(path, kernel_set, tokenizer=folder)
     expected, in_plain = answers(plain, kernel_set)
     assert_agree(found, expected, kernel_set)
-    assert planned(path) == held
+    assert planned(path, kernel_set) == held
     assert held < 0.45 * in_plain
