@@ -6,7 +6,8 @@ Random weights, all linear layers and the head rounded to each form; bfloat16 an
 turns in one process, in an order that is reversed each time. Printed, as Markdown: a decode step of
 1 and of 16 rows (what 16 more tokens take, by their number), and a prompt of 512 tokens; medians in
 milliseconds for bfloat16, and how many times as fast each form is, the median of the ratios of
-turns. `int8` is `--quantization int8`. `--clock cpu` counts the processor time of the process
+turns. `int8` is `--quantization int8`; a form with ` exact` behind it has exact activations, else
+int8 ones where these are the default. `--clock cpu` counts the processor time of the process
 instead, for machines that others use meanwhile; it says most with one thread:
 `OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1`.
 """
@@ -29,6 +30,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.kernel_set import KernelSet, processor_name
 from pagedrun.kernels.ops import Backend, Linear
+from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 from pagedrun.paged.bench.contender import EngineContender
 from pagedrun.paged.bench.op_timer import BackendWrapper, OpTimer
@@ -137,10 +139,12 @@ def print_row(title: str, times: dict[str, list[float]]) -> None:
 
 def contender(model: BenchModel, name: str) -> EngineContender:
     """Return an engine whose linear layers are in a form."""
-    backend = CpuBackend(KernelSet.best())
-    timer = OpTimer(RoundingBackend(backend, FORMS[name]) if name in FORMS else backend)
+    form = name.removesuffix(" exact")
+    backend = CpuBackend(activations=Activations.AUTO if form == name else Activations.EXACT)
+    timer = OpTimer(RoundingBackend(backend, FORMS[form]) if form in FORMS else backend)
     quantization = "int8" if name == "int8" else "auto"
     flags: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 1024, "prefix_caching": False}
+    flags["speculate"] = "off"  # steps are timed by their number
     engine = model.engine(
         timer.kernels, quantization=quantization, kv_cache_memory_bytes=2**28, **flags
     )

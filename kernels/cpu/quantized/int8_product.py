@@ -191,12 +191,16 @@ def _quantize_row(
     scale_size, sum_size = sizes
     segment = chosen.segments[used]
     num_k, num_quads = x.shape[1], QUADS * weights.num_steps
-    values, codes = np.zeros(4 * num_quads, np.float32), np.zeros(4 * num_quads, np.int8)
+    values, codes = np.empty(4 * num_quads, np.float32), np.empty(4 * num_quads, np.int8)
+    num_read = 0
     if i < segment[2] - segment[1]:
         row = segment[1] + i
         source = x[chosen.tokens[row] if chosen.tokens.shape[0] > 0 else row]
+        num_read = num_k
         for k in range(num_k):
             values[k] = to_float32(source[k])
+    for k in range(num_read, 4 * num_quads):
+        values[k] = np.float32(0.0)
     height, first = block_of_row(i, total)
     place = segment[3] + first
     num_sums = (4 * num_quads + sum_size - 1) // sum_size
@@ -213,14 +217,20 @@ def _quantize_row(
         if is_finite:
             for k in range(start, end, 16):
                 store_codes(codes, k, read_lanes(values, k) * splat(inverse))
-        for begin in range(start, end, sum_size):
-            added = np.int32(0)
-            for code in codes[begin : min(begin + sum_size, end)]:
-                added += np.int32(code)
-            integers[at] = np.int32(-weights.offset) * added
+        else:
+            codes[start:end] = 0
+        for _ in range(start, end, sum_size):
             floats[at + height] = scale
-            floats[at + 2 * height] = scale * np.float32(added)
             at += 3 * height
+    # Behind the loop: what is read with wider loads than it was stored waits for the stores.
+    at = 0
+    for start in range(0, 4 * num_quads, sum_size):
+        added = np.int32(0)
+        for code in codes[start : min(start + sum_size, 4 * num_quads)]:
+            added += np.int32(code)
+        integers[at] = np.int32(-weights.offset) * added
+        floats[at + 2 * height] = floats[at + height] * np.float32(added)
+        at += 3 * height
     parts = parts_of_quad(weights)
     target = inputs[parts * place * num_quads + i - first :].view(np.int32)
     write_quads(codes, num_quads, parts, target, height)
