@@ -26,7 +26,7 @@ from pagedrun.cli.bench.tables import (
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.terminal.units import show_size
-from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.engine_config import OFF, EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag
 
@@ -102,6 +102,15 @@ class ThroughputOptions:
             low=1,
         ),
     ] = None
+    speculate: Annotated[
+        str,
+        Flag(
+            "Drafts, as in generate: auto, off or a number. Random answers repeat themselves "
+            "unlike those of a job.",
+            Heading.ROWS,
+            "auto|off|N",
+        ),
+    ] = OFF
     against: Annotated[
         PeerName | None,
         Flag(
@@ -364,7 +373,7 @@ def throughput_bench(given: TypedValues) -> "ThroughputBench":
             output=lengths(options.output, "--output"),
             group_size=options.group_size,
         ),
-        flags=values_of(EngineConfig, given, {"model"}),
+        flags={**values_of(EngineConfig, given, {"model"}), "speculate": options.speculate},
         comparison=comparison(options.compare) if options.compare else None,
         peer=open_peer(options.against, options.peer_path, options.hf_batch),
         repeat=options.repeat or (3 if is_compared else 1),

@@ -20,6 +20,7 @@ from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
 from pagedrun.paged.planning.sizing import GPU_REFILL_SHARE
+from pagedrun.paged.values.engine_config import OFF
 from pagedrun.paged.values.errors import UsageError, option
 
 ROWS_PER_SEAT = 8
@@ -117,6 +118,7 @@ class HostBench:
             dtype="float32",
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             refill_share=self._refill_share,
+            speculate=OFF,  # its tokens are random
         )
         self._measure(engine, 16)  # the first run of a process compiles and imports
         points = []

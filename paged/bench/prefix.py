@@ -18,6 +18,7 @@ from pagedrun.paged.bench.result import (
 from pagedrun.paged.bench.workload import BenchModel, Lengths, Workload
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.values.engine_config import OFF
 from pagedrun.paged.values.errors import UsageError, option
 
 
@@ -132,7 +133,8 @@ class PrefixBench:
         timer = OpTimer(device.kernels)
         say(f"Loading {self.model.name}")
         engine = self.model.engine(
-            timer.kernels, **{"max_num_seqs": max(self.group_sizes), **self.flags}
+            timer.kernels,
+            **{"max_num_seqs": max(self.group_sizes), "speculate": OFF, **self.flags},
         )
         uncached = engine.reconfigured(prefix_caching=False)
         modes = {

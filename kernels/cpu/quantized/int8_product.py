@@ -109,10 +109,13 @@ def multiply_int8(
                             numbers,
                             totals.ctypes.data + 4 * (panel - begin) * size,
                         )
-                for panel in range(begin, begin + at_once):
-                    num_rows, target = min(stop, last - first) - row, (panel - begin) * size
-                    column = panel * PANEL
-                    write_block(totals, target, num_rows, own_bias, first + row, column, out)
+                # A few rows at a time, so that a row's panels are written side by side.
+                for i in range(row, stop, BLOCK):
+                    num_rows = min(min(i + BLOCK, stop), last - first) - i
+                    for panel in range(begin, begin + at_once):
+                        target = (panel - begin) * size + (i - row) * PANEL
+                        column = panel * PANEL
+                        write_block(totals, target, num_rows, own_bias, first + i, column, out)
                 row = stop
         # Numba frees an array after its last use, and does not track addresses.
         chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
