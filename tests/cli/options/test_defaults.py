@@ -304,7 +304,7 @@ def test_bench_takes_what_it_has_flags_for(
     known = {"shape", "layers", "model", "revision", "block_size", "max_num_seqs"}
     bench = throughput_bench(Settings.of({}, known).given)
     assert bench.model.name == Path(model).name
-    assert bench.flags == {"block_size": 32}
+    assert bench.flags == {"block_size": 32, "speculate": "off"}
     shape = throughput_bench(Settings.of({"shape": "qwen3-0.6b", "layers": 1}, known).given)
     assert shape.model.name != Path(model).name
     path = config("block_size: 0\n")
