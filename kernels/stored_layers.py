@@ -49,10 +49,22 @@ class StoredLayer(NamedTuple):
 
 @runtime_checkable
 class Refilled(Protocol):
-    """Layer that computes on a copy of its arrays, in a layout that a library owns."""
+    """Layer that computes on a copy of an array, in memory that a library owns."""
+
+    stored: Bytes  # of the array, in place
+
+    @property
+    def is_filled(self) -> bool:
+        """True if the copy was made of this array last."""
+        ...
 
     def refill(self) -> None:
-        """Copy the arrays again, after their memory was written."""
+        """Copy the array again, after its memory was written."""
+        ...
+
+    def share(self, other: "Refilled") -> bool:
+        """Compute on the copy of another layer from now on, and return True, if it has the same
+        shape; each must be refilled once the other was."""
         ...
 
 

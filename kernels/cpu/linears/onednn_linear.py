@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.kernels.kernel_set import processor_name
+from pagedrun.kernels.stored_layers import Refilled
 
 # The packed layout hardly depends on the hint for the number of rows. Measured on a Zen 5 with
 # AVX512-BF16, weights 1024 x 1024 and 6144 x 1024: hints 1, 8, 64 and 256 agree within noise at
@@ -100,6 +101,14 @@ class RowHeights:
             num_rows -= height
 
 
+@dataclass(slots=True)
+class PackedCopy:
+    """Weight in oneDNN's layout, and the stored bytes that were copied to it last, if any."""
+
+    weight: Tensor
+    copied: NDArray[np.uint8] | None = None
+
+
 class OneDnnLinear:
     """`y = x @ weight.T + bias`, in products of row-invariant heights.
 
@@ -108,30 +117,44 @@ class OneDnnLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, heights: RowHeights) -> None:
-        self._packed = pack(weight)
+        self._packed = PackedCopy(pack(weight))
         self._bias = bias
         self._heights = heights
-        self._stored: NDArray[np.uint8] | None = None
+        self.stored = np.empty(0, np.uint8)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return shape and bytes of the packed weight; its layout is known to oneDNN alone."""
         return {
-            "shape": list(self._packed.shape),
-            "dtype": str(self._packed.dtype).removeprefix("torch."),
-            "packed": _memory_of(self._packed).copy(),
+            "shape": list(self._packed.weight.shape),
+            "dtype": str(self._packed.weight.dtype).removeprefix("torch."),
+            "packed": _memory_of(self._packed.weight).copy(),
             "bias": self._bias,
             "heights": self._heights,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         zeros = torch.zeros(state["shape"], dtype=getattr(torch, state["dtype"]))
-        self._packed, self._stored = pack(zeros), state["packed"]
+        self._packed, self.stored = PackedCopy(pack(zeros)), state["packed"]
         self._bias, self._heights = state["bias"], state["heights"]
 
+    @property
+    def is_filled(self) -> bool:
+        """See `Refilled`."""
+        return self._packed.copied is self.stored
+
     def refill(self) -> None:
-        """Copy the stored bytes to the packed weight."""
-        if self._stored is not None:
-            np.copyto(_memory_of(self._packed), self._stored)
+        """Copy the stored bytes to the packed weight, with the threads of torch."""
+        torch.from_numpy(_memory_of(self._packed.weight)).copy_(torch.from_numpy(self.stored))
+        self._packed.copied = self.stored
+
+    def share(self, other: Refilled) -> bool:
+        """See `Refilled`."""
+        if not isinstance(other, OneDnnLinear):
+            return False
+        if self._packed.weight.shape != other._packed.weight.shape:
+            return False
+        self._packed = other._packed
+        return True
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_rows, in_features] to [num_rows, out_features], both bfloat16."""
@@ -140,7 +163,7 @@ class OneDnnLinear:
             rows = x[start : start + num_rows]
             if height > num_rows:
                 rows = functional.pad(rows, (0, 0, 0, height - num_rows))
-            products.append(multiply(rows, self._packed, self._bias)[:num_rows])
+            products.append(multiply(rows, self._packed.weight, self._bias)[:num_rows])
             start += num_rows
         return products[0] if len(products) == 1 else torch.cat(products)
 

@@ -96,12 +96,15 @@ class StreamedSource(WeightSource):
             raise too_little_memory(self._num_bytes, sizes)
         ring_memory = self._allocate(residency.ring_bytes)
         placed: list[_Placed] = []
+        copies: list[Refilled] = []
         for maker, entry, place in zip(makers, entries, residency.places, strict=True):
             if place is None:
                 memory = self._allocate(entry.num_bytes)
             else:
                 memory = ring_memory[place : place + entry.num_bytes]
             placed.append(self._put_together(maker, EntryFile(entry), memory))
+            if place is not None:
+                copies = placed[-1].share(copies)
         pinned: list[_Placed] = []
         streamed: list[_Placed] = []
         for each, place in zip(placed, residency.places, strict=True):
@@ -135,6 +138,8 @@ class StreamedSource(WeightSource):
             for each in pinned:
                 self._read(each, each.memory.numpy(), readers)
                 each.refill()
+                for part in each.refilled:  # never read again
+                    _release_pages(part.stored)
             return
         staging = page_memory(max((each.memory.nbytes for each in pinned), default=0))
         for each in pinned:
@@ -330,6 +335,20 @@ class _Placed:
         for each in self.refilled:
             each.refill()
 
+    def share(self, copies: Sequence[Refilled]) -> list[Refilled]:
+        """Compute on the copies of other entries, which are not in use at the same time.
+
+        Returns all copies, with those of layers that no other fits.
+        """
+        left, own = list(copies), []
+        for each in self.refilled:
+            other = next((one for one in left if each.share(one)), None)
+            if other is None:
+                own.append(each)
+            else:
+                left.remove(other)
+        return [*copies, *own]
+
 
 _MEASURED_BYTES = 2**30
 _MEASURED_S = 1.0
@@ -381,6 +400,16 @@ class StreamedPart:
 
 
 _MADV_PAGEOUT = 21  # of Linux 5.4; an older one refuses it, and frees the pages when it must
+
+
+def _release_pages(memory: Bytes) -> None:
+    """Free the whole pages of memory from `page_memory`; they are zeros when they are read."""
+    start = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (memory.ctypes.data + memory.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size > 0:
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(mmap.MADV_DONTNEED)
+        )
 
 
 def _forget_pages(tensor: Tensor) -> None:

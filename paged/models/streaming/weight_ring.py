@@ -289,8 +289,8 @@ class WeightRing:
             state.figures.wait_s += time.perf_counter() - began
             needs_refill = state.needs_refill[index]
             state.needs_refill[index] = False
-        if needs_refill:
-            for part in state.entries[index].refilled:
+        for part in state.entries[index].refilled:
+            if needs_refill or not part.is_filled:
                 part.refill()
 
 

@@ -124,6 +124,28 @@ def test_a_layer_in_the_layout_of_onednn_is_refilled() -> None:
     assert there(x).abs().max() > 0
 
 
+def test_layers_that_take_turns_on_a_copy_are_refilled_once_another_was() -> None:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        pytest.skip("torch is built without oneDNN")
+    x, layers, plain = numbers(20, SIZES[1], dtype=torch.float32), [], []
+    for seed, shape in enumerate((SIZES, SIZES, (SIZES[0] + 1, SIZES[1]))):
+        weight = numbers(*shape, dtype=torch.float32, seed=seed)
+        plain.append(OneDnnLinear(weight, None, RowHeights((16, 32), all_agree=False)))
+        layers.append(moved(plain[-1]))
+    first, second, other = layers
+    assert first.is_filled
+    assert second.share(first)
+    assert not other.share(first)
+    assert not second.is_filled
+    second.refill()
+    assert (first.is_filled, second.is_filled, other.is_filled) == (False, True, True)
+    assert torch.equal(second(x), plain[1](x))
+    first.refill()
+    assert not second.is_filled
+    for layer, expected in ((first, plain[0]), (other, plain[2])):
+        assert torch.equal(layer(x), expected(x))
+
+
 def test_an_array_used_twice_is_stored_once() -> None:
     layer = CpuBackend().pack_quantized(FORMS["q4_0"](*SIZES), torch.float32)
     _, arrays = take_apart(layer, CpuBackend.LAYER_PARTS)
