@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.models.checkpoint.header import Header, StoredNetwork
 from pagedrun.paged.models.checkpoint.tensors import MULTIMODAL_TENSORS
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.family import Family
@@ -36,6 +37,7 @@ from pagedrun.paged.models.runnable_config import (
 )
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.models.transformers_backend.config_fields import has_code_for
+from pagedrun.paged.values.engine_config import OFF, EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
 
 
@@ -122,6 +124,17 @@ class ModelConfig(RunnableConfig):
         if quantization != "int8":
             return self
         return replace(self, network=int8_at_load(self.network, folder))
+
+    def with_mtp(self, config: EngineConfig, header: Header, *, is_async: bool) -> "ModelConfig":
+        """Return the model with its MTP module if a run with these settings drafts by it.
+
+        header: of the checkpoint. is_async: steps are scheduled before the tokens of the last one
+        are known; nothing is predicted then.
+        """
+        if config.speculate == OFF or is_async:
+            return self
+        stored = StoredNetwork.of(self.network, header).stored
+        return replace(self, network=self.network.with_mtp(stored))
 
     @property
     def hidden_size(self) -> int:
