@@ -173,7 +173,8 @@ class ModelRunner:
         batch, attention = self._batch(piece, before)
         if repeated is not None and not len(piece.targets):
             logits, states = repeated.logits(batch, attention, will_repeat=bool(piece.drafts))
-            return _with_states(self._sampler.sample(logits, piece), piece, batch, states)
+            kept = states if self._keeps_states else None
+            return _with_states(self._sampler.sample(logits, piece), piece, batch, kept)
         if not self._keeps_states:
             return self._drawn(self._model.hidden(batch, self._cache), piece)
         hidden, states = self._model.hidden_and_states(batch, self._cache)

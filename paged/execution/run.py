@@ -60,6 +60,7 @@ from pagedrun.paged.scheduling.monitoring import (
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
 from pagedrun.paged.speculation.mtp_drafts import FollowedStep
 from pagedrun.paged.speculation.speculation import Speculation
@@ -281,10 +282,8 @@ class Run:
             raise stalled("no sequence can continue", scheduler, self.state())
         result = self._runner.run(step, before)
         self._num_passes += 1
-        if self._stored is not None:
-            self._stored.note_step(
-                step.rows, step.starts, step.ends, step.block_tables, step.write_slots
-            )
+        if not result.states:
+            self._store(step)
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         pools = [group.pool for group in scheduler.groups]
         self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)
@@ -334,6 +333,7 @@ class Run:
             self._speculation.note_step(int(is_live.sum()), num_rows, followed)
             if step.result.states:
                 self._predict(step, self._speculation)
+                self._store(step.step)
 
     def _predict(self, step: InFlight, speculation: Speculation) -> None:
         """Apply the MTP module to the tokens of a step, and let it predict the next ones."""
@@ -345,6 +345,13 @@ class Run:
         began, ahead = time.perf_counter(), followed.ahead(num_predicted)
         drafts = self._runner.predict(output, ahead)
         speculation.note_predictions(ahead.uids, drafts, time.perf_counter() - began)
+
+    def _store(self, step: StepInput) -> None:
+        """Store blocks and states of a step, in which every layer has its keys and values."""
+        if self._stored is not None:
+            self._stored.note_step(
+                step.rows, step.starts, step.ends, step.block_tables, step.write_slots
+            )
 
     def _verify(self, step: InFlight, drawn: Int64s) -> Generator[Completion, None, list[Followed]]:
         """Continue the answers whose drafts are right, all of them by one token at a time.
