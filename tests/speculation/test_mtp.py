@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.cpu.recording import Recording
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.device import choose_device
+from pagedrun.paged.execution.device_facts import probe_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.model_runner import ModelRunner
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
+from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.metrics.timeline import RunHooks
+from pagedrun.paged.models.checkpoint.header import CheckpointHeader
 from pagedrun.paged.models.decoder import Decoder
+from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import PromptLookup, RunningAnswer
 from pagedrun.paged.speculation.speculation import Speculation
@@ -303,6 +308,30 @@ def test_steps_are_replayed_beside_predictions(
     save_mtp("mimo", tmp_path, mixing=NEAR)
     same(tiny(tmp_path))
     assert len(replays) > 40
+
+
+@torch.inference_mode()
+def test_the_decoder_is_that_of_transformers(random_model: tuple[Path, MtpTwin]) -> None:
+    folder, twin = random_model
+    [[output], *_], _ = run(load_engine(tiny(folder)), [replace(GREEDY, max_tokens=12)])
+    text = [*PROMPTS[0], *output.token_ids]
+    logits = twin.model(torch.tensor([text[:-1]])).logits[0, len(PROMPTS[0]) - 1 :]
+    assert logits.argmax(dim=1).tolist() == list(output.token_ids)
+
+
+def test_a_plan_counts_the_module(near_model: Path) -> None:
+    config, header = tiny(near_model), CheckpointHeader.read(near_model)
+    described = describe_model(near_model, config.model_impl)
+    assert isinstance(described, ModelConfig)
+    assert header is not None
+    with_module = described.with_mtp(config, header, is_async=False)
+    planned = PlannedWeights(with_module, header, "float32", probe_device("cpu", "auto"))
+    engine = load_engine(config)
+    assert planned.held_bytes == engine.loaded.model.num_bytes
+    assert with_module.network.kv_cache_specs("float32") == engine.kv_cache_specs
+    for other in (replace(config, speculate="off"), config):
+        is_async = other is config
+        assert described.with_mtp(other, header, is_async=is_async) == described
 
 
 def test_nothing_is_predicted_without_drafts(near_model: Path) -> None:
