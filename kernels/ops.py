@@ -7,7 +7,7 @@ same code is the oracle of the tests.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from pagedrun.kernels.reference import (
     sampling,
     weights,
 )
+
+Result = TypeVar("Result")
 
 
 class GroupedLinear(Protocol):
@@ -101,16 +103,16 @@ class Linear(Protocol):
         ...
 
 
-class RecordedStep(Protocol):
+class RecordedStep(Protocol[Result]):
     """Step of a model, computed once while its calls were noted.
 
     result: overwritten by each replay. can_replay: False if values decide the calls.
     """
 
-    result: Tensor
+    result: Result
     can_replay: bool
 
-    def replay(self) -> Tensor:
+    def replay(self) -> Result:
         """Compute the step with the present contents of its inputs; return `result`."""
         ...
 
@@ -157,7 +159,7 @@ class Backend:
         """
         return HostAttention.of(inputs, attention)
 
-    def record(self, step: Callable[[], Tensor]) -> RecordedStep:
+    def record(self, step: Callable[[], Result]) -> RecordedStep[Result]:
         """Compute a step and return it as it can be replayed; only if the backend `records`.
 
         Host code of the step must not read values that differ between replays.

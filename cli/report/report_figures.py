@@ -396,6 +396,7 @@ SOURCES = {
     "other_rows": "from answers of other rows",
     "from_output": "from the row's answer in an earlier run",
     "grammar": "forced by a structure, or chosen there each time",
+    "mtp": "predicted by the model's MTP module",
 }
 
 

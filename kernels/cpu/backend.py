@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend, GroupedLinear, Linear
 from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import PackedWeight
+
+Result = TypeVar("Result")
 
 
 class CpuBackend(Backend):
@@ -111,7 +114,7 @@ class CpuBackend(Backend):
         """Return the attention of a step: groups are read as they are."""
         return HostAttention.of(inputs, self)
 
-    def record(self, step: Callable[[], Tensor]) -> Recording[Tensor]:
+    def record(self, step: Callable[[], Result]) -> Recording[Result]:
         """Compute a step and return it as it can be replayed."""
         return Recording(step)
 

@@ -115,7 +115,7 @@ class BackendWrapper(Backend):
         """Return the attention of a step."""
         return self._backend.prepare(inputs, shape, room=room)
 
-    def record(self, step: Callable[[], Tensor]) -> RecordedStep:
+    def record(self, step: Callable[[], Returned]) -> RecordedStep[Returned]:
         """Compute a step and return it as it can be replayed."""
         return self._backend.record(step)
 

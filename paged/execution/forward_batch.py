@@ -49,16 +49,14 @@ def forward_batch(
     continues with an arbitrary one, since its later results are discarded.
     """
     lengths = step.ends - step.starts
-    rows = np.repeat(np.arange(step.num_chunks), lengths)
+    rows, positions = _chunks_and_positions(step)
     offsets = np.cumsum(lengths) - lengths
-    positions = np.arange(step.num_tokens) + (step.starts - offsets)[rows]
-    is_prompt = positions < step.num_prompt_tokens[rows]
     input_ids, last = step.input_ids, offsets + lengths - 1
     scored = _scored_tokens(step, offsets)
-    num_prefill = int(is_prompt.sum())
+    num_prefill = int((positions < step.num_prompt_tokens[rows]).sum())
     batch_index = np.arange(step.num_tokens)
     if 0 < num_prefill < step.num_tokens:
-        order = np.argsort(~is_prompt, kind="stable")
+        order = batch_order(step)
         rows, positions, input_ids = rows[order], positions[order], input_ids[order]
         batch_index[order] = np.arange(step.num_tokens)
         last, scored = batch_index[last], batch_index[scored]
@@ -107,6 +105,46 @@ def forward_batch(
         ids_there, positions_there, num_prefill, group_batches, logits_there, states_there
     )
     return batch, attention
+
+
+def batch_order(step: StepInput) -> Int64s:
+    """Return the indices in a step of the tokens of its batch, [num_tokens] int64: tokens of
+    prompts, then generated ones."""
+    rows, positions = _chunks_and_positions(step)
+    return np.argsort(positions >= step.num_prompt_tokens[rows], kind="stable")
+
+
+def _chunks_and_positions(step: StepInput) -> tuple[Int64s, Int64s]:
+    """Return the chunk of each token of a step, and its position, [num_tokens] int64 each."""
+    lengths = step.ends - step.starts
+    rows = np.repeat(np.arange(step.num_chunks), lengths)
+    offsets = np.cumsum(lengths) - lengths
+    return rows, np.arange(step.num_tokens) + (step.starts - offsets)[rows]
+
+
+def decode_batch(
+    tables: Seq[Int32s],
+    positions: Int64s,
+    block_size: int,
+    shapes: Seq[AttentionShape],
+    device: Device,
+) -> ForwardBatch:
+    """Return the batch of one generated token of each sequence, for a pass that reads no ids.
+
+    tables: of each group of layers, [num_sequences, width] int32. positions: [num_sequences]
+    int64, of the tokens. shapes: of each group.
+    """
+    rows = np.arange(len(positions))
+    nowhere = np.zeros(len(positions), dtype=np.bool_)
+    decode = _decode_inputs(rows, positions)
+    groups = []
+    for table, shape in zip(tables, shapes, strict=True):
+        slots = _slots(table, rows, positions, nowhere, block_size)
+        inputs = AttentionInputs(torch.from_numpy(table), 0, None, decode).placed(device.place)
+        groups.append(GroupBatch(device.place(slots), device.kernels.prepare(inputs, shape)))
+    there = device.place(torch.from_numpy(positions))
+    none = there[:0]
+    return ForwardBatch(torch.zeros_like(there), there, 0, tuple(groups), none)
 
 
 def _slots(

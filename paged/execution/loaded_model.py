@@ -133,7 +133,7 @@ class LoadedModel:
                 found = _stored(
                     config, model_config, checkpoint, device, dtype, compiling, num_sharing
                 )
-                model, stored_bytes, linears = found
+                model_config, model, stored_bytes, linears = found
         mask = GrammarMask(
             grammars or Grammars.of(tokenizer, model_config.vocab_size, model_config.eos_token_ids),
             tokenizer,
@@ -233,10 +233,12 @@ def _stored(
     dtype: torch.dtype,
     compiling: "AheadCompiler | None",
     num_sharing: int,
-) -> tuple[Model, int, LinearLayers]:
-    """Return the model of a checkpoint, with layers of pagedrun or of Transformers, the size of its
-    weights in their files, and its linear layers."""
+) -> tuple[RunnableConfig, Model, int, LinearLayers]:
+    """Return the model of a checkpoint, with layers of pagedrun or of Transformers and with its MTP
+    module if that is used, the size of its weights in their files, and its linear layers."""
     if isinstance(model_config, ModelConfig):
+        plain = model_config
+        model_config = plain.with_mtp(config, checkpoint, is_async=device.async_scheduling)
         tensors = ModelTensors(checkpoint, model_config.network)
         if config.quantization == "none" and tensors.quantized:
             raise _unwanted(config.model, tensors.quantized[0])
@@ -253,13 +255,13 @@ def _stored(
         if num_bytes is not None:
             arithmetic = device.arithmetic(dtype_name(dtype))
             try:
-                folder = PackedFolder.of_model(config, model_config, checkpoint.files, arithmetic)
+                folder = PackedFolder.of_model(config, plain, checkpoint.files, arithmetic)
                 folder.check_room(max(sum(sizes) - folder.num_bytes, 0), config.packed_bytes)
                 source = StreamedSource(
                     source,
                     folder,
                     num_bytes,
-                    partial(_reading, config, model_config),
+                    partial(_reading, config, plain),
                     transfers=device.transfers(),
                     host_bytes=HostMemory.read().available // num_sharing,
                     before_measuring=(lambda: None) if compiling is None else compiling.finish,
@@ -267,8 +269,11 @@ def _stored(
             except UsageError:  # without room on disk, weights that fit leave a small pool
                 if config.weights_memory != AUTO or sum(sizes) > available:
                     raise
-        model = _model(config, model_config, tensors.network, source)
-        return model, tensors.num_bytes, LinearLayers.of(tensors.network, codes)
+        network = tensors.network
+        if source.is_streamed:  # the head of a pass is read once, at its end
+            model_config, network = plain, network.without_mtp()
+        model = _model(config, model_config, network, source)
+        return model_config, model, tensors.num_bytes, LinearLayers.of(network, codes)
     assert isinstance(model_config, TransformersConfig), "there are two kinds"
     # Imported here: it takes seconds, and most models do not need it.
     from pagedrun.paged.models.transformers_backend.model import load_transformers
@@ -281,7 +286,7 @@ def _stored(
             f"{config.model}: with Transformers' code, rows of a {model_config.model_type} "
             f"depend on the other rows of a batch; leave out {option('reproducible')}"
         )
-    return traced, stored_bytes_of(checkpoint), LinearLayers()
+    return model_config, traced, stored_bytes_of(checkpoint), LinearLayers()
 
 
 def _check_speculation(config: EngineConfig, device: Device) -> None:

@@ -8,24 +8,38 @@ import functools
 import sys
 from dataclasses import dataclass
 from traceback import clear_frames
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.attention_inputs import AttentionInputs, DecodeInputs
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import DecodeGraphs
 from pagedrun.paged.execution.device import Device
-from pagedrun.paged.execution.forward_batch import attention_shapes, forward_batch
+from pagedrun.paged.execution.forward_batch import (
+    attention_shapes,
+    batch_order,
+    decode_batch,
+    forward_batch,
+)
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from pagedrun.paged.execution.repeated_steps import RepeatedSteps
-from pagedrun.paged.execution.step_result import InFlight, KnownTokens, StepResult, joined
+from pagedrun.paged.execution.step_result import (
+    InFlight,
+    KnownTokens,
+    StepResult,
+    TokenStates,
+    joined,
+)
 from pagedrun.paged.models.model import PIECE_TOKENS, ForwardBatch, Model
 from pagedrun.paged.scheduling.step_input import StepInput
+from pagedrun.paged.speculation.mtp_drafts import NO_DRAFT, TokensAhead
 from pagedrun.paged.values.errors import EngineError, option
 
 MAX_SCORED_BYTES = 64 * 2**20  # size of the logits of one scoring pass
@@ -39,12 +53,20 @@ class AttentionReads:
     num_bytes_without_sharing: int = 0  # if each row had read its own prefix
 
 
+class MtpOutput(NamedTuple):
+    """Results of an MTP module for the tokens of a step: inputs of the head, and states for a
+    further prediction, [num_tokens, hidden_size] each."""
+
+    hidden: Tensor
+    states: Tensor
+
+
 class ModelRunner:
     """Transfers the blocks of a step, then computes it.
 
     `shared_prefix_attention`: rows read the partitions that they share together. `graphs`: replay
     decode steps; `repeated`: replay those that repeat the step before. None of both computes all
-    steps kernel by kernel.
+    steps kernel by kernel. `keeps_states`: results have hidden states for the MTP module.
     """
 
     def __init__(
@@ -57,8 +79,10 @@ class ModelRunner:
         shared_prefix_attention: bool = True,
         graphs: DecodeGraphs | None = None,
         repeated: RepeatedSteps | None = None,
+        keeps_states: bool = False,
     ) -> None:
         self._model = model
+        self._keeps_states = keeps_states
         self._cache = cache
         self._sampler = sampler
         self._device = device
@@ -148,9 +172,13 @@ class ModelRunner:
             piece = repeated.padded(piece)
         batch, attention = self._batch(piece, before)
         if repeated is not None and not len(piece.targets):
-            logits = repeated.logits(batch, attention, will_repeat=bool(piece.drafts))
-            return self._sampler.sample(logits, piece)
-        return self._drawn(self._model.hidden(batch, self._cache), piece)
+            logits, states = repeated.logits(batch, attention, will_repeat=bool(piece.drafts))
+            kept = states if self._keeps_states else None
+            return _with_states(self._sampler.sample(logits, piece), piece, batch, kept)
+        if not self._keeps_states:
+            return self._drawn(self._model.hidden(batch, self._cache), piece)
+        hidden, states = self._model.hidden_and_states(batch, self._cache)
+        return _with_states(self._drawn(hidden, piece), piece, batch, states)
 
     def _batch(
         self, piece: StepInput, before: InFlight | None
@@ -184,6 +212,55 @@ class ModelRunner:
             parts.append(self._sampler.score(logits, rows, targets, step.num_top))
         return joined(parts)
 
+    @torch.inference_mode()
+    def follow(self, result: StepResult, next_ids: Int64s) -> MtpOutput | None:
+        """Apply the MTP module to the tokens of the last step; next_ids: [num_tokens] int64, the
+        tokens behind them.
+
+        Without enough memory returns None, and later results have no states: drafts are not worth
+        an error.
+        """
+        end, found = 0, []
+        try:
+            for batch, order, states in result.states:
+                end, start = end + len(order), end
+                ids = self._device.place(torch.from_numpy(next_ids[start:end][order]))
+                passed = self._model.predict(states, ids, batch, self._cache)
+                back = self._device.place(torch.from_numpy(np.argsort(order)))
+                found.append([each[back] for each in passed])
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            self._keeps_states = False
+            return None
+        return MtpOutput(*map(torch.cat, zip(*found, strict=True)))
+
+    @torch.inference_mode()
+    def predict(self, output: MtpOutput, ahead: TokensAhead) -> Int64s:
+        """Return the tokens that an MTP module predicts, [num_sequences, ahead.most] int64, -1
+        where a sequence has no room for another.
+
+        output: of `follow`.
+        """
+        drafts = np.full((len(ahead.tokens), ahead.most), NO_DRAFT)
+        chosen = np.arange(len(ahead.tokens))
+        rows = self._device.place(torch.from_numpy(ahead.tokens))
+        hidden, states = output.hidden[rows], output.states[rows]
+        for count in range(ahead.most):
+            ids = self._model.head(hidden).argmax(dim=1)
+            drafts[chosen, count] = self._device.to_host(ids).wait().numpy()
+            has_room = ahead.num_free[chosen] > count
+            if count + 1 == ahead.most or not has_room.any():
+                break
+            chosen = chosen[has_room]
+            kept = self._device.place(torch.from_numpy(np.flatnonzero(has_room)))
+            shapes = attention_shapes(self._model, self._cache)
+            tables = [each[chosen] for each in ahead.block_tables]
+            positions = ahead.positions[chosen] + count
+            batch = decode_batch(tables, positions, self._cache.block_size, shapes, self._device)
+            hidden, states = self._model.predict(states[kept], ids[kept], batch, self._cache)
+        return drafts
+
     @property
     def is_usual(self) -> bool:
         """True if the last step took the time that others of its shape will take."""
@@ -199,6 +276,14 @@ class ModelRunner:
             tokens, without_sharing = read.tokens_read(window)
             self.reads.num_bytes += tokens * num_bytes
             self.reads.num_bytes_without_sharing += without_sharing * num_bytes
+
+
+def _with_states(
+    result: StepResult, piece: StepInput, batch: ForwardBatch, states: Tensor | None
+) -> StepResult:
+    if states is None:
+        return result
+    return result._replace(states=(TokenStates(batch, batch_order(piece), states),))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

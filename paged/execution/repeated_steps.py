@@ -8,6 +8,7 @@ one computes the next; see `Backend.record`. Other shapes are computed kernel by
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,22 +35,30 @@ Shape = tuple[torch.Size, ...]
 class RepeatedSteps:
     """Logits of decode steps, by replay where the shape has repeated."""
 
-    def __init__(self, model: Model, cache: KVCache, kernels: Backend) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, kernels: Backend, *, with_states: bool
+    ) -> None:
         self._model = model
         self._cache = cache
         self._kernels = kernels
         self._num_same: Counter[Shape] = Counter()
         self._recordings: dict[Shape, _Recording] = {}
         self._can_record = True
+        self._with_states = with_states
         self.is_usual = True  # the last step took the time that others of its shape will take
 
     @classmethod
     def of(
-        cls, model: Model, cache: KVCache, kernels: Backend, *, eager: bool
+        cls, model: Model, cache: KVCache, kernels: Backend, *, eager: bool, with_states: bool
     ) -> "RepeatedSteps | None":
-        """Return the steps of a model, None if they cannot be recorded, or must not: `eager`."""
+        """Return the steps of a model, None if they cannot be recorded, or must not: `eager`.
+
+        with_states: they give the hidden states of all tokens, too.
+        """
         can_record = kernels.records and model.network.is_capturable
-        return cls(model, cache, kernels) if can_record and not eager else None
+        if eager or not can_record:
+            return None
+        return cls(model, cache, kernels, with_states=with_states)
 
     def padded(self, step: StepInput) -> StepInput:
         """Return the step with block tables whose width seldom changes."""
@@ -57,11 +66,11 @@ class RepeatedSteps:
 
     def logits(
         self, batch: ForwardBatch, attention: tuple[AttentionInputs, ...], *, will_repeat: bool
-    ) -> Tensor:
+    ) -> "Computed":
         """Compute the logits of a batch without scored tokens.
 
         attention: inputs that the attention of the batch was prepared from. will_repeat: record the
-        step at once. Returns [num_logits, vocab_size], overwritten by the next call.
+        step at once. The result is overwritten by the next call.
         """
         self.is_usual = True
         if batch.has_prefill or len(batch.input_ids) > MAX_ROWS or not self._can_record:
@@ -86,8 +95,11 @@ class RepeatedSteps:
             self._recordings[shape] = _Recording(inputs, recorded)
         return recorded.result
 
-    def _compute(self, batch: ForwardBatch) -> Tensor:
-        return self._model.head(self._model.hidden(batch, self._cache))
+    def _compute(self, batch: ForwardBatch) -> "Computed":
+        if not self._with_states:
+            return Computed(self._model.head(self._model.hidden(batch, self._cache)))
+        hidden, states = self._model.hidden_and_states(batch, self._cache)
+        return Computed(self._model.head(hidden), states)
 
     def _forget(self) -> None:
         """Free the memory of results of many rows."""
@@ -99,12 +111,20 @@ class RepeatedSteps:
         self._recordings.pop(shape, None)
 
 
+class Computed(NamedTuple):
+    """Logits of a batch, [num_logits, vocab_size], and the hidden states of its tokens if an MTP
+    module follows."""
+
+    logits: Tensor
+    states: Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Recording:
     """Recorded step and the tensors that it reads."""
 
     inputs: list[Tensor]
-    step: RecordedStep
+    step: RecordedStep[Computed]
 
 
 def _padded(table: Int32s) -> Int32s:

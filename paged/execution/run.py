@@ -60,7 +60,9 @@ from pagedrun.paged.scheduling.monitoring import (
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
+from pagedrun.paged.speculation.mtp_drafts import FollowedStep
 from pagedrun.paged.speculation.speculation import Speculation
 from pagedrun.paged.speculation.verification import Followed, Verification
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
@@ -148,6 +150,10 @@ class Run:
             max_model_len=reserved_len,
         )
         self._recorder = recorder_of(self.scheduler, cache.shapes)
+        self._sampler = sampler
+        self._grammars = loaded.grammar_mask
+        self._speculation = self._speculating(config.speculate)
+        predicts = self._speculation is not None and self._speculation.has_mtp
         self._runner = ModelRunner(
             model,
             cache,
@@ -156,12 +162,14 @@ class Run:
             shared_prefix_attention=config.prefix_once,
             graphs=graphs,
             repeated=RepeatedSteps.of(
-                model, cache, loaded.device.kernels, eager=config.enforce_eager
+                model,
+                cache,
+                loaded.device.kernels,
+                eager=config.enforce_eager,
+                with_states=predicts,
             ),
+            keeps_states=predicts,
         )
-        self._sampler = sampler
-        self._grammars = loaded.grammar_mask
-        self._speculation = self._speculating(config.speculate)
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = OutputCollector()
@@ -274,10 +282,8 @@ class Run:
             raise stalled("no sequence can continue", scheduler, self.state())
         result = self._runner.run(step, before)
         self._num_passes += 1
-        if self._stored is not None:
-            self._stored.note_step(
-                step.rows, step.starts, step.ends, step.block_tables, step.write_slots
-            )
+        if not result.states:
+            self._store(step)
         num_sequences = len(scheduler.running) + len(scheduler.ending)
         pools = [group.pool for group in scheduler.groups]
         self.statistics.note_step(step.num_tokens, step.num_samples, pools, num_sequences)
@@ -325,6 +331,27 @@ class Run:
             followed = yield from self._verify(step, all_drawn)
             num_rows = 0 if step.step.has_prompts else step.step.num_tokens
             self._speculation.note_step(int(is_live.sum()), num_rows, followed)
+            if step.result.states:
+                self._predict(step, self._speculation)
+                self._store(step.step)
+
+    def _predict(self, step: InFlight, speculation: Speculation) -> None:
+        """Apply the MTP module to the tokens of a step, and let it predict the next ones."""
+        followed = FollowedStep(step.step, self.scheduler)
+        output = self._runner.follow(step.result, followed.next_ids())
+        num_predicted = speculation.num_predicted
+        if output is None or not num_predicted:
+            return
+        began, ahead = time.perf_counter(), followed.ahead(num_predicted)
+        drafts = self._runner.predict(output, ahead)
+        speculation.note_predictions(ahead.uids, drafts, time.perf_counter() - began)
+
+    def _store(self, step: StepInput) -> None:
+        """Store blocks and states of a step, in which every layer has its keys and values."""
+        if self._stored is not None:
+            self._stored.note_step(
+                step.rows, step.starts, step.ends, step.block_tables, step.write_slots
+            )
 
     def _verify(self, step: InFlight, drawn: Int64s) -> Generator[Completion, None, list[Followed]]:
         """Continue the answers whose drafts are right, all of them by one token at a time.
@@ -372,13 +399,19 @@ class Run:
     def _speculating(self, asked: str) -> Speculation | None:
         """Return the speculation of a run; none where a draft could not be forgotten, or the bytes
         of a row depend on the other rows of a step."""
-        is_ours = isinstance(self._model.network, DecoderSpec)
+        network = self._model.network
+        is_ours = isinstance(network, DecoderSpec)
         can_forget = not self.cache.states and not self.cache.is_transient
         is_same = self._device.is_row_invariant or self._config.reproducible
         if not (is_ours and can_forget and is_same):
             return None
-        streams = self._model.streamed is not None
-        return Speculation.of(asked, self.scheduler, self._grammars.matcher, streams=streams)
+        return Speculation.of(
+            asked,
+            self.scheduler,
+            self._grammars.matcher,
+            streams=self._model.streamed is not None,
+            has_mtp=isinstance(network, DecoderSpec) and network.has_mtp,
+        )
 
     def _process_tokens(
         self, row_indices: Int64s, positions: Int64s, tokens: Int64s

@@ -16,8 +16,21 @@ from torch import Tensor
 from pagedrun.kernels.array_types import Bools, Float32s, Int64s
 from pagedrun.kernels.op_values import TokenLogprobs
 from pagedrun.paged.execution.device import Device, HostCopy
+from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.step_input import SamplingMetadata, StepInput
+
+
+class TokenStates(NamedTuple):
+    """Hidden states of the tokens of a step, or of a piece of it, for an MTP module.
+
+    order: [num_tokens] int64, index in the piece of each token of the batch. states: [num_tokens,
+    hidden_size], of the tokens of the batch; overwritten by the next step.
+    """
+
+    batch: ForwardBatch
+    order: Int64s
+    states: Tensor
 
 
 class StepResult(NamedTuple):
@@ -27,6 +40,7 @@ class StepResult(NamedTuple):
     logprobs: of the draws that request them and do not wait; scores: of the targets of the step;
     both None without any. order: [num_draws] int64, index in `ids` of the token of each draw, None
     for 0, 1, 2, … waiting: [num_waiting, vocab_size], logits of the draws that wait, None without.
+    states: of the pieces in order, none if no MTP module follows.
     """
 
     ids: Tensor
@@ -34,6 +48,7 @@ class StepResult(NamedTuple):
     scores: TokenLogprobs | None = None
     order: Int64s | None = None
     waiting: Tensor | None = None
+    states: tuple[TokenStates, ...] = ()
 
     def index_of(self, draws: Int64s) -> Int64s:
         """Return the indices in `ids` of the tokens of some draws."""
@@ -54,6 +69,7 @@ class StepResult(NamedTuple):
             joined([self.scores, other.scores]),
             order,
             _stacked([self.waiting, other.waiting]),
+            self.states + other.states,
         )
 
 

@@ -16,8 +16,9 @@ from pagedrun.kernels.ops import Linear
 from pagedrun.paged.cache.cache_spec import KVLayerIndex, StateLayerIndex
 from pagedrun.paged.cache.kv_cache import KVCache
 from pagedrun.paged.models.checkpoint.weight_source import MakePart, WeightSource, num_bytes
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, RecurrentSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
 from pagedrun.paged.models.encoder_spec import PostNormLayerSpec
+from pagedrun.paged.models.layer_spec import MtpSpec, RecurrentSpec
 from pagedrun.paged.models.model import ForwardBatch, Model
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.attention_layer import SelfAttention
@@ -106,8 +107,10 @@ class Decoder(Model):
         head = self._head
         if head is not None and network.head is None and not head.is_packed:
             head = None  # it shares the table
+        mtp = network.mtp if network.has_mtp else None
+        self._mtp = None if mtp is None else MtpModule(mtp, network.mtp_index, source, tables)
         self.num_bytes = num_bytes(
-            self._embedding, self._layer_inputs, *self._layers, self._norm, head
+            *(self._embedding, self._layer_inputs, *self._layers, self._norm, head, self._mtp)
         )
         if self.streamed is not None:
             self.num_bytes += self.streamed.residency.ring_bytes
@@ -124,22 +127,51 @@ class Decoder(Model):
 
     def hidden_by_layer(self, batches: Sequence[ForwardBatch], cache: KVCache) -> list[Tensor]:
         """See `Model`."""
+        streams = self._passed(batches, cache, [batch.logits_rows for batch in batches])
+        return [self._normed(each) for each in streams]
+
+    def hidden_and_states(self, batch: ForwardBatch, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """See `Model`."""
+        assert self._mtp is not None, "a network without an MTP module"
+        [stream] = self._passed([batch], cache, [None])
+        normed = self._normed(stream)
+        states = stream.residual.to(self.dtype) if self._mtp.spec.takes_stream else normed
+        return normed[batch.logits_rows], states
+
+    def predict(
+        self, states: Tensor, next_ids: Tensor, batch: ForwardBatch, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """See `Model`."""
+        assert self._mtp is not None, "a network without an MTP module"
+        embedded = self._embedding(next_ids)
+        if self._scale != 1.0:
+            embedded = embedded * self._scale
+        return self._mtp(embedded, states, batch, cache)
+
+    def _passed(
+        self,
+        batches: Sequence[ForwardBatch],
+        cache: KVCache,
+        keeps: Sequence[Tensor | None],
+    ) -> list["_Stream"]:
+        """Compute all layers; keeps: tokens to compute to the end, of each batch."""
         if self.streamed is not None:
             self.streamed.begin_step(sum(len(batch.input_ids) for batch in batches))
         streams = [self._begun(batch) for batch in batches]
         for number, layer in enumerate(self._layers):
             # Behind the attention of the last layer only tokens with logits are computed.
             is_last = number == len(self._layers) - 1
-            for each, batch in zip(streams, batches, strict=True):
-                keep = batch.logits_rows if is_last else None
+            for each, batch, keep in zip(streams, batches, keeps, strict=True):
+                kept = keep if is_last else None
                 inputs = each.inputs[number] if each.inputs else None
-                each.x, each.residual = layer(each.x, each.residual, batch, cache, keep, inputs)
-        return [
-            self._norm(each.x, each.residual)
-            if len(each.residual) and self._norm is not None
-            else each.residual.to(self.dtype)
-            for each in streams
-        ]
+                each.x, each.residual = layer(each.x, each.residual, batch, cache, kept, inputs)
+        return streams
+
+    def _normed(self, stream: "_Stream") -> Tensor:
+        """Return the hidden states behind the last norm; the residual stream is complete then."""
+        if len(stream.residual) and self._norm is not None:
+            return self._norm(stream.x, stream.residual)
+        return stream.residual.to(self.dtype)
 
     def _begun(self, batch: ForwardBatch) -> "_Stream":
         residual = self._embedding.of_tokens(
@@ -273,6 +305,42 @@ class _Residual:
         if self._out_norm is not None:
             x = self._out_norm.normalize(x)
         return x if self._multiplier == 1.0 else x * self._multiplier
+
+
+class MtpModule:
+    """Module for multi-token prediction; see `MtpSpec`."""
+
+    def __init__(
+        self, spec: MtpSpec, index: KVLayerIndex, source: WeightSource, tables: RotaryTables
+    ) -> None:
+        self.spec = spec
+        self._embedding_norm = load_norm(spec.embedding_norm, source)
+        self._hidden_norm = load_norm(spec.hidden_norm, source)
+        self._projection = spec.projection.load(source)
+        self._layer = _load_layer(spec.layer, index, tables, source)
+        self._norm = load_norm(spec.norm, source)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights in memory."""
+        norms = self._embedding_norm, self._hidden_norm, self._norm
+        return num_bytes(*norms, self._projection, self._layer)
+
+    def __call__(
+        self, embedded: Tensor, states: Tensor, batch: ForwardBatch, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """Store keys and values at the positions of the batch.
+
+        embedded: vectors of the next tokens; states: those of the tokens, in the model's dtype,
+        [num_tokens, hidden_size] each. Returns the inputs of the head, and the states for the next
+        prediction, in the same shape.
+        """
+        parts = self._embedding_norm.normalize(embedded), self._hidden_norm.normalize(states)
+        joined = torch.cat(parts[::-1] if self.spec.hidden_first else parts, dim=1)
+        residual = self._projection(joined).float()
+        x, residual = self._layer(None, residual, batch, cache, None, None)
+        normed = self._norm(x, residual)
+        return normed, normed if self.spec.repeats_normed else residual.to(normed.dtype)
 
 
 class PostNormLayer:

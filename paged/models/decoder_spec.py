@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex, StateLayerIndex, StateSpec
 from pagedrun.paged.files.json_object import JsonObject
@@ -25,6 +25,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     StoredLinear,
     StoredTensors,
 )
+from pagedrun.paged.models.layer_spec import LayerSpec, MtpForm, MtpSpec, RecurrentSpec
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.embedding import EmbeddingSpec, InputGateSpec, LayerInputsSpec
 from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projection
@@ -43,61 +44,6 @@ from pagedrun.paged.models.quant.registry import linear_method
 from pagedrun.paged.values.errors import ModelError
 
 
-class RecurrentSpec(Protocol):
-    """Description of a recurrent layer.
-
-    The layer passes the tokens of a sequence in order, each with the state after the one before;
-    splitting a sequence between two tokens does not change a bit of the result.
-    """
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Parts with parameters."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Peak numbers of activation of a token."""
-        ...
-
-    def state_spec(self, dtype: str) -> StateSpec:
-        """Return the state of a sequence, in a model of `dtype`, a name of torch."""
-        ...
-
-
-class LayerSpec(Protocol):
-    """Description of a decoder layer."""
-
-    @property
-    def attention(self) -> AttentionSpec | None:
-        """Its attention; None for a recurrent layer."""
-        ...
-
-    @property
-    def recurrent(self) -> RecurrentSpec | None:
-        """Its recurrence; None for a layer with attention."""
-        ...
-
-    @property
-    def intermediate_size(self) -> int:
-        """Inner width of the feed-forward part."""
-        ...
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Parts with parameters."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Peak numbers of activation of a token, without the residual stream."""
-        ...
-
-    def stored_as(self, stored: StoredTensors) -> Self:
-        """Return the layer in the layout of a checkpoint that has the tensors `stored`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Description of a decoder: embedding, layers, final norm and head.
@@ -108,6 +54,8 @@ class DecoderSpec:
     `tensors` are the tensor names of checkpoints. `layer_inputs`: per-layer inputs of Gemma.
     `norm` None: the last layer ends with one. Without `is_causal` a token sees those behind it as
     well, as in an encoder. Without `has_head` there are no logits: the model gives hidden states.
+    `mtp`: module that predicts the token after the next one, of which a part of the network only if
+    it `has_mtp`.
     """
 
     embedding: EmbeddingSpec
@@ -122,6 +70,8 @@ class DecoderSpec:
     layer_inputs: LayerInputsSpec | None = None
     is_causal: bool = True
     has_head: bool = True
+    mtp: MtpSpec | None = None
+    has_mtp: bool = False
 
     @property
     def attentions(self) -> dict[int, AttentionSpec]:
@@ -164,7 +114,25 @@ class DecoderSpec:
 
         Checkpoints of one family may store the same matrices in different tensors.
         """
-        return replace(self, layers=tuple(layer.stored_as(stored) for layer in self.layers))
+        mtp = None if self.mtp is None else self.mtp.stored_as(stored)
+        layers = tuple(layer.stored_as(stored) for layer in self.layers)
+        return replace(self, layers=layers, mtp=mtp)
+
+    def with_mtp(self, stored: StoredTensors) -> Self:
+        """Return the network with its MTP module, unchanged without one, and if the checkpoint with
+        the tensors `stored` lacks some of it, or has it in another form."""
+        if self.mtp is None or not self.has_head:
+            return self
+        parts = self.mtp.stored_as(stored).parts
+        for each in (parameter for part in parts for parameter in part.parameters(stored)):
+            found = stored.get(each.name)
+            if found is None or found.shape != each.shape or found.dtype not in each.dtypes:
+                return self
+        return replace(self, has_mtp=True)
+
+    def without_mtp(self) -> Self:
+        """Return the network without its MTP module."""
+        return replace(self, has_mtp=False)
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
         """Return the tensors to read from a checkpoint that has the tensors `stored`."""
@@ -220,9 +188,11 @@ class DecoderSpec:
         return sum(held for held, plain in sizes if held == plain and dtype_bytes == 2)
 
     def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
-        """Return the linear layers of a checkpoint that has the tensors `stored`."""
+        """Return the linear layers of a checkpoint that has the tensors `stored`; those of the MTP
+        module decide no bytes of answers, and are left out."""
         tied = (self.embedding.tied_head(stored),) if self._ties_head else ()
-        return *(each for part in self._parts() for each in part.linears(stored)), *tied
+        parts = self.without_mtp()._parts()
+        return *(each for part in parts for each in part.linears(stored)), *tied
 
     @property
     def kv_groups(self) -> tuple[KVLayers, ...]:
@@ -230,7 +200,7 @@ class DecoderSpec:
 
         Layers that read the keys and values of other layers, and recurrent layers, are in no group.
         """
-        own = ((layer, each) for layer, each in self.attentions.items() if each.source is None)
+        own = ((layer, each) for layer, each in self._storing.items() if each.source is None)
         return kv_groups({layer: each.heads for layer, each in own})
 
     @property
@@ -271,7 +241,9 @@ class DecoderSpec:
         width = max(layer.width for layer in self.layers)
         hidden_size = self.embedding.hidden_size
         inputs = 0 if self.layer_inputs is None else self.layer_inputs.width
-        per_token = (inputs + width + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
+        # Hidden states for the MTP module, and its own before their projection.
+        kept = 3 * hidden_size if self.has_mtp else 0
+        per_token = (inputs + width + kept + 2 * hidden_size) * dtype_bytes + 4 * hidden_size
         return num_tokens * per_token + num_logits * self.embedding.vocab_size * dtype_bytes
 
     @property
@@ -280,8 +252,22 @@ class DecoderSpec:
         own = kv_indices(self.kv_groups)
         return {
             layer: own[layer if each.source is None else each.source]
-            for layer, each in self.attentions.items()
+            for layer, each in self._storing.items()
         }
+
+    @property
+    def _storing(self) -> dict[int, AttentionSpec]:
+        """Attention of the layers and, behind them, of the MTP module if the network has it."""
+        found = self.attentions
+        if self.has_mtp and self.mtp is not None:
+            assert self.mtp.layer.attention is not None, "an MTP module has attention"
+            found[len(self.layers)] = self.mtp.layer.attention
+        return found
+
+    @property
+    def mtp_index(self) -> KVLayerIndex:
+        """Index of the keys and values of the MTP module."""
+        return self._attending[len(self.layers)]
 
     @property
     def _ties_head(self) -> bool:
@@ -292,7 +278,8 @@ class DecoderSpec:
         head = [] if self.head is None else [self.head]
         inputs = [] if self.layer_inputs is None else self.layer_inputs.parts
         norm = [] if self.norm is None else [self.norm]
-        return [self.embedding, *inputs, *layers, *norm, *head]
+        mtp = self.mtp.parts if self.has_mtp and self.mtp is not None else ()
+        return [self.embedding, *inputs, *layers, *norm, *head, *mtp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +375,14 @@ def decoder(
     last_norm: str = "model.norm",
     tensors: NamedTensors = PLAIN_TENSORS,
     finish: Callable[[int, DecoderLayerSpec], DecoderLayerSpec] | None = None,
+    mtp: MtpForm | None = None,
 ) -> DecoderSpec:
     """Return a decoder under the tensor names of Llama, whose defaults it has.
 
     `mixer` and `ffn` give the attention or recurrence and the feed-forward part of a layer by its
-    index, `finish` adds the remaining parts to it. `is_tied` is the default of
-    `tie_word_embeddings`. Raises `ModelError` for fields that would change the arithmetic if they
-    were ignored.
+    index, `finish` adds the remaining parts to it. The layer of an `mtp` module has the index
+    behind the last. `is_tied` is the default of `tie_word_embeddings`. Raises `ModelError` for
+    fields that would change the arithmetic if they were ignored.
     """
     _refuse_unsupported(config)
     hidden = config.integer("hidden_size", 1, 2**20)
@@ -431,6 +419,9 @@ def decoder(
         logits_divisor=logits_divisor,
         logits_cap=logits_cap,
         tensors=tensors,
+        mtp=None
+        if mtp is None
+        else mtp.module(layer(num_layers), f"model.layers.{num_layers}", norm, hidden),
     )
 
 
@@ -458,12 +449,15 @@ def llama_decoder(
     bias: bool = False,
     out_bias: bool | None = None,
     qk_norm: bool = False,
+    tensors: NamedTensors = PLAIN_TENSORS,
+    mtp: MtpForm | None = None,
 ) -> DecoderSpec:
     """Return a decoder with a layer for each of `windows`, under the tensor names of Llama.
 
     `ffn` gives the feed-forward part of a layer by its index. `bias` and `out_bias` are those of
-    `attention`. `qk_norm`: queries and keys of each head pass an RMSNorm before rotation. Raises
-    `ModelError` for fields that would change the arithmetic if they were ignored.
+    `attention`. `qk_norm`: queries and keys of each head pass an RMSNorm before rotation. An `mtp`
+    module has the last of `windows`. Raises `ModelError` for fields that would change the
+    arithmetic if they were ignored.
     """
     check_activation(config, "silu")
     rope = RopeConfig.from_json(config, max_positions)
@@ -480,4 +474,4 @@ def llama_decoder(
         out_bias=out_bias,
         qk_norm=each_norm,
     )
-    return decoder(config, max_positions, norm, mixer, ffn)
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=tensors, mtp=mtp)

@@ -93,6 +93,22 @@ class Model(ABC):
         """
         return [self.hidden(batch, cache) for batch in batches]
 
+    def hidden_and_states(self, batch: ForwardBatch, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Return `hidden`, and the states of all tokens for `predict`, [num_tokens, hidden_size] in
+        the model's dtype; only for a network that has an MTP module."""
+        raise NotImplementedError("a network without an MTP module")
+
+    def predict(
+        self, states: Tensor, next_ids: Tensor, batch: ForwardBatch, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """Apply the MTP module to the tokens of a batch, whose `input_ids` it does not read.
+
+        states: of the tokens. next_ids: [num_tokens] int64, the tokens behind them. Writes the
+        module's keys and values into the cache. Returns inputs of `head` for the tokens after the
+        next ones, and states for a further prediction, [num_tokens, hidden_size] each.
+        """
+        raise NotImplementedError("a network without an MTP module")
+
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows of `hidden`, [num_rows, vocab_size] in its dtype.

@@ -8,7 +8,7 @@ and other fields that could name code are not, so a model folder cannot make pag
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
@@ -36,7 +36,11 @@ from pagedrun.paged.models.runnable_config import (
 )
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
 from pagedrun.paged.models.transformers_backend.config_fields import has_code_for
+from pagedrun.paged.values.engine_config import OFF, EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
+
+if TYPE_CHECKING:
+    from pagedrun.paged.models.checkpoint.header import Header
 
 
 def describe_model(folder: str | Path, model_impl: str) -> RunnableConfig:
@@ -122,6 +126,19 @@ class ModelConfig(RunnableConfig):
         if quantization != "int8":
             return self
         return replace(self, network=int8_at_load(self.network, folder))
+
+    def with_mtp(self, config: EngineConfig, header: "Header", *, is_async: bool) -> "ModelConfig":
+        """Return the model with its MTP module if a run with these settings drafts by it.
+
+        header: of the checkpoint. is_async: steps are scheduled before the tokens of the last one
+        are known; nothing is predicted then.
+        """
+        if config.speculate == OFF or is_async:
+            return self
+        from pagedrun.paged.models.checkpoint.header import StoredNetwork  # it imports numpy
+
+        stored = StoredNetwork.of(self.network, header).stored
+        return replace(self, network=self.network.with_mtp(stored))
 
     @property
     def hidden_size(self) -> int:

@@ -71,15 +71,16 @@ class RowCosts:
                 expected[index] = (expected[index] + total) / (1 + weight)
         return np.maximum.accumulate(expected)
 
-    def choose(self, num_rows: Int64s, num_tokens: Float64s) -> int:
+    def choose(self, num_rows: Int64s, num_tokens: Float64s, drafting_s: float) -> int:
         """Return the index of the step that gives most tokens a second.
 
         num_rows, num_tokens: [num_steps] int64 and float64, rows of each step and tokens expected
-        of it; without drafts in the first one. A number of rows without a measured step is tried
-        once the seconds that it would have spared pay for the trial, and never one far above those
-        that were measured.
+        of it; without drafts in the first one. drafting_s: seconds that drafts cost before. A
+        number of rows without a measured step is tried once the seconds that it would have spared
+        pay for the trial, and never one far above those that were measured.
         """
         seconds = self.seconds(num_rows)
+        seconds[1:] += drafting_s
         speeds = num_tokens / seconds
         speeds[0] *= MIN_GAIN
         is_known = np.array([each in self._measured or each in self._tried for each in num_rows])
@@ -166,12 +167,16 @@ def _size_of(num_matched: int) -> int:
 
 
 def best_lengths(
-    lengths: Seq[int], chances: Seq[float], num_rows: int, costs: RowCosts
+    lengths: Seq[int],
+    chances: Seq[float],
+    num_rows: int,
+    costs: RowCosts,
+    drafting_s: float = 0.0,
 ) -> list[int]:
     """Return the number of drafts of each sequence that gives most tokens a second.
 
     lengths, chances: number of proposed drafts of each sequence, and the chance of each of its
-    drafts. num_rows: of the step without drafts.
+    drafts. num_rows: of the step without drafts. drafting_s: see `RowCosts.choose`.
     """
     proposed = list(enumerate(zip(lengths, chances, strict=True)))
     owners = [index for index, (length, _) in proposed for _ in range(length)]
@@ -181,7 +186,7 @@ def best_lengths(
     full = [ROW_UNIT << power for power in range((most // ROW_UNIT).bit_length())]
     counts = np.array([0, *(rows - num_rows for rows in full if rows > num_rows)])
     expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]
-    chosen = int(counts[costs.choose(num_rows + counts, expected)])
+    chosen = int(counts[costs.choose(num_rows + counts, expected, drafting_s)])
     found = [0] * len(lengths)
     for index in order[:chosen].tolist():
         found[owners[index]] += 1

@@ -13,12 +13,13 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
 from pagedrun.paged.speculation.suffix_index import IndexedText, SuffixIndex
+from pagedrun.paged.values.request import Request
 
 MIN_MATCH = 3  # tokens that must have occurred before
 _START = -1  # before an answer
 
 OWN_TEXT, OTHER_ROWS, OLD_ANSWER = "prompt_lookup", "other_rows", "from_output"
-GRAMMAR = "grammar"
+GRAMMAR, MTP = "grammar", "mtp"
 
 
 class Proposal(NamedTuple):
@@ -32,6 +33,12 @@ class Proposal(NamedTuple):
     source: str
     num_matched: int
     num_own: int | None = None
+
+
+def can_draft(request: Request) -> bool:
+    """Return whether the tokens of a request are drawn one by one."""
+    params = request.params
+    return not params.has_beams and not request.continuations and params.max_tokens > 0
 
 
 class Drafter(Protocol):

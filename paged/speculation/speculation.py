@@ -8,26 +8,33 @@ from functools import partial
 
 import numpy as np
 
+from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.metrics.report_sections import SpeculationFigures
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.speculation.costs import Chances, Rate, RowCosts, best_lengths
+from pagedrun.paged.speculation.costs import LONGEST, Chances, Rate, RowCosts, best_lengths
 from pagedrun.paged.speculation.drafts import (
     GRAMMAR,
+    MTP,
     Drafter,
     EarlierAnswer,
     OtherAnswers,
     PromptLookup,
     Proposal,
     RunningAnswer,
+    can_draft,
 )
 from pagedrun.paged.speculation.grammar_drafts import GrammarChoices, GrammarDrafter
+from pagedrun.paged.speculation.mtp_drafts import LIKE_MATCHED, MtpDrafter, MtpDrafts
 from pagedrun.paged.speculation.verification import Followed
 from pagedrun.paged.text.structured_answer import GrammarMatcher
 from pagedrun.paged.values.engine_config import AUTO, OFF
-from pagedrun.paged.values.request import Request
 
 MOST_AUTO = 15  # drafts of a sequence
+# Tokens that an MTP module predicts ahead: further ones, of its own results, are seldom right.
+MOST_PREDICTED = 4
+LEAST_CHANCE = 0.2  # of a token to be predicted: of it and all before it to be right
+KEPT_SECONDS = 0.8  # weight of earlier predictions in the seconds of one
 # Above, arithmetic binds wherever weights are in memory; a pass over a disk has room for more.
 MAX_RUNNING, MAX_RUNNING_STREAMED = 64, 4096
 MOST_SKIPPED = 32  # steps between two attempts where drafts do not pay
@@ -63,9 +70,11 @@ class Speculation:
         max_running: int,
         *,
         adapts: bool,
+        has_mtp: bool = False,
     ) -> None:
         """most: drafts of a sequence in a step. max_running: no drafts beside more sequences.
-        adapts: choose their numbers by costs and chances."""
+        adapts: choose their numbers by costs and chances. has_mtp: a module predicts tokens, which
+        `note_predictions` gets."""
         self._scheduler = scheduler
         self._matcher_of = matcher_of
         self._choices = GrammarChoices()
@@ -75,6 +84,10 @@ class Speculation:
         self._adapts = adapts
         self._chances = Chances()
         self._others = OtherAnswers(OTHER_TOKENS)
+        self._mtp = MtpDrafts() if has_mtp else None
+        self._predicting_s: float | None = None  # of a step, None before the second one
+        self._num_predictions = 0
+        self._last_predicting_s = 0.0
         self._by_uid: dict[int, _Drafting] = {}
         self._drafted: dict[int, _Drafting] = {}  # in the last step, by row index
         self._groups: defaultdict[int, Rate] = defaultdict(Rate)
@@ -90,19 +103,26 @@ class Speculation:
 
     @classmethod
     def of(
-        cls, asked: str, scheduler: Scheduler, matcher_of: MatcherOf, *, streams: bool
+        cls,
+        asked: str,
+        scheduler: Scheduler,
+        matcher_of: MatcherOf,
+        *,
+        streams: bool,
+        has_mtp: bool = False,
     ) -> "Speculation | None":
         """Return the speculation that was asked for, None without any.
 
-        streams: weights are read in each pass, so that a step saved is a pass saved.
+        streams: weights are read in each pass, so that a step saved is a pass saved. has_mtp: see
+        the class.
         """
         if asked == OFF:
             return None
         if asked == AUTO:
             most = MAX_RUNNING_STREAMED if streams else MAX_RUNNING
-            return cls(scheduler, matcher_of, MOST_AUTO, most, adapts=True)
+            return cls(scheduler, matcher_of, MOST_AUTO, most, adapts=True, has_mtp=has_mtp)
         max_running = scheduler.limits.max_num_seqs
-        return cls(scheduler, matcher_of, int(asked), max_running, adapts=False)
+        return cls(scheduler, matcher_of, int(asked), max_running, adapts=False, has_mtp=has_mtp)
 
     @property
     def is_due(self) -> bool:
@@ -111,6 +131,36 @@ class Speculation:
             return False
         is_known = self._costs.is_known or not self._adapts
         return not is_known or self._num_skipped >= self._num_to_skip
+
+    @property
+    def has_mtp(self) -> bool:
+        """True if an MTP module is to follow each step."""
+        return self._mtp is not None
+
+    @property
+    def num_predicted(self) -> int:
+        """Tokens of each sequence that an MTP module is to predict for the next step; 0 if it will
+        have no drafts."""
+        if self._mtp is None or not self.is_due or (self._adapts and not self._costs.is_known):
+            return 0
+        if not self._adapts:
+            return self._most
+        chance = self._chances.chance(MTP, LIKE_MATCHED, ())
+        counts = range(1, MOST_PREDICTED + 1)
+        return max((each for each in counts if chance**each >= LEAST_CHANCE), default=1)
+
+    def note_predictions(self, uids: Int64s, drafts: Int64s, seconds: float) -> None:
+        """Take what an MTP module has predicted behind a step, and how long that took; see
+        `MtpDrafts.note`."""
+        assert self._mtp is not None, "there is a module"
+        self._mtp.note(uids, drafts)
+        self._last_predicting_s = seconds
+        self._num_predictions += 1
+        if self._predicting_s is not None:
+            before = self._predicting_s
+            seconds = KEPT_SECONDS * before + (1 - KEPT_SECONDS) * min(seconds, LONGEST * before)
+        if self._num_predictions > 1:  # kernels may be compiled in the first
+            self._predicting_s = seconds
 
     def drafts(self, *, knows_tokens: bool) -> dict[int, list[int]]:
         """Return tokens that may follow the newest one of each sequence, by row index.
@@ -135,7 +185,9 @@ class Speculation:
         any_proposed = any(lengths)
         if self._adapts and any_proposed:
             chances = [self._chance(each) for each in drafting]
-            lengths = best_lengths(lengths, chances, len(running), self._costs)
+            is_predicted = any(each.proposal and each.proposal.source == MTP for each in drafting)
+            drafting_s = (self._predicting_s or 0.0) if is_predicted else 0.0
+            lengths = best_lengths(lengths, chances, len(running), self._costs, drafting_s)
         found: dict[int, list[int]] = {}
         for (_, sequence), each, length in zip(asked, drafting, lengths, strict=True):
             if each.proposal is not None and length:
@@ -151,6 +203,8 @@ class Speculation:
 
         num_rows: computed tokens, forced ones and drafts included; 0 if any is one of a prompt.
         """
+        if self._mtp is not None:
+            self._mtp.clear()
         self._num_steps += num_sequences
         self._num_sequences = self._num_stepped = num_sequences
         self._num_rows = num_rows if num_sequences else 0
@@ -171,13 +225,14 @@ class Speculation:
 
     def note_seconds(self, seconds: float, *, is_usual: bool) -> None:
         """Add the duration of the last step; is_usual: others of its shape will take as long."""
+        step_s, self._last_predicting_s = seconds - self._last_predicting_s, 0.0
         if not self._num_rows:
             return
         if is_usual:
-            self._costs.note(self._num_rows, seconds)
+            self._costs.note(self._num_rows, step_s)
         if self._drafted and self._costs.is_known:
             if not is_usual:
-                self._costs.note_trial(self._num_rows, seconds)
+                self._costs.note_trial(self._num_rows, step_s)
             plain = float(self._costs.seconds(np.array([self._num_sequences]))[0])
             self._saved_s += plain * self._num_stepped / self._num_sequences - seconds
         self._num_rows = 0
@@ -274,6 +329,8 @@ class Speculation:
         request = sequence.request
         prompt = request.prompt_token_ids[-PROMPT_TOKENS:]
         drafters: list[Drafter] = [RunningAnswer(self._others)]
+        if self._mtp is not None:
+            drafters.append(MtpDrafter(self._mtp, self._uid(sequence)))
         if request.earlier_token_ids:
             drafters.append(EarlierAnswer(request.earlier_token_ids))
         num_indexed = len(prompt) + len(request.earlier_token_ids)
@@ -300,9 +357,3 @@ class Speculation:
 
     def _uid(self, sequence: Sequence) -> int:
         return int(self._scheduler.table.uid[sequence.row_index])
-
-
-def can_draft(request: Request) -> bool:
-    """Return whether the tokens of a request are drawn one by one."""
-    params = request.params
-    return not params.has_beams and not request.continuations and params.max_tokens > 0

@@ -250,8 +250,9 @@ class EngineConfig:
     speculate: Annotated[
         str,
         Flag(
-            "Drafts of a sequence in a step, from its own text, other answers and those of --from: "
-            "a number, auto or off. The answers have the same bytes. On a GPU with --reproducible.",
+            "Drafts of a sequence in a step, from its own text, other answers, those of --from and "
+            "the model's MTP module: a number, auto or off. The answers have the same bytes. "
+            "On a GPU with --reproducible.",
             Panel.MODEL,
             "auto|off|N",
             rule=Rule(_is_speculation, "auto, off or a number above 0"),

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pagedrun.paged.cache.cache_spec import KVCacheSpec, KVLayerIndex
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.layer_spec import LayerSpec
 from tests.support.tiny_models import tiny_config
 
 SPEC = KVCacheSpec(num_layers=2, num_kv_heads=3, head_dim=64, dtype="float32")

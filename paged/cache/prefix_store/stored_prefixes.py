@@ -152,7 +152,7 @@ class StoredPrefixes:
     ) -> None:
         """Store the blocks and states of a step that later runs can use.
 
-        Called when the step is launched, while its sequences still hold their blocks. rows,
+        Called before the next step is scheduled: the blocks still hold those of this one. rows,
         starts, ends, write_slots: [num_chunks], each chunk's request, first token, end, and the
         slot of its state. tables: blocks in each group of layers, [num_chunks, width].
         """

@@ -21,6 +21,7 @@ from pagedrun.paged.job.progress import JobListener, Phase
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.metrics.report_sections import PlainValue, WeightFigures
 from pagedrun.paged.models.checkpoint.header import CheckpointHeader
+from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.runnable_config import RunnableConfig
 from pagedrun.paged.planning.forecast import Forecast, run_time
 from pagedrun.paged.planning.forecast_sections import (
@@ -163,18 +164,22 @@ class _FilePlan:
             ignore_eos=self._config.sampling.ignore_eos,
         )
 
-    def _weights(self, model: RunnableConfig) -> PlannedWeights:
+    def _weights(self, model: RunnableConfig, header: CheckpointHeader | None) -> PlannedWeights:
         config = self._config.engine
         dtype = self._device.dtypes.of_model(config.dtype, model.dtype, by_torch=model.by_torch)
-        header = CheckpointHeader.read(config.model)
         return PlannedWeights(model, header, dtype, self._device)
 
     def _simulate(self, prepared: Prepared) -> tuple[ForecastFigures, WeightFigures]:
         """Plan the windows in order, and simulate up to the limit of rows."""
         model = prepared.model
         assert isinstance(model, PlanModel)
-        device, weights = self._device, self._weights(model.config)
+        device, described = self._device, model.config
+        header = CheckpointHeader.read(model.settings.model)
+        weights = self._weights(described, header)
         passes = weights.passes(model.settings)
+        if passes is None and header is not None and isinstance(described, ModelConfig):
+            described = described.with_mtp(model.settings, header, is_async=device.async_scheduling)
+            weights = self._weights(described, header)
         config = self._settings(model, passes)
         if model.config.notice is not None:
             self._listener.on_warning(model.config.notice)
@@ -182,7 +187,7 @@ class _FilePlan:
             config.dtype, model.config.dtype, by_torch=model.config.by_torch
         )
         stored = device.dtypes.of_cache(config.kv_cache_dtype, dtype)
-        network = model.config.network
+        network = described.network
         specs = network.kv_cache_specs(stored or dtype)
         budget = device.budget(
             weights=weights.held_bytes,

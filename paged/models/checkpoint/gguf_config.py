@@ -13,7 +13,8 @@ from pagedrun.paged.models.checkpoint.gguf_architectures import (
     head_dim,
 )
 from pagedrun.paged.models.checkpoint.tensors import InterleavedRotary
-from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec, LayerSpec
+from pagedrun.paged.models.decoder_spec import DecoderLayerSpec, DecoderSpec
+from pagedrun.paged.models.layer_spec import LayerSpec
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 

@@ -6,6 +6,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import NamedTensors
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
 from pagedrun.paged.models.families.family import Family
+from pagedrun.paged.models.layer_spec import MtpForm
 from pagedrun.paged.models.modules.attention import (
     Heads,
     QkNormForm,
@@ -23,6 +24,7 @@ _MOE_DEFAULTS: dict[str, JSONValue] = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
+_MTP_NAMES = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
 
 
 def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
@@ -35,15 +37,13 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
         attention, config, heads, norm, rope, None, bias=bias, out_bias=False, qk_norm=qk_norm
     )
     ffn = sigmoid_moe(config, _MOE_DEFAULTS, num_experts=128)
-    return decoder(config, max_positions, norm, mixer, ffn, tensors=_tensors(config))
-
-
-def _tensors(config: JsonObject) -> NamedTensors:
-    """Return the naming scheme; multi-token prediction layers behind the last are ignored."""
     num_layers = config.integer("num_hidden_layers", 1, 4096)
-    num_ignored = config.integer("num_nextn_predict_layers", 0, 64, 1)
-    ignored = range(num_layers, num_layers + num_ignored)
-    return NamedTensors(dropped=tuple(f"model.layers.{layer}." for layer in ignored))
+    num_modules = config.integer("num_nextn_predict_layers", 0, 64, 1)
+    modules = [f"model.layers.{num_layers + index}" for index in range(num_modules)]
+    # Those behind the first are not read, nor are its copies of embedding and head.
+    tensors = NamedTensors(dropped=tuple(f"{name}." for name in modules))
+    mtp = MtpForm(modules[0], _MTP_NAMES) if modules else None
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=tensors, mtp=mtp)
 
 
 GLM4_MOE = Family(_describe, 131_072)

@@ -19,6 +19,7 @@ from pagedrun.paged.models.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
 from pagedrun.paged.models.families.lfm2 import LFM2
 from pagedrun.paged.models.families.lfm2_moe import LFM2_MOE
 from pagedrun.paged.models.families.llama import LLAMA
+from pagedrun.paged.models.families.mimo import MIMO
 from pagedrun.paged.models.families.minimax_m2 import MINIMAX_M2
 from pagedrun.paged.models.families.ministral import MINISTRAL
 from pagedrun.paged.models.families.ministral3 import MINISTRAL3
@@ -59,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "lfm2": LFM2,
     "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
+    "mimo": MIMO,
     "minimax_m2": MINIMAX_M2,
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
