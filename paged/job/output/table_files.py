@@ -79,23 +79,28 @@ def parquet_pieces(
     types: ColumnTypes,
     metadata: Mapping[bytes, bytes] | None = None,
     vectors: "VectorColumn | None" = None,
+    first_row: int = 0,
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
 
-    metadata: that of the schema. vectors: a column before the last.
+    metadata: that of the schema. vectors: replace the column of their name; first_row: index of the
+    first row in them.
     """
     import pyarrow
     from pyarrow import parquet
 
     schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
-    written = schema if vectors is None else schema.insert(len(schema) - 1, vectors.field())
-    sink, num_rows = _Sink(), 0
+    written, place = schema, -1
+    if vectors is not None:
+        place = schema.get_field_index(vectors.name)
+        written = schema.set(place, vectors.field())
+    sink, num_rows = _Sink(), first_row
     with parquet.ParquetWriter(sink, written) as writer:
         for group in _groups(rows):
             table = _table(group, types, schema)
             if vectors is not None:
                 column = vectors.array(num_rows, len(group))
-                table = table.add_column(len(schema) - 1, vectors.field(), column)
+                table = table.set_column(place, vectors.field(), column)
             writer.write_table(table, row_group_size=len(group))
             num_rows += len(group)
             yield sink.take()

@@ -1,4 +1,4 @@
-"""Vectors of rows in a file of their own, row by row, and the .npy and .parquet files made of it.
+"""Vectors of rows in a file of their own, row by row, and the .npy files made of it.
 
 The file beside a journal is a .npy array with a header of fixed size, so that a vector is written
 at the place of its row as it is computed, in any order, and a stopped run is resumed. At the end
@@ -18,23 +18,16 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
-from pagedrun.paged.job.inputs.row import InputFacts
-from pagedrun.paged.job.output.column_types import InputType, ScalarType, ValueType
 from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
-from pagedrun.paged.job.output.row_columns import OutputColumns, RowColumns, RowShaper
-from pagedrun.paged.job.output.table_files import (
-    VectorColumn,
-    column_types,
-    csv_lines,
-    parquet_pieces,
-)
+from pagedrun.paged.job.output.table_files import VectorColumn
 from pagedrun.paged.values.errors import UsageError, option
 
 Vector = NDArray[np.float32]
 VECTORS_SUFFIX = ".vectors.npy"
 ERRORS_SUFFIX = ".errors.jsonl"
 HEADER_BYTES = 128  # NumPy leaves room for the number of rows to grow
+COPIED_ROWS = 4096  # at once
 
 
 class VectorFile:
@@ -98,10 +91,8 @@ class VectorFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def finish(
-        self, lines: Callable[[], Iterator[bytes]], num_rows: int, facts: InputFacts
-    ) -> list[str]:
-        """Write the output from the vectors and the journal's lines; return warnings.
+    def end(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
+        """Complete the file after the last row; return the errors of failed rows as lines.
 
         The vector of a failed row is NaN. Raises `OutputError`.
         """
@@ -114,37 +105,51 @@ class VectorFile:
                     self.write(row["index"], np.full(size, np.nan, np.float32))
                 names = ("index", "id", "error")
                 errors.append(json.dumps({name: row[name] for name in names}, ensure_ascii=False))
-        target = self._layout.files[0].resolve()
         try:
             os.ftruncate(self._descriptor, HEADER_BYTES + 4 * size * num_rows)
             os.pwrite(self._descriptor, _header(num_rows, size), 0)
             os.fsync(self._descriptor)
-            if self._layout.format is OutputFormat.NPY:
-                os.replace(self.path, target)
-                sync_folder(target.parent)
-                self._write_errors(target, errors)
-                return []
-            replace_file(target, self._parquet(lines, facts))
-            if not errors:
-                self.path.unlink(missing_ok=True)
         except OSError as error:
             raise self._error(error) from error
-        return []
+        return errors
 
-    def _write_errors(self, target: Path, errors: list[str]) -> None:
-        """Write the errors of failed rows beside an array, or remove those of an earlier run."""
-        beside = target.with_name(target.name + ERRORS_SUFFIX)
-        if errors:
-            replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])
-        else:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
+    def column(self, name: str) -> VectorColumn:
+        """Return the vectors as a column of a table."""
+        return VectorColumn(name, self._size or 1, self._read)
 
-    def _parquet(self, lines: Callable[[], Iterator[bytes]], facts: InputFacts) -> Iterator[bytes]:
-        """Yield the bytes of a table: columns of the input, `embedding`, and `error`."""
-        shaper = TableShaper.of_lines(lines, facts, ())
-        name = "output_embedding" if "embedding" in shaper.names else "embedding"
-        return shaper.parquet(lines, VectorColumn(name, self._size or 1, self._read))
+    def write_arrays(self, num_rows: int, errors: list[str]) -> None:
+        """Make the output arrays of the complete file, and a file of errors beside them.
+
+        One array is the file itself under its own name, shards are copies. Raises `OutputError`.
+        """
+        try:
+            if len(self._layout.files) == 1:
+                target = self._layout.files[0].resolve()
+                os.replace(self.path, target)
+                sync_folder(target.parent)
+            else:
+                for path, start, count in self._layout.parts(num_rows):
+                    replace_file(path.resolve(), self._array(start, count))
+                self.remove()
+            beside = Path(self._layout.output + ERRORS_SUFFIX).resolve()
+            if errors:
+                replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])
+            else:
+                with suppress(OSError):
+                    beside.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def remove(self) -> None:
+        """Remove the file: its vectors are in the output."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _array(self, start: int, count: int) -> Iterator[bytes]:
+        """Yield the bytes of an array of consecutive rows."""
+        yield _header(count, self._size or 0)
+        for first in range(start, start + count if self._size else start, COPIED_ROWS):
+            yield self._read(first, min(COPIED_ROWS, start + count - first)).tobytes()
 
     def _read(self, start: int, count: int) -> NDArray[np.float32]:
         """Return vectors of consecutive rows, [count, size]."""
@@ -159,78 +164,6 @@ class VectorFile:
 
     def _error(self, error: OSError) -> OutputError:
         return OutputError(f"{self.path} cannot be written ({reason_of(error)})", error)
-
-
-class TableShaper(RowShaper):
-    """Columns of tables: those of the input, the keys of a result, and the error as text.
-
-    A key of the input's name begins with `output_`.
-    """
-
-    def __init__(self, given: Iterable[str], facts: InputFacts, results: Iterable[str]) -> None:
-        super().__init__(RowColumns(is_table=True), (), (), facts.schema)
-        self._inputs = tuple(given)
-        self._results = {
-            f"output_{each}" if each in self._inputs else each: each for each in (*results, "error")
-        }
-
-    @classmethod
-    def of_lines(
-        cls, lines: Callable[[], Iterator[bytes]], facts: InputFacts, results: Iterable[str]
-    ) -> "TableShaper":
-        """Return the shaper of a journal; columns are those of all rows."""
-        given = dict.fromkeys(facts.columns or ())
-        if facts.columns is None:
-            for line in lines():
-                given |= dict.fromkeys(json.loads(line).get("input") or ())
-        return cls(given, facts, results)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All columns in order."""
-        return (*self._inputs, *self._results)
-
-    def of(self, written: OutputColumns) -> OutputColumns:
-        """Return the columns of a row; missing ones are null."""
-        given = written.get("input")
-        inputs = given if isinstance(given, dict) else {}
-        found = {name: inputs.get(name) for name in self._inputs}
-        for name, key in self._results.items():
-            value = written.get(key)
-            if key == "error" and isinstance(value, dict):
-                value = f"{value['code']}: {value['message']}"
-            found[name] = value
-        return found
-
-    def type_of(self, name: str) -> ValueType | InputType | None:
-        """Return the type of a column of the input in its table, None to infer it."""
-        if self._results.get(name) == "error":
-            return ScalarType.TEXT
-        return self._kept(name) if name in self._inputs else None
-
-    def parquet(
-        self, lines: Callable[[], Iterator[bytes]], vectors: VectorColumn | None = None
-    ) -> Iterator[bytes]:
-        """Yield the bytes of a Parquet file of a journal's lines."""
-        types = column_types((self.of(json.loads(line)) for line in lines()), self)
-        rows = ((self.of(json.loads(line)), len(line)) for line in lines())
-        return parquet_pieces(rows, types, vectors=vectors)
-
-    def write(self, layout: OutputLayout, lines: Callable[[], Iterator[bytes]]) -> None:
-        """Write the file of a layout, Parquet or CSV. Raises `OutputError`."""
-        target = layout.files[0].resolve()
-        if layout.format is OutputFormat.PARQUET:
-            pieces = self.parquet(lines)
-        else:
-            pieces = csv_lines((self.of(json.loads(line)) for line in lines()), self.names)
-        try:
-            replace_file(target, pieces)
-        except OSError as error:
-            raise OutputError(
-                f"{target} cannot be written ({reason_of(error)}); the rows are in "
-                f"{layout.journal}",
-                error,
-            ) from error
 
 
 def _header(num_rows: int, size: int) -> bytes:
