@@ -275,7 +275,7 @@ class _Job:
             is_journal=bool(self._layout.files),
             hold=self._guard.hold,
             shape=None if self._shaper is None else self._shaper.line,
-            before_sync=self._rows.sync,
+            before_sync=self._rows.sync if self._rows.has_vectors else None,
         )
         run = self._start(writer)
         try:

@@ -24,6 +24,11 @@ Lines = Callable[[], Iterator[bytes]]
 class ResultRows(Protocol):
     """Makes the lines of an output, keeps what they refer to, and converts them to files."""
 
+    @property
+    def has_vectors(self) -> bool:
+        """True if lines refer to vectors in a file, which `sync` makes durable."""
+        ...
+
     def begin(self, finished: FinishedRows) -> None:
         """Open the files beside the journal; `finished`: rows of an earlier run."""
 
@@ -52,6 +57,8 @@ class ResultRows(Protocol):
 
 class AnswerRows:
     """Rows of generated text; implements `ResultRows`. All of it is in the lines."""
+
+    has_vectors = False
 
     def __init__(self, layout: OutputLayout) -> None:
         self._layout = layout

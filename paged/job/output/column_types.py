@@ -13,7 +13,7 @@ from typing import Any
 
 from pagedrun.paged.job.output.output_row import BatchRow, OutputRow, Usage
 from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.pooling import Task
+from pagedrun.paged.values.pooling import PoolingParams, Task, VectorType
 
 MAX_FIELDS = 1000  # an object with more keys is a table of its own, and is written as text
 MAX_DEPTH = 32
@@ -242,7 +242,7 @@ ROW = StructOf(
 )
 NAMES = ("id", "custom_id")  # texts, integers, or both
 ANSWER, FINISH_REASON, ERROR = "answer", "finish_reason", "error"
-EMBEDDING = "embedding"
+EMBEDDING, EMBEDDING_SCALE = "embedding", "embedding_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +310,23 @@ def _pooled(results: Mapping[str, ValueType | None]) -> RowFormat:
     return RowFormat(keys, StructOf(fields), (*results, ERROR), prefix="output")
 
 
-POOLED: Mapping[Task, RowFormat] = {
-    Task.EMBED: _pooled({EMBEDDING: ListOf(ScalarType.NUMBER)}),
+_VECTOR: dict[str, ValueType | None] = {EMBEDDING: ListOf(ScalarType.NUMBER)}
+_INT8_VECTORS = _pooled({**_VECTOR, EMBEDDING_SCALE: ScalarType.NUMBER})
+_POOLED: Mapping[Task, RowFormat] = {
+    Task.EMBED: _pooled(_VECTOR),
     Task.RERANK: _pooled(
         {"results": ListOf(StructOf({"index": ScalarType.INTEGER, "score": ScalarType.NUMBER}))}
     ),
     Task.CLASSIFY: _pooled({"label": ScalarType.TEXT, "scores": None}),
 }
+
+
+def row_format(pooled: PoolingParams | None) -> RowFormat:
+    """Return the format of the rows of answers (None), or of a task."""
+    if pooled is None:
+        return ANSWERS
+    is_int8 = pooled.task is Task.EMBED and pooled.vector_type is VectorType.INT8
+    return _INT8_VECTORS if is_int8 else _POOLED[pooled.task]
 
 
 _UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second

@@ -7,17 +7,18 @@ resumed. Output other than plain JSONL is converted from it at the end.
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from pagedrun.paged.files.atomic import remove_leftovers, replace_file
 from pagedrun.paged.job.config import JOURNAL_SUFFIX, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.byte_streams import is_remote
 from pagedrun.paged.job.inputs.row import InputFacts
-from pagedrun.paged.job.output.column_types import ANSWERS, EMBEDDING, POOLED
+from pagedrun.paged.job.output.column_types import EMBEDDING, row_format
 from pagedrun.paged.job.output.output_file import (
     OutputError,
     OutputFormat,
@@ -35,7 +36,7 @@ from pagedrun.paged.job.output.table_files import (
     require_pyarrow,
 )
 from pagedrun.paged.values.errors import UsageError, option
-from pagedrun.paged.values.pooling import Task
+from pagedrun.paged.values.pooling import Task, VectorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class OutputLayout:
             is_table=kind in (OutputFormat.CSV, OutputFormat.PARQUET),
             answer=config.answer_column,
             explodes=config.explode_json,
-            format=ANSWERS if task is None else POOLED[task],
+            format=row_format(config.pooled),
         )
-        if task is Task.EMBED:
-            _check_vectors(columns, kind)
+        if config.pooled is not None and task is Task.EMBED:
+            _check_vectors(columns, kind, config.pooled.vector_type)
         is_plain = kind is OutputFormat.JSONL and columns.is_identity
         if is_plain and config.shards is None:
             return cls(config.output, kind, columns, config.output, ())
@@ -173,10 +174,22 @@ def _check_kind(config: JobConfig, kind: OutputFormat, task: Task | None) -> Non
         )
 
 
-def _check_vectors(columns: RowColumns, kind: OutputFormat) -> None:
-    """Refuse columns that a file with vectors cannot have."""
+def _check_vectors(columns: RowColumns, kind: OutputFormat, of: VectorType) -> None:
+    """Refuse columns and numbers that a file with vectors cannot have."""
+    allowed = {
+        VectorType.FLOAT32: kind,
+        VectorType.FLOAT16: kind if kind is OutputFormat.NPY else OutputFormat.PARQUET,
+        VectorType.INT8: OutputFormat.PARQUET,
+    }[of]
+    if kind is not allowed:
+        arrays = f" or {OutputFormat.NPY}" if of is VectorType.FLOAT16 else ""
+        raise UsageError(
+            f"{option('vector_type')} {of}: {kind} has no such numbers; let the name of the output "
+            f"end in {OutputFormat.PARQUET}{arrays}",
+            field="vector_type",
+        )
     if kind is OutputFormat.NPY and not columns.is_identity:
-        name = "columns" if columns.names or columns.is_whole else "flatten"
+        name = "flatten" if columns.flatten and not columns.names else "columns"
         raise UsageError(
             f"{option(name)}: an array holds vectors alone; let the name of the output end in "
             f"{OutputFormat.PARQUET} or {OutputFormat.JSONL}",
@@ -232,7 +245,7 @@ class Conversion:
 
     `lines` yields the rows in input order, each a line of JSON; it is called for each pass over
     them. Memory does not grow with the number of rows. `facts` are those of the input, with its
-    columns. `vectors` makes a column of vectors, of a name, that are not in the lines.
+    columns. `vectors` makes columns of keys whose values are not in the lines, under a name.
     """
 
     def __init__(
@@ -241,7 +254,7 @@ class Conversion:
         lines: Callable[[], Iterator[bytes]],
         num_rows: int,
         facts: InputFacts,
-        vectors: Callable[[str], VectorColumn] | None = None,
+        vectors: Mapping[str, Callable[[str], VectorColumn]] = MappingProxyType({}),
     ) -> None:
         self._layout = layout
         self._vectors = vectors
@@ -320,8 +333,8 @@ class Conversion:
         self, lines: Iterable[bytes], types: ColumnTypes, shaper: RowShaper, start: int
     ) -> Iterator[bytes]:
         rows = ((shaper.of(json.loads(line)), len(line)) for line in lines)
-        name = None if self._vectors is None else shaper.column_of(EMBEDDING)
-        vectors = None if self._vectors is None or name is None else self._vectors(name)
+        named = ((shaper.column_of(key), make) for key, make in self._vectors.items())
+        vectors = [make(name) for name, make in named if name is not None]
         return parquet_pieces(rows, types, self._metadata(), vectors, start)
 
     def _metadata(self) -> dict[bytes, bytes] | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pagedrun.paged.job.inputs.row import InputFacts, at_line
 from pagedrun.paged.job.output.answer_rows import Lines
-from pagedrun.paged.job.output.column_types import EMBEDDING, ERROR, POOLED
+from pagedrun.paged.job.output.column_types import EMBEDDING, ERROR, row_format
 from pagedrun.paged.job.output.output_file import OutputFormat
 from pagedrun.paged.job.output.output_layout import Conversion, OutputLayout
 from pagedrun.paged.job.output.output_row import ANSWERED, BROKEN, REFUSED, failed_row
@@ -55,7 +55,14 @@ class PooledRows:
         # One result a row, in columns: also for rows of OpenAI batch files.
         self._is_table = is_table
         has_file = is_table and params.task is Task.EMBED
-        self._vectors = VectorFile(layout) if has_file else None
+        self._vectors = VectorFile(layout, params.vector_type) if has_file else None
+        contents = row_format(params).contents
+        self._names = tuple(each for each in contents if each != ERROR)  # keys of a result
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if lines refer to vectors in a file, which `sync` makes durable."""
+        return self._vectors is not None
 
     def begin(self, finished: FinishedRows) -> None:
         """Open the file of vectors. Raises `UsageError` if those of finished rows are missing."""
@@ -79,7 +86,10 @@ class PooledRows:
             )
             return self._failed(row, error, REFUSED)
         if self._vectors is not None:
-            self._vectors.write(row.index, pooled[0])
+            try:
+                self._vectors.write(row.index, pooled[0])
+            except RowError as error:
+                return self._failed(row, error, BROKEN)
         return self._line(row, self._result(pooled), None)
 
     def failed(self, row: JobRow, error: RowError) -> Indexed:
@@ -106,7 +116,7 @@ class PooledRows:
         if layout.format is OutputFormat.NPY:
             vectors.write_arrays(num_rows, errors)
             return []
-        warnings = Conversion(layout, lines, num_rows, facts, vectors.column).write()
+        warnings = Conversion(layout, lines, num_rows, facts, vectors.columns).write()
         if not errors:
             vectors.remove()
         return warnings
@@ -137,16 +147,13 @@ class PooledRows:
         assert isinstance(best, list)
         return ", ".join(f"{each['index']}: {each['score']:.4f}" for each in best[:_SHOWN])  # type: ignore[index,call-overload]
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """Keys of a result in a row."""
-        return tuple(each for each in POOLED[self._params.task].contents if each != ERROR)
-
     def _result(self, pooled: Vector) -> dict[str, JSONValue]:
         """Return the keys of a result. pooled: [num_parts, size]."""
         match self._params.task:
             case Task.EMBED:
-                return {EMBEDDING: numbers(pooled[0]) if self._vectors is None else None}
+                if self._vectors is not None:
+                    return dict.fromkeys(self._names)
+                return {EMBEDDING: numbers(pooled[0])}
             case Task.RERANK:
                 scores = pooled[:, 0]
                 best = np.argsort(-scores, kind="stable")[: self._params.top_n]
