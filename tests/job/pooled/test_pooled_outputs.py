@@ -2,11 +2,13 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from tests.job.pooled.pooled_jobs import read, run, write
 from tests.support.tiny_encoders import texts, write_model
@@ -14,9 +16,10 @@ from tests.support.tiny_encoders import texts, write_model
 Capsys = pytest.CaptureFixture[str]
 
 
-def vectors_of(column: pyarrow.ChunkedArray) -> np.ndarray:  # type: ignore[type-arg]
+def vectors_of(column: pyarrow.ChunkedArray) -> NDArray[Any]:
     held = column.combine_chunks()
-    return held.flatten().to_numpy().reshape(len(held), held.type.list_size)  # type: ignore[no-any-return]
+    found: NDArray[Any] = held.flatten().to_numpy().reshape(len(held), held.type.list_size)
+    return found
 
 
 def test_columns_are_chosen_as_in_generate(
