@@ -106,8 +106,7 @@ def run(settings: "Settings", guard: SignalGuard | None, task: Task | None = Non
         if config.replicas.replicas is None:  # replicas may have other processors
             warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
-        if task is None:
-            save_timings(config.engine, result.report)
+        save_timings(config.engine, result.report)
     output = OutputLayout.of(config).shown
     try:
         is_json = display.progress is ProgressMode.JSON

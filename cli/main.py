@@ -23,6 +23,7 @@ from pagedrun.cli.generate import HELP, GenerateCommand, generate
 from pagedrun.cli.help import CommandGroup, CommandLine
 from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect_cache import inspect_cache
+from pagedrun.cli.options.pooled_flags import why_not_pooled
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.pooled import (
@@ -35,7 +36,6 @@ from pagedrun.cli.pooled import (
     classify,
     embed,
     rerank,
-    why_not_pooled,
 )
 from pagedrun.cli.recipes import app as recipes_app
 from pagedrun.cli.show import HELP as SHOW_HELP

@@ -5,10 +5,9 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.generate import run
 from pagedrun.cli.help import PanelCommand
-from pagedrun.cli.options.flags import Flags, TypedValues, spellings
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.paged.values.engine_config import ReplicaConfig
-from pagedrun.paged.values.pooling import PoolingParams, Task
+from pagedrun.cli.options.flags import Flags, TypedValues
+from pagedrun.cli.options.pooled_flags import CLASSIFY, EMBED, RERANK
+from pagedrun.paged.values.pooling import Task
 
 _EXIT_STATUS = """Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, \
 4 stopped early, 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP: resumable, like 1 and 4.
@@ -56,36 +55,6 @@ Examples:
 
 {_EXIT_STATUS}"""
 
-_FILES = (
-    *("input_name", "output", "input_format", "delimiter", "out_dir", "overwrite", "resume"),
-    *("columns", "flatten", "shards", "recipe"),
-    *("retry_errors", "ordered", "strict", "limit", "deadline", "report"),
-)
-_MODEL = (
-    *("model", "revision", "tokenizer", "device", "dtype", "quantization", "max_model_len"),
-    *("reproducible", "kernel_set", "activations"),
-)
-_TEXTS = ("prompt_field", "prompt_template", "on_overlong")
-_MEMORY = (
-    *("max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks"),
-    *("kv_cache_memory_bytes", "gpu_memory_utilization", "prefix_caching", "stall_timeout"),
-)
-_DISPLAY = ("progress", "report_view", "json_report", "quiet")
-_POOLED = Flags.of(PoolingParams)
-
-
-def _flags(texts: tuple[str, ...], *own: str) -> Flags:
-    shared = GENERATE.only(*_FILES, *_MODEL, *texts, *_MEMORY, *_DISPLAY)
-    return (shared + _POOLED.only(*own)).by_panel("output", "recipe", "model")
-
-
-EMBED = _flags(
-    _TEXTS,
-    *("pooling", "normalize", "dimensions", "prompt_name", "prompt", "chunks", "vector_type"),
-)
-RERANK = _flags(("on_overlong",), "instruction", "pair_order", "top_n")
-CLASSIFY = _flags(_TEXTS)
-
 
 def _run(context: typer.Context, given: TypedValues, flags: Flags, task: Task) -> None:
     # Lazy: `--help` must start fast.
@@ -116,25 +85,6 @@ def _classify(context: typer.Context, given: TypedValues) -> None:
 embed = EMBED.command(_embed)
 rerank = RERANK.command(_rerank)
 classify = CLASSIFY.command(_classify)
-
-
-_ONE_PROCESS = (
-    "{command} runs in one process; for several machines, run it on a part of the input on each"
-)
-_NOT_HERE = {
-    **dict.fromkeys((each.name for each in Flags.of(ReplicaConfig)), _ONE_PROCESS),
-    "html": "the page shows the KV memory of answers; the report is OUT.report.json",
-    "from_output": "no results of another output are reused; --resume continues this one",
-}
-
-
-def why_not_pooled(flag: str, command: str) -> str | None:
-    """Return the reason why a flag of `generate` is none of a command here; None for others."""
-    name = next((each.name for each in GENERATE if flag in spellings(each)), None)
-    if name is None:
-        return None
-    why = _NOT_HERE.get(name, "it is about the answers of pagedrun generate")
-    return f"{flag} is no flag of pagedrun {command}: {why.format(command=command)}"
 
 
 _DAILY = ("output", "model", "limit", "resume", "overwrite")

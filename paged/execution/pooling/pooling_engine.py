@@ -7,7 +7,7 @@ share the keys and values of their common prefixes. Equal texts of a window are 
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
@@ -23,7 +23,12 @@ from pagedrun.paged.execution.pooling.text_steps import (
     SharedSteps,
     TextSteps,
 )
-from pagedrun.paged.execution.pooling.text_windows import PendingRow, TextWindow, finished_rows
+from pagedrun.paged.execution.pooling.text_windows import (
+    PendingRow,
+    TextTotals,
+    TextWindow,
+    finished_rows,
+)
 from pagedrun.paged.metrics.report_sections import (
     EngineReport,
     LoadTimes,
@@ -43,7 +48,7 @@ from pagedrun.paged.planning.sizing import fitted_to_device
 from pagedrun.paged.planning.windows import BackgroundPlanner
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError, option
-from pagedrun.paged.values.pooling import PooledText, Pooling
+from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -88,13 +93,6 @@ class PoolingEngine:
                 pass
         self._times["compile_s"] = time.perf_counter() - began
 
-    @property
-    def shares_prefixes(self) -> bool:
-        """True if the engine of answers computes texts, whose prefixes are shared."""
-        network = self.loaded.config.network
-        is_causal = isinstance(network, DecoderSpec) and network.is_causal
-        return is_causal and self.spec.pooler.poolings == (Pooling.LAST,)
-
     @cached_property
     def answering(self) -> Engine:
         """Engine of answers that computes texts, with a `PoolingSampler`."""
@@ -125,22 +123,9 @@ class PoolingEngine:
     def steps(self) -> TextSteps:
         """Return the computation of texts, of its own for each run."""
         flat = FlatPass(self.loaded, self.pooler, self.config.block_size)
-        if self.shares_prefixes:
+        if self.spec.shares_prefixes:
             return SharedSteps(self.answering, flat)
         return FlatSteps(flat, self.config.max_num_batched_tokens)
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Totals of a run."""
-
-    rows: int = 0
-    finished: int = 0
-    texts: int = 0
-    distinct: int = 0
-    tokens: int = 0
-    steps: int = 0
-    padded: int = 0
 
 
 class PooledRun:
@@ -164,7 +149,8 @@ class PooledRun:
         self._ends_at = None if deadline is None else deadline.at
         self._hooks = hooks
         self._times = times
-        self._counts = _Counts()
+        self._totals = TextTotals()
+        self._num_finished = self._num_records = 0
         began = time.perf_counter()
         first = next(windows)
         self._plan_s, self._run_s = time.perf_counter() - began, 0.0
@@ -178,12 +164,7 @@ class PooledRun:
         for number, window in enumerate(self._windows):
             if number and self._hooks.on_window is not None:
                 self._hooks.on_window()
-            counts = self._counts
-            counts.rows += len(window.pending)
-            counts.texts += window.num_texts
-            counts.distinct += len(window.distinct)
-            counts.tokens += window.num_tokens
-            counts.padded += window.num_padded
+            self._totals.add(window)
             self._waiting = len(window.pending)
             for texts in self._steps.run(window.distinct, self._ends_at):
                 self._run_s = time.perf_counter() - self._began
@@ -199,7 +180,7 @@ class PooledRun:
         failed = next((each.error for each in row.texts if each.error is not None), None)
         for each in row.texts:
             each.release()
-        self._counts.finished += 1
+        self._num_finished += 1
         self._waiting -= 1
         if failed is not None:
             return Completion(request, error=failed)
@@ -227,15 +208,15 @@ class PooledRun:
 
     def _record(self) -> None:
         """Tell the hooks of a step."""
-        counts = self._counts
-        counts.steps += 1
+        totals = self._totals
+        self._num_records += 1
         if self._hooks.on_step is None:
             return
-        left = counts.tokens - self._steps.counts.computed
+        left = totals.tokens - self._steps.counts.computed
         self._hooks.on_step(
             StepRecord(
                 t=self._run_s,
-                step=counts.steps,
+                step=self._num_records,
                 running=0,
                 waiting=self._waiting,
                 blocks_total=0,
@@ -243,14 +224,14 @@ class PooledRun:
                 blocks_shared=0,
                 blocks_cached=0,
                 tokens=0,
-                finished=counts.finished,
-                total=counts.rows,
-                prompt_tokens=counts.tokens,
+                finished=self._num_finished,
+                total=totals.rows,
+                prompt_tokens=totals.tokens,
                 cached_tokens=0,
                 generated_tokens=0,
                 preemptions=0,
                 prompt_tokens_left=max(left, 0),
-                all_prompt_tokens=counts.tokens,
+                all_prompt_tokens=totals.tokens,
             )
         )
 
@@ -261,8 +242,8 @@ class PooledRun:
 
     def state(self) -> dict[str, object]:
         """Return the counts so far."""
-        counts = self._counts
-        return {"rows": counts.rows, "finished": counts.finished, "steps": counts.steps}
+        steps = self._steps.counts.steps
+        return {"rows": self._totals.rows, "finished": self._num_finished, "steps": steps}
 
     def snapshot(self) -> None:
         """Return None: there are no blocks to look at."""
@@ -270,16 +251,16 @@ class PooledRun:
 
     def report(self) -> EngineReport:
         """Return the report without `rows`, which the job adds."""
-        counts, loaded = self._counts, self._engine.loaded
+        totals, loaded = self._totals, self._engine.loaded
         report = empty_engine_report()
         run_s = max(self._run_s, 1e-9)
-        report["tokens"]["prompt"] = counts.tokens
+        report["tokens"]["prompt"] = totals.tokens
         report["tokens"]["computed"] = self._steps.counts.computed
         report["time"] = {
             **self._times,
             "plan_s": self._plan_s,
             "run_s": self._run_s,
-            "prompt_tokens_per_s": counts.tokens / run_s,
+            "prompt_tokens_per_s": totals.tokens / run_s,
             "generated_tokens_per_s": 0.0,
         }
         report["finish_reasons"] = {}
@@ -295,16 +276,18 @@ class PooledRun:
         report["config"] = plain_config(self._engine.config.described())
         report["hardware"] = describe_hardware(loaded.device.torch_device.type)
         report["pooling"] = self._figures(run_s)
+        if (costs := self._steps.fit.costs) is not None:
+            report["step_costs"] = costs
         return report
 
     def _figures(self, run_s: float) -> PoolingFigures:
-        counts = self._counts
+        totals = self._totals
         return {
             "dimensions": self._engine.pooler.size,
-            "texts": counts.texts,
-            "distinct_texts": counts.distinct,
-            "texts_per_s": counts.texts / run_s,
-            "steps": counts.steps,
-            "padded_tokens": counts.padded,
+            "texts": totals.texts,
+            "distinct_texts": totals.distinct,
+            "texts_per_s": totals.texts / run_s,
+            "steps": self._steps.counts.steps,
+            "padded_tokens": totals.padded,
             "shared_prefix_tokens": self._steps.counts.cached,
         }

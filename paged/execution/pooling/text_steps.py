@@ -17,6 +17,7 @@ from pagedrun.paged.execution.pooling.flat_pass import FlatPass
 from pagedrun.paged.execution.pooling.text_windows import DistinctText, cut_into_steps
 from pagedrun.paged.execution.run import Run
 from pagedrun.paged.execution.step_result import StepResult
+from pagedrun.paged.metrics.step_costs import StepFit
 from pagedrun.paged.models.pooler import Pooler, Rows
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import Deadline
@@ -24,17 +25,22 @@ from pagedrun.paged.values.request import Request
 
 
 @dataclass(slots=True)
-class TokenCounts:
-    """Tokens of texts that were computed, and those taken from the cache."""
+class TextCounts:
+    """Steps, tokens of texts that were computed in them, and those taken from the cache."""
 
+    steps: int = 0
     computed: int = 0
     cached: int = 0
 
 
 class TextSteps(Protocol):
-    """Computation of the distinct texts of windows; `is_cut`: a deadline has ended it."""
+    """Computation of the distinct texts of windows.
 
-    counts: TokenCounts
+    `fit`: times of its steps. `is_cut`: a deadline has ended it.
+    """
+
+    counts: TextCounts
+    fit: StepFit
     is_cut: bool
 
     def run(
@@ -59,7 +65,8 @@ class FlatSteps:
     """
 
     def __init__(self, flat: FlatPass, max_tokens: int) -> None:
-        self.counts = TokenCounts()
+        self.counts = TextCounts()
+        self.fit = StepFit()
         self.is_cut = False
         self._pass = flat
         self._max_tokens = max_tokens
@@ -77,8 +84,11 @@ class FlatSteps:
             results = self._pass([each.text for each in step])
             for each, result in zip(step, results, strict=True):
                 each.finish(result)
-            self.counts.computed += sum(each.num_tokens for each in step)
-            longest_s = max(longest_s, time.monotonic() - began)
+            num_tokens, seconds = sum(each.num_tokens for each in step), time.monotonic() - began
+            self.counts.steps += 1
+            self.counts.computed += num_tokens
+            self.fit.add(seconds, num_tokens, 0)
+            longest_s = max(longest_s, seconds)
             yield step
 
     @property
@@ -98,7 +108,8 @@ class SharedSteps:
     """
 
     def __init__(self, engine: Engine, flat: FlatPass) -> None:
-        self.counts = TokenCounts()
+        self.counts = TextCounts()
+        self.fit = StepFit()
         self.is_cut = False
         self._engine = engine
         self._flat = flat
@@ -116,6 +127,7 @@ class SharedSteps:
         for each in longest:
             (result,) = self._flat([each.text])
             each.finish(result)
+            self.counts.steps += 1
             self.counts.computed += each.num_tokens
             yield (each,)
         requests = [
@@ -137,6 +149,8 @@ class SharedSteps:
             self.counts.cached += completion.num_cached_tokens
             yield (each,)
         self.is_cut = run.is_cut
+        self.counts.steps += run.statistics.num_steps
+        self.fit.include(run.statistics.step_fit)
 
     @property
     def cache_bytes(self) -> int:

@@ -105,6 +105,33 @@ class TextWindow:
         return window
 
 
+@dataclass(slots=True)
+class TextTotals:
+    """Totals of windows: rows, their texts and tokens, and those of distinct texts.
+
+    `longest` is a text, in tokens; `padded` see `TextWindow.num_padded`.
+    """
+
+    rows: int = 0
+    texts: int = 0
+    distinct: int = 0
+    tokens: int = 0
+    distinct_tokens: int = 0
+    longest: int = 0
+    padded: int = 0
+
+    def add(self, window: TextWindow) -> None:
+        """Count a window."""
+        lengths = [each.num_tokens for each in window.distinct]
+        self.rows += len(window.pending)
+        self.texts += window.num_texts
+        self.distinct += len(lengths)
+        self.tokens += window.num_tokens
+        self.distinct_tokens += sum(lengths)
+        self.longest = max(self.longest, *lengths, 0)
+        self.padded += window.num_padded
+
+
 def padded_tokens(lengths: Sequence[int]) -> int:
     """Return the tokens of padded batches of texts that are sorted by their lengths."""
     ordered = sorted(lengths, reverse=True)
