@@ -1,6 +1,6 @@
 """`pagedrun plan`: forecast of a run, on stderr or as JSON on stdout."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -174,7 +174,7 @@ def _run(settings: "Settings", task: Task | None) -> None:
         forecast: PlanReport | TextPlan
         if task is not None:
             pooled = settings.read(PoolingParams, task=task)
-            forecast = texts = plan_texts(replace(config, pooled=pooled), listener)
+            forecast = texts = plan_texts(config.with_task(pooled), listener)
         else:
             forecast = answers = plan_file(
                 config,

@@ -88,7 +88,7 @@ class ModelRunner:
             try:
                 return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 self._halve_after_oom(min(step.num_tokens, self._max_tokens), error)
         pieces = [step] if self._is_by_layer else step.pieces(self._max_tokens)
@@ -201,7 +201,8 @@ class ModelRunner:
             self.reads.num_bytes_without_sharing += without_sharing * num_bytes
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error of a step says that memory was missing."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "DefaultCPUAllocator" in str(error)  # torch has no error class for host memory

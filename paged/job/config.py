@@ -1,7 +1,7 @@
 """Job configuration: all settings that decide a job's output, and their origins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +35,7 @@ ANSWER_COLUMN = Rule(
 SPANS = spans(10 * 365 * 86_400)  # limit of clocks
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; a step of a large model on a slow machine takes long
 MAX_SHARDS = 99_999  # shard numbers have five digits
+TEXT_WINDOW = WindowSize(rows=2**16, num_bytes=2**26)
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"
@@ -267,6 +268,10 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def with_task(self, pooled: PoolingParams) -> "JobConfig":
+        """Return the job of a task: no result depends on others, so that windows are short."""
+        return replace(self, pooled=pooled, window=TEXT_WINDOW)
 
     @property
     def inputs(self) -> tuple[str, ...]:

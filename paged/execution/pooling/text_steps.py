@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from traceback import clear_frames
 from typing import Protocol
 
 import numpy as np
@@ -13,14 +14,16 @@ from torch import Tensor
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.loaded_model import LoadedModel
 from pagedrun.paged.execution.logits.sampler import Sampler
+from pagedrun.paged.execution.model_runner import is_out_of_memory
 from pagedrun.paged.execution.pooling.flat_pass import FlatPass
-from pagedrun.paged.execution.pooling.text_windows import DistinctText, cut_into_steps
+from pagedrun.paged.execution.pooling.text_windows import DistinctText, cut_step
 from pagedrun.paged.execution.run import Run
 from pagedrun.paged.execution.step_result import StepResult
 from pagedrun.paged.metrics.step_costs import StepFit
 from pagedrun.paged.models.pooler import Pooler, Rows
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.values.engine_config import Deadline
+from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.request import Request
 
 
@@ -61,7 +64,7 @@ class TextSteps(Protocol):
 class FlatSteps:
     """Texts side by side, without a KV cache and without padding; implements `TextSteps`.
 
-    max_tokens: of a step, unless it is one text.
+    max_tokens: of a step, unless it is one text; halved when memory runs out.
     """
 
     def __init__(self, flat: FlatPass, max_tokens: int) -> None:
@@ -75,20 +78,35 @@ class FlatSteps:
         self, texts: list[DistinctText], ends_at: float | None
     ) -> Iterator[Sequence[DistinctText]]:
         """Compute texts in their order; none is started that would not finish in time."""
-        longest_s = 0.0
-        for step in cut_into_steps(texts, self._max_tokens):
+        longest_s, start = 0.0, 0
+        while start < len(texts):
+            step = cut_step(texts, start, self._max_tokens)
             began = time.monotonic()
             if ends_at is not None and began + longest_s > ends_at:
                 self.is_cut = True
                 return
-            results = self._pass([each.text for each in step])
-            for each, result in zip(step, results, strict=True):
-                each.finish(result)
-            num_tokens, seconds = sum(each.num_tokens for each in step), time.monotonic() - began
+            num_tokens = sum(each.num_tokens for each in step)
+            try:
+                results = self._pass([each.text for each in step])
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                # Frames of the failed step keep its tensors alive while the error is handled.
+                clear_frames(error.__traceback__)
+                self._pass.release()
+                if len(step) > 1:
+                    self._max_tokens = max(num_tokens // 2, 1)
+                    continue
+                step[0].fail(_too_large(num_tokens))
+            else:
+                for each, result in zip(step, results, strict=True):
+                    each.finish(result)
+                self.counts.computed += num_tokens
+            seconds = time.monotonic() - began
             self.counts.steps += 1
-            self.counts.computed += num_tokens
             self.fit.add(seconds, num_tokens, 0)
             longest_s = max(longest_s, seconds)
+            start += len(step)
             yield step
 
     @property
@@ -98,6 +116,15 @@ class FlatSteps:
 
     def close(self) -> None:
         """Do nothing: there is no background work."""
+
+
+def _too_large(num_tokens: int) -> RowError:
+    """Return the error of a text that memory does not suffice for."""
+    return RowError(
+        "out_of_memory",
+        f"a text of {num_tokens} tokens does not fit into memory; free some memory, or lower "
+        f"{option('max_model_len')} and cut long texts with {option('on_overlong')}",
+    )
 
 
 class SharedSteps:

@@ -139,18 +139,22 @@ def padded_tokens(lengths: Sequence[int]) -> int:
     return sum(ordered[each] * min(PADDED_BATCH, len(ordered) - each) for each in batches)
 
 
-def cut_into_steps(texts: Sequence[DistinctText], most: int) -> Iterator[list[DistinctText]]:
-    """Yield the texts in steps of at most `most` tokens, or of one text."""
-    step: list[DistinctText] = []
-    num_tokens = 0
-    for each in texts:
-        if step and num_tokens + each.num_tokens > most:
-            yield step
-            step, num_tokens = [], 0
-        step.append(each)
-        num_tokens += each.num_tokens
-    if step:
-        yield step
+def cut_step(texts: Sequence[DistinctText], start: int, most: int) -> Sequence[DistinctText]:
+    """Return the texts from one on that make a step of at most `most` tokens, or of one text."""
+    end, num_tokens = start + 1, texts[start].num_tokens
+    while end < len(texts) and num_tokens + texts[end].num_tokens <= most:
+        num_tokens += texts[end].num_tokens
+        end += 1
+    return texts[start:end]
+
+
+def count_steps(texts: Sequence[DistinctText], most: int) -> int:
+    """Return the number of steps of `cut_step`."""
+    start = count = 0
+    while start < len(texts):
+        start += len(cut_step(texts, start, most))
+        count += 1
+    return count
 
 
 def finished_rows(texts: Sequence[DistinctText]) -> Iterator[PendingRow]:

@@ -4,10 +4,13 @@ import errno
 import json
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from pagedrun.paged.files.atomic import json_fields, replace_file
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
@@ -38,6 +41,24 @@ def row_line(row: Indexed) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"
 
 
+class Spans:
+    """Places of lines in a file, in 24 bytes each."""
+
+    def __init__(self) -> None:
+        self._indices, self._offsets, self._sizes = array("q"), array("q"), array("q")
+
+    def add(self, index: int, offset: int, num_bytes: int) -> None:
+        """Add the line of a row."""
+        self._indices.append(index)
+        self._offsets.append(offset)
+        self._sizes.append(num_bytes)
+
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yield offset and number of bytes of each line, by the index of its row."""
+        for place in np.argsort(np.array(self._indices), kind="stable"):
+            yield self._offsets[place], self._sizes[place]
+
+
 class RowWriter:
     """Appends rows to a claimed output.
 
@@ -60,8 +81,7 @@ class RowWriter:
     ) -> None:
         self._output = output
         self._sorts = ordered and not is_journal
-        # Index, offset and number of bytes of each line.
-        self._spans: list[tuple[int, int, int]] | None = [] if ordered or is_journal else None
+        self._spans = Spans() if ordered or is_journal else None
         self._hold = hold
         self._shape = shape
         self._before_sync = before_sync
@@ -90,8 +110,8 @@ class RowWriter:
         self._output.begin(finished.num_bytes)
         self._num_rows = len(finished.rows)
         if self._spans is not None:
-            rows = finished.rows.values()
-            self._spans += [(row.index, row.offset, row.num_bytes) for row in rows]
+            for row in finished.rows.values():
+                self._spans.add(row.index, row.offset, row.num_bytes)
 
     def write(self, row: Indexed) -> bytes:
         """Append one row with a single write, at once or before the next sync; return its line.
@@ -133,7 +153,7 @@ class RowWriter:
     def _append(self, index: int, data: bytes) -> None:
         offset = self._output.append(data)
         if self._spans is not None:
-            self._spans.append((index, offset, len(data)))
+            self._spans.add(index, offset, len(data))
 
     def finish(self, num_rows: int) -> None:
         """Sync all rows, and sort them if requested.
@@ -155,7 +175,7 @@ class RowWriter:
         """Yield the rows in input order, each with its newline, of a journal or an
         unsorted output.
         """
-        for _, offset, num_bytes in sorted(self._spans or ()):
+        for offset, num_bytes in () if self._spans is None else self._spans.in_order():
             yield self._output.read(offset, num_bytes)
 
     def _sort(self) -> None:

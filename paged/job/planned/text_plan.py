@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TypedDict
 
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
-from pagedrun.paged.execution.pooling.text_windows import TextTotals, TextWindow, cut_into_steps
+from pagedrun.paged.execution.pooling.text_windows import TextTotals, TextWindow, count_steps
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import open_inputs
 from pagedrun.paged.job.open_model import PooledPlanModel
@@ -171,8 +171,8 @@ class _TextPlan:
         window = TextWindow.of(requests)
         self._counts.add(window)
         if self._longest_shared is None:
-            steps = cut_into_steps(window.distinct, self._fitted.max_num_batched_tokens)
-            self._num_steps += sum(1 for _ in steps)
+            most = self._fitted.max_num_batched_tokens
+            self._num_steps += count_steps(window.distinct, most)
             return []
         return [
             replace(Request.pooling(number, (each.text,)), texts=())
