@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:])
 print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+TINY: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 
 
 def write_rows(path: Path, num_rows: int) -> None:
