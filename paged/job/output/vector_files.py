@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
+from pagedrun.paged.job.config import ERRORS_SUFFIX, VECTORS_SUFFIX
 from pagedrun.paged.job.output.column_types import EMBEDDING, EMBEDDING_SCALE
 from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
@@ -29,8 +30,6 @@ from pagedrun.paged.values.pooling import VectorType
 Vector = NDArray[np.float32]
 _Numbers = tuple[NDArray[Any], NDArray[np.bool_]]
 INT8_MOST = 127
-VECTORS_SUFFIX = ".vectors.npy"
-ERRORS_SUFFIX = ".errors.jsonl"
 MOST_HEADER_BYTES = 1024
 COPIED_ROWS = 4096  # at once
 

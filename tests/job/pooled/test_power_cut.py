@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.job.config import VECTORS_SUFFIX
 from pagedrun.paged.job.output import output_file, vector_files, writer
 from tests.job.pooled.pooled_jobs import run
 
@@ -31,7 +32,7 @@ class RecordingOs:
 
     def open(self, path: Any, *args: Any, **more: Any) -> int:
         descriptor = os.open(path, *args, **more)
-        if str(path).endswith(vector_files.VECTORS_SUFFIX):
+        if str(path).endswith(VECTORS_SUFFIX):
             self._vectors = descriptor
         return descriptor
 
