@@ -2,7 +2,6 @@
 
 from pagedrun.cli.options.flags import Flags, spellings
 from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.paged.values.engine_config import ReplicaConfig
 from pagedrun.paged.values.pooling import PoolingParams, Task
 
 _FILES = (
@@ -18,6 +17,7 @@ _TEXTS = ("prompt_field", "prompt_template", "on_overlong")
 _MEMORY = (
     *("max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks"),
     *("kv_cache_memory_bytes", "gpu_memory_utilization", "prefix_caching", "stall_timeout"),
+    *("replicas", "ray_address", "cpus_per_replica", "gpus_per_replica"),
 )
 _DISPLAY = ("progress", "report_view", "json_report", "quiet")
 POOLED = Flags.of(PoolingParams)
@@ -36,11 +36,8 @@ RERANK = _flags(("on_overlong",), "instruction", "pair_order", "top_n")
 CLASSIFY = _flags(_TEXTS)
 OF_TASK = {Task.EMBED: EMBED, Task.RERANK: RERANK, Task.CLASSIFY: CLASSIFY}
 
-_ONE_PROCESS = (
-    "{command} runs in one process; for several machines, run it on a part of the input on each"
-)
 _NOT_HERE = {
-    **dict.fromkeys((each.name for each in Flags.of(ReplicaConfig)), _ONE_PROCESS),
+    "push_model": "a folder of sentence-transformers has folders of its own; put it on every node",
     "html": "the page shows the KV memory of answers; the report is OUT.report.json",
     "from_output": "no results of another output are reused; --resume continues this one",
 }

@@ -200,12 +200,21 @@ def _opener_of(config: JobConfig) -> ModelOpener:
     def opened(
         engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
     ) -> OpenModel:
-        from pagedrun.paged.job.model import LocalModel, PooledModel, ReplicatedModel
+        from pagedrun.paged.job.model import (
+            LocalModel,
+            PooledModel,
+            ReplicatedModel,
+            ReplicatedPooledModel,
+        )
 
         folder = engine_config, tokenizer_folder, chat_template
+        is_local = config.replicas.replicas is None
         if config.pooled is not None:
-            return PooledModel(engine_config, tokenizer_folder, config.pooled)
-        if config.replicas.replicas is None:
+            task = engine_config, tokenizer_folder, config.pooled
+            if is_local:
+                return PooledModel(*task)
+            return ReplicatedPooledModel(*task, config.replicas, config.stall_timeout)
+        if is_local:
             return LocalModel(*folder)
         return ReplicatedModel(*folder, config.replicas, config.stall_timeout)
 

@@ -118,7 +118,25 @@ class PoolingEngine:
         self.loaded.device.check(self.loaded.dtype)
         all_requests = chain((requests,), () if more is None else more)
         windows = (TextWindow.of(each, done, deadline) for each in all_requests)
-        return PooledRun(self, self.steps(), windows, deadline, hooks, self._times)
+        began = time.perf_counter()
+        first = next(windows)
+        plan_s = time.perf_counter() - began
+        ends_at = None if deadline is None else deadline.at
+        return self.run(BackgroundPlanner(first, windows), ends_at, hooks, plan_s)
+
+    def run(
+        self,
+        windows: Iterator[TextWindow],
+        ends_at: float | None,
+        hooks: RunHooks,
+        plan_s: float = 0.0,
+    ) -> "PooledRun":
+        """Return the run of windows.
+
+        ends_at: time after which no step is started (`time.monotonic`). plan_s: seconds that the
+        first window took to make.
+        """
+        return PooledRun(self, self.steps(), windows, ends_at, hooks, {**self._times}, plan_s)
 
     def steps(self) -> TextSteps:
         """Return the computation of texts, of its own for each run."""
@@ -139,22 +157,21 @@ class PooledRun:
         engine: PoolingEngine,
         steps: TextSteps,
         windows: Iterator[TextWindow],
-        deadline: Deadline | None,
+        ends_at: float | None,
         hooks: RunHooks,
         times: LoadTimes,
+        plan_s: float,
     ) -> None:
         self.is_cut = False
         self._engine = engine
         self._steps = steps
-        self._ends_at = None if deadline is None else deadline.at
+        self._ends_at = ends_at
         self._hooks = hooks
         self._times = times
         self._totals = TextTotals()
         self._num_finished = self._num_records = 0
-        began = time.perf_counter()
-        first = next(windows)
-        self._plan_s, self._run_s = time.perf_counter() - began, 0.0
-        self._windows = BackgroundPlanner(first, windows)
+        self._plan_s, self._run_s = plan_s, 0.0
+        self._windows = windows
         self._began = 0.0
         self._waiting = 0
 
@@ -237,7 +254,8 @@ class PooledRun:
 
     def close(self) -> None:
         """Stop background work; the input is read no further."""
-        self._windows.close()
+        if isinstance(self._windows, BackgroundPlanner):
+            self._windows.close()
         self._steps.close()
 
     def state(self) -> dict[str, object]:

@@ -163,7 +163,7 @@ def test_what_an_output_cannot_have_is_refused(
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--replicas=2", "embed runs in one process"),
+        ("--push-model", "a folder of sentence-transformers has folders of its own"),
         ("--html=x.html", "the page shows the KV memory of answers"),
         ("--from=old.jsonl", "no results of another output are reused"),
         ("--temperature=1", "it is about the answers of pagedrun generate"),
