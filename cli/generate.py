@@ -1,7 +1,6 @@
 """`pagedrun generate`: run of a job described by flags."""
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -96,7 +95,7 @@ def run(settings: "Settings", guard: SignalGuard | None, task: Task | None = Non
     console = stderr_console()
     config = job_config(settings)
     if task is not None:
-        config = replace(config, pooled=settings.read(PoolingParams, task=task))
+        config = config.with_task(settings.read(PoolingParams, task=task))
     if page is not None:
         check_job_page(config, page)
     if "model" not in settings.given and not display.quiet:
@@ -106,8 +105,7 @@ def run(settings: "Settings", guard: SignalGuard | None, task: Task | None = Non
         if config.replicas.replicas is None:  # replicas may have other processors
             warn_of_weights(config.engine, listener)
         result = run_job(config, listener, guard=guard)
-        if task is None:
-            save_timings(config.engine, result.report)
+        save_timings(config.engine, result.report)
     output = OutputLayout.of(config).shown
     try:
         is_json = display.progress is ProgressMode.JSON

@@ -23,6 +23,7 @@ from pagedrun.cli.generate import HELP, GenerateCommand, generate
 from pagedrun.cli.help import CommandGroup, CommandLine
 from pagedrun.cli.inspect_cache import HELP as INSPECT_CACHE_HELP
 from pagedrun.cli.inspect_cache import inspect_cache
+from pagedrun.cli.options.pooled_flags import why_not_pooled
 from pagedrun.cli.plan import HELP as PLAN_HELP
 from pagedrun.cli.plan import plan
 from pagedrun.cli.pooled import (
@@ -146,10 +147,12 @@ def _in_own_words(error: Exception) -> None:
 
 
 def _explained(error: Exception) -> str | None:
-    """Return the hint for a flag of another program, None without one."""
+    """Return the hint for a flag of another program or command, None without one."""
     context = getattr(error, "ctx", None)
     flag = getattr(error, "option_name", None)
     if context is None or flag is None:
         return None
     params = context.command.params
-    return explain(flag, {name for each in params for name in each.opts})
+    told = explain(flag, {name for each in params for name in each.opts})
+    is_pooled = isinstance(context.command, EmbedCommand | RerankCommand | ClassifyCommand)
+    return told or (why_not_pooled(flag, context.info_name) if is_pooled else None)

@@ -8,7 +8,10 @@ import typer
 from pagedrun.cli import exits
 from pagedrun.cli.options.flags import Flags, TypedValues
 from pagedrun.cli.options.generate_flags import GENERATE, Display
+from pagedrun.cli.options.pooled_flags import OF_TASK, POOLED
+from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.flags import Flag, Panel
+from pagedrun.paged.values.pooling import PoolingParams, Task
 
 if TYPE_CHECKING:
     from pagedrun.cli.options.settings import Settings
@@ -19,7 +22,8 @@ Shows the tree of shared prefixes, the savings by sharing, the KV memory over ti
 that fit into it, the best block size for the file, and parts of the prompts that prevent \
 sharing. Answers are assumed to be as long as --max-tokens allows. The time of a run is \
 estimated once a run has been timed on this machine, or with --calibrate, which loads the \
-weights.
+weights. With --task, the plan is that of `embed`, `rerank` or `classify`: texts, duplicates, \
+tokens, those of padded batches, and steps.
 
 Examples:
 
@@ -28,6 +32,7 @@ Examples:
   pagedrun plan rows.jsonl --model ./model --prompt-template @prompt.jinja
   pagedrun plan rows.jsonl --recipe judge.yaml
   pagedrun plan prompts.jsonl --model ./model --replicas 8
+  pagedrun plan texts.jsonl --task embed --model ./all-MiniLM-L6-v2
   pagedrun plan prompts.jsonl --model ./model --json --quiet | jq .tokens
 
 Exit status: 0 planned, 1 failure, 2 refused.
@@ -38,6 +43,15 @@ Exit status: 0 planned, 1 failure, 2 refused.
 class PlanOptions:
     """Options of `plan`."""
 
+    task: Annotated[
+        Task | None,
+        Flag(
+            "Plan for another command than generate, whose flags then apply.",
+            Panel.FILES,
+            "COMMAND",
+            default="generate",
+        ),
+    ] = None
     simulate_rows: Annotated[
         int | None,
         Flag(
@@ -76,6 +90,11 @@ class PlanOptions:
     ] = False
 
 
+# Flags of PoolingParams with an effect on the plan.
+OF_PLAN = (
+    *("pooling", "normalize", "dimensions", "prompt_name", "prompt", "chunks"),
+    *("instruction", "pair_order"),
+)
 FLAGS = (
     GENERATE.only(
         *("input_name", "input_format", "delimiter", "recipe", "limit"),
@@ -89,6 +108,8 @@ FLAGS = (
         *("kv_cache_dtype", "gpu_memory_utilization", "weights_memory", "packed_dir", "progress"),
     )
     + Flags.of(PlanOptions)
+    + GENERATE.only("on_overlong")
+    + POOLED.only(*OF_PLAN)
     + GENERATE.only("json_report", "quiet")
 )
 
@@ -99,24 +120,48 @@ def _plan(context: typer.Context, given: TypedValues) -> None:
     from pagedrun.cli.options.settings import Settings
 
     with exits.boundary():
-        settings = Settings.of(given)
+        typed = given.get("task")
+        task = None if typed is None else Task(str(typed))
+        if task is None:
+            settings = Settings.of(given)
+        else:
+            flags = OF_TASK[task]
+            settings = Settings.of(given, {each.name for each in flags}, of_recipe=flags)
         with settings.named():
-            _run(settings)
+            _check_flags(given, task)
+            _run(settings, task)
 
 
 plan = FLAGS.command(_plan)
 
 
-def _run(settings: "Settings") -> None:
+def _check_flags(given: TypedValues, task: Task | None) -> None:
+    """Refuse flags without an effect on the plan of a task, None for `generate`."""
+    if task is None:
+        if name := next((each for each in OF_PLAN if each in given), None):
+            raise UsageError(f"{option(name)} goes with {option('task')}", field=name)
+        return
+    known = {"task", *(each.name for each in OF_TASK[task])}
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"{option(name)} has no effect on the plan of pagedrun {task}; leave it out",
+                field=name,
+            )
+
+
+def _run(settings: "Settings", task: Task | None) -> None:
     # Lazy: `--help` must start fast.
     from pagedrun.cli.options.job_flags import job_config, show_command
     from pagedrun.cli.progress.progress import show_progress
-    from pagedrun.cli.report.plan_report import draw_forecast
+    from pagedrun.cli.report.plan_report import draw_forecast, draw_text_plan
     from pagedrun.cli.report.report_figures import warn_of_weights
     from pagedrun.cli.terminal.console import note, print_json, stderr_console
     from pagedrun.kernels.environment.threads import prepare_environment
     from pagedrun.paged.job.inputs.reader import STDIN
     from pagedrun.paged.job.planned.plan_file import DEFAULT_SIMULATED_ROWS, plan_file
+    from pagedrun.paged.job.planned.text_plan import TextPlan, plan_texts
+    from pagedrun.paged.planning.forecast_sections import PlanReport
 
     prepare_environment()
     console = stderr_console()
@@ -126,16 +171,23 @@ def _run(settings: "Settings") -> None:
         note(console, f"No --model: using the bundled demo model ({config.engine.model})")
     with show_progress(display.progress, console, quiet=display.quiet) as listener:
         warn_of_weights(config.engine, listener)
-        forecast = plan_file(
-            config,
-            listener,
-            max_simulated_rows=options.simulate_rows or DEFAULT_SIMULATED_ROWS,
-            show_text=options.show_text,
-            calibrates=options.calibrate,
-            num_replicas=options.replicas,
-        )
-    if not display.quiet:
-        draw_forecast(forecast, console)
+        forecast: PlanReport | TextPlan
+        if task is not None:
+            pooled = settings.read(PoolingParams, task=task)
+            forecast = texts = plan_texts(config.with_task(pooled), listener)
+        else:
+            forecast = answers = plan_file(
+                config,
+                listener,
+                max_simulated_rows=options.simulate_rows or DEFAULT_SIMULATED_ROWS,
+                show_text=options.show_text,
+                calibrates=options.calibrate,
+                num_replicas=options.replicas,
+            )
+    if task is not None and not display.quiet:
+        draw_text_plan(texts, console)
+    elif not display.quiet:
+        draw_forecast(answers, console)
         if config.input != STDIN:
             note(console, f"See a prompt as the model reads it: {show_command(settings)}")
     if display.json_report:

@@ -6,8 +6,8 @@ from pagedrun.cli import exits
 from pagedrun.cli.generate import run
 from pagedrun.cli.help import PanelCommand
 from pagedrun.cli.options.flags import Flags, TypedValues
-from pagedrun.cli.options.generate_flags import GENERATE
-from pagedrun.paged.values.pooling import PoolingParams, Task
+from pagedrun.cli.options.pooled_flags import CLASSIFY, EMBED, RERANK
+from pagedrun.paged.values.pooling import Task
 
 _EXIT_STATUS = """Exit status: 0 all rows ok, 1 engine failure, 2 refused, 3 some rows failed, \
 4 stopped early, 130 interrupted by SIGINT, 143 by SIGTERM, 129 by SIGHUP: resumable, like 1 and 4.
@@ -55,35 +55,6 @@ Examples:
 
 {_EXIT_STATUS}"""
 
-_FILES = (
-    *("input_name", "output", "input_format", "delimiter", "out_dir", "overwrite", "resume"),
-    *("retry_errors", "ordered", "strict", "limit", "deadline", "report"),
-)
-_MODEL = (
-    *("model", "revision", "tokenizer", "device", "dtype", "quantization", "max_model_len"),
-    *("reproducible", "kernel_set", "activations"),
-)
-_TEXTS = ("prompt_field", "prompt_template", "on_overlong")
-_MEMORY = (
-    *("max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks"),
-    *("kv_cache_memory_bytes", "gpu_memory_utilization", "prefix_caching", "stall_timeout"),
-)
-_DISPLAY = ("progress", "report_view", "json_report", "quiet")
-_POOLED = Flags.of(PoolingParams)
-
-
-def _flags(texts: tuple[str, ...], *own: str) -> Flags:
-    shared = GENERATE.only(*_FILES, *_MODEL, *texts, *_MEMORY, *_DISPLAY)
-    return (shared + _POOLED.only(*own)).by_panel("output", "model")
-
-
-EMBED = _flags(
-    _TEXTS,
-    *("pooling", "normalize", "dimensions", "prompt_name", "prompt", "chunks"),
-)
-RERANK = _flags(("on_overlong",), "instruction", "pair_order", "top_n")
-CLASSIFY = _flags(_TEXTS)
-
 
 def _run(context: typer.Context, given: TypedValues, flags: Flags, task: Task) -> None:
     # Lazy: `--help` must start fast.
@@ -91,7 +62,7 @@ def _run(context: typer.Context, given: TypedValues, flags: Flags, task: Task) -
 
     guard = context.obj
     with exits.boundary(guard):
-        settings = Settings.of(given, {each.name for each in flags})
+        settings = Settings.of(given, {each.name for each in flags}, of_recipe=flags)
         with settings.named():
             raise typer.Exit(run(settings, guard, task))
 

@@ -179,7 +179,7 @@ def refuse_unset(
     if setting is None:
         allowed = [name for name, known in settings.items() if known.refusal is None]
         hint = nearest(each.name, [*allowed, *others])
-        raise UsageError(f"{each.place}: no such setting{hint or '; see generate --help'}")
+        raise UsageError(f"{each.place}: no such setting{hint or '; see --help of the command'}")
     if setting.refusal is not None:
         raise UsageError(f"{each.place}: cannot be set in {source}, {setting.refusal}")
 

@@ -139,6 +139,11 @@ def _declared(field: FlagField) -> tuple[str, ...]:
     return (f"{flag}/{as_flag(f'{field.name}=False')}",) if field.kind is bool else (flag,)
 
 
+def spellings(field: FlagField) -> set[str]:
+    """Return the flags of a field as they are typed, with the negative form of a switch."""
+    return {each for declared in _declared(field) for each in declared.split("/")}
+
+
 def _typed(field: FlagField) -> Any:
     """Return the type for Typer; words become an enumeration."""
     kind, words = plain_type(field), choices_of(field)

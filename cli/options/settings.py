@@ -14,7 +14,7 @@ from typing import Any, TypedDict, TypeVar
 
 import typer
 
-from pagedrun.cli.options.flags import PARSERS, TypedValues, choices_of, plain_type
+from pagedrun.cli.options.flags import PARSERS, Flags, TypedValues, choices_of, plain_type
 from pagedrun.cli.options.generate_flags import GENERATE, RunOptions
 from pagedrun.cli.options.reading import read
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, SIDE_SUFFIXES, STDOUT, UserDefaults
@@ -181,9 +181,9 @@ _OVERRIDES = {
 _DEPENDENT = {"model": ("revision", "tokenizer")}
 
 
-def recipe_settings() -> dict[str, Setting]:
-    """Return the settings of recipes: the flags of `generate`."""
-    return {each.name: _setting(each) for each in GENERATE}
+def recipe_settings(flags: Flags = GENERATE) -> dict[str, Setting]:
+    """Return the settings of recipes for a command: its flags, by default those of `generate`."""
+    return {each.name: _setting(each) for each in flags}
 
 
 def config_settings() -> dict[str, Setting]:
@@ -221,16 +221,23 @@ class Settings:
         self._put(SettingSource("flag", flags, as_flag))
 
     @classmethod
-    def of(cls, flags: TypedValues, known: Collection[str] | None = None) -> "Settings":
+    def of(
+        cls,
+        flags: TypedValues,
+        known: Collection[str] | None = None,
+        *,
+        of_recipe: Flags = GENERATE,
+    ) -> "Settings":
         """Read the recipe named by the flags, if any, and the user's defaults.
 
-        A resumed run keeps its own defaults. Raises `UsageError` for invalid settings.
+        of_recipe: flags that a recipe may set. A resumed run keeps its own defaults. Raises
+        `UsageError` for invalid settings.
         """
         name = read(RunOptions, flags).recipe
         recipe = None
         if name is not None:
             path, shown = find_recipe(name)
-            recipe = Recipe.read(path, recipe_settings(), shown)
+            recipe = Recipe.read(path, recipe_settings(of_recipe), shown)
         saved = cls(flags, recipe)._saved_defaults()
         settings = config_settings()
         defaults = Defaults.now(settings) if saved is None else Defaults.of_run(saved, settings)

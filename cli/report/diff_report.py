@@ -10,6 +10,7 @@ from pagedrun.cli.terminal.console import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.compare import Change, Comparison, OutputFigures, Side
+    from pagedrun.paged.job.output.vector_comparison import VectorComparison, VectorFigures
 
 _WHAT = {
     "error": "their errors",
@@ -44,6 +45,50 @@ def draw_comparison(found: "Comparison", console: Console) -> None:
     if left:
         told = f"… and {left:,} more changed rows; --show {rows['changed']} shows all"
         console.print(Text(told, style="dim"), soft_wrap=True)
+
+
+def draw_vector_comparison(found: "VectorComparison", console: Console) -> None:
+    """Print a comparison of the vectors of two outputs."""
+    for name, side in (("A", found["a"]), ("B", found["b"])):
+        console.print(Text(f"{name}  {safe(side['path'])}"), soft_wrap=True)
+        console.print(Text(f"   {_vectors(side)}", style="dim"), soft_wrap=True)
+    style = "bold" if found["same"] else "bold yellow"
+    told = f"matched by {found['matched_by']}: {found['compared']:,} vectors compared"
+    if found["compared"]:
+        told += f", {found['equal']:,} with the same numbers"
+    console.print(Text(told, style=style), soft_wrap=True)
+    if found["min_cosine"] is not None:
+        told = f"  cosine at least {found['min_cosine']:.6f}, mean {found['mean_cosine']:.6f}"
+        told += f"; {found['below']:,} below {found['threshold']:g}"
+        console.print(Text(told), soft_wrap=True)
+    counts = {
+        "failed in A alone": found["failed_in_a"],
+        "failed in B alone": found["failed_in_b"],
+        "failed in both": found["failed_in_both"],
+        "only in A": found["missing"],
+        "only in B": found["added"],
+    }
+    if told := ", ".join(f"{count:,} {what}" for what, count in counts.items() if count):
+        console.print(Text(f"  {told}"), soft_wrap=True)
+    for each in found["lowest"]:
+        where = f"row {each['b']}" if each["a"] == each["b"] else f"rows {each['a']}, {each['b']}"
+        line = Text.assemble(
+            ("  ", ""), (safe(str(each["id"])), "bold"), f"  {where}: cosine {each['cosine']:.6f}"
+        )
+        console.print(line, soft_wrap=True)
+    left = found["below"] - len(found["lowest"])
+    if left:
+        told = f"… and {left:,} more below; --show {found['below']} shows all"
+        console.print(Text(told, style="dim"), soft_wrap=True)
+
+
+def _vectors(side: "VectorFigures") -> str:
+    words = [f"{side['rows']:,} rows", f"{side['dimensions']:,} dimensions"]
+    if side["failed"]:
+        words.insert(1, f"{side['failed']:,} failed")
+    if side["torn"]:
+        words.append("the last line is incomplete")
+    return ", ".join(words)
 
 
 def _described(side: "OutputFigures") -> str:

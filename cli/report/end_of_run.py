@@ -25,6 +25,7 @@ from pagedrun.cli.report.report_figures import (
     draft_figure,
     failed_rows,
     states_owner,
+    text_figures,
 )
 from pagedrun.cli.terminal.console import note
 from pagedrun.cli.terminal.json_lines import json_line
@@ -103,15 +104,7 @@ def _rows(report: JobReport) -> Iterator[Figure]:
         note = f"{died:,} of them died" if died else "details: --report-view full"
         yield Figure("replicas", f"{len(replicas):,}", note, "bold red" if died else "bold")
     if pooling := report.get("pooling"):
-        same = pooling["texts"] - pooling["distinct_texts"]
-        note = f"{same:,} of them computed with an equal one" if same else ""
-        yield Figure("texts", f"{pooling['texts']:,}", note)
-        if padded := pooling["padded_tokens"]:
-            note = f"batches of 32 texts with padding have {padded:,}"
-            yield Figure("tokens", f"{report['tokens']['computed']:,}", note)
-        speed = f"{pooling['texts_per_s']:,.0f} texts/s, "
-        speed += f"{times['prompt_tokens_per_s']:,.0f} tokens/s"
-        yield Figure("time", show_seconds(times["run_s"], precise=True), speed)
+        yield from text_figures(report, pooling)
     if report["tokens"]["generated"]:
         rows_per_s = show_rate(rows["ok"] / max(times["run_s"], 1e-9))
         speed = f"{times['generated_tokens_per_s']:,.0f} generated tokens/s, {rows_per_s} rows/s"

@@ -4,7 +4,7 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import Console
@@ -35,6 +35,9 @@ from pagedrun.paged.planning.forecast_sections import (
     ReplicaFigures,
     SharedPrefix,
 )
+
+if TYPE_CHECKING:
+    from pagedrun.paged.job.planned.text_plan import TextPlan  # which imports much
 
 MAX_WIDTH = 110
 
@@ -68,6 +71,45 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
     if has_blocks(forecast.get("library")):
         _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
     _draw_advice(console, forecast["advice"])
+
+
+def draw_text_plan(plan: "TextPlan", console: Console) -> None:
+    """Print the plan of `embed`, `rerank` or `classify` on `console`."""
+    rows, texts, tokens = plan["rows"], plan["texts"], plan["tokens"]
+    lines = [Figure("rows", commas(rows["total"]))]
+    if rows["refused"]:
+        refused = sum(rows["refused"].values())
+        lines.append(Figure("refused", commas(refused), "with the reason under error"))
+        lines += [Figure(f"  {code}", commas(n)) for code, n in rows["refused"].items()]
+    draw_section(console, "Rows", lines, MAX_WIDTH)
+    if not texts["total"]:
+        return
+    time = plan["run_time"]
+    found, note = "unknown", "not timed on this machine yet; the first run is"
+    if time is not None:
+        found, note = show_span(time["low_s"], time["high_s"]), "with loading"
+    draw_section(console, "Time", [Figure("a run takes", found, note)], MAX_WIDTH)
+    same = texts["total"] - texts["distinct"]
+    told = [
+        Figure("texts", commas(texts["total"]), f"the longest of {texts['longest']:,} tokens"),
+        Figure("duplicates", commas(same), f"{same / texts['total']:.1%}, computed once"),
+    ]
+    draw_section(console, "Texts", told, MAX_WIDTH)
+    told = [
+        Figure("tokens", commas(tokens["all"])),
+        Figure("of distinct texts", commas(tokens["distinct"])),
+    ]
+    if plan["shares_prefixes"]:
+        share = f"{tokens['shared_prefix'] / max(tokens['distinct'], 1):.1%}"
+        told.append(Figure("shared prefixes", commas(tokens["shared_prefix"]), share))
+    told.append(Figure("to compute", commas(tokens["computed"])))
+    more = tokens["padded"] / max(tokens["computed"], 1)
+    note = f"{more:.2f} times as many: batches of 32 texts sorted by length, and padded"
+    told.append(Figure("with padding", commas(tokens["padded"]), note))
+    most = plan["config"]["max_num_batched_tokens"]
+    told.append(Figure("steps", commas(plan["steps"]), f"of at most {most:,} tokens"))
+    draw_section(console, "Tokens", told, MAX_WIDTH)
+    draw_section(console, "Weights", _weights(plan["weights"]), MAX_WIDTH)
 
 
 def _weights(weights: WeightFigures) -> list[Figure]:

@@ -12,6 +12,7 @@ from pagedrun.paged.metrics.inspection_sections import InspectedGroup, Inspected
 from pagedrun.paged.metrics.report_sections import (
     GroupFigures,
     JobReport,
+    PoolingFigures,
     PrefixFigures,
     SpeculationFigures,
     StateFigures,
@@ -68,6 +69,12 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
 
     Without a row that reached the engine there are counts of rows only.
     """
+    if pooling := report.get("pooling"):
+        yield "Rows", _row_counts(report)
+        yield "Texts", text_figures(report, pooling)
+        yield "Time", _phases(report["time"])
+        yield "Where the bytes went", _text_memory(report)
+        return
     yield "Answers", _answers(report)
     if report["kv"]["num_blocks"] and report["tokens"]["prompt"]:
         yield "Tokens", _tokens(report)
@@ -93,6 +100,33 @@ def sections(report: JobReport, sparkline_chars: int) -> Iterator[tuple[str, lis
         yield "Model", _library(library)
 
 
+def text_figures(report: JobReport, pooling: PoolingFigures) -> list[Figure]:
+    """Return the figures of a run of texts."""
+    times, tokens = report["time"], report["tokens"]
+    same = pooling["texts"] - pooling["distinct_texts"]
+    share = _share(same, max(pooling["texts"], 1))
+    note = f"{same:,} ({share}) computed with an equal one" if same else ""
+    figures = [Figure("texts", commas(pooling["texts"]), note)]
+    if padded := pooling["padded_tokens"]:
+        note = f"batches of 32 texts with padding have {padded:,}"
+        figures.append(Figure("tokens", commas(tokens["computed"]), note))
+    if shared := pooling["shared_prefix_tokens"]:
+        figures.append(Figure("shared prefixes", commas(shared), "tokens, computed once"))
+    speed = f"{pooling['texts_per_s']:,.0f} texts/s, "
+    speed += f"{times['prompt_tokens_per_s']:,.0f} tokens/s"
+    return [*figures, Figure("time", show_seconds(times["run_s"], precise=True), speed)]
+
+
+def _text_memory(report: JobReport) -> list[Figure]:
+    memory = report["memory"]
+    return [
+        Figure("weights", show_size(memory["weights"]), describe_weights(report["weights"])),
+        Figure("keys and values", show_size(memory["kv_pool"])),
+        Figure("everything else", show_size(memory["other"]), "activations, Python, torch"),
+        Figure("memory of the machine", show_size(memory["device_total"])),
+    ]
+
+
 def _library(library: TransformersFigures) -> list[Figure]:
     seen = "rows kept their bytes in all tests"
     if library["rows_depend_on_batch"]:
@@ -105,12 +139,16 @@ def _library(library: TransformersFigures) -> list[Figure]:
     ]
 
 
-def _answers(report: JobReport) -> list[Figure]:
-    rows, accuracy = report["rows"], report.get("accuracy")
+def _row_counts(report: JobReport) -> list[Figure]:
+    rows = report["rows"]
     figures = [Figure("rows", commas(rows["total"]))]
     if rows["skipped"]:
         figures.append(Figure("done before", commas(rows["skipped"]), "by an earlier run"))
-    figures += failed_rows(report)
+    return figures + failed_rows(report)
+
+
+def _answers(report: JobReport) -> list[Figure]:
+    figures, accuracy = _row_counts(report), report.get("accuracy")
     reasons = endings(report["finish_reasons"])
     total = sum(reasons.values())
     for reason, number in sorted(reasons.items(), key=lambda item: -item[1]):
@@ -163,6 +201,18 @@ def _tokens(report: JobReport) -> list[Figure]:
 
 
 def _times(times: TimeFigures) -> list[Figure]:
+    return [
+        *_phases(times),
+        Figure(
+            "prompt tokens/s",
+            f"{times['prompt_tokens_per_s']:,.0f}",
+            "including those from the cache",
+        ),
+        Figure("generated tokens/s", f"{times['generated_tokens_per_s']:,.0f}"),
+    ]
+
+
+def _phases(times: TimeFigures) -> list[Figure]:
     compiled = [
         Figure("compile", show_seconds(seconds, precise=True), "long in the first run on a machine")
         for seconds in [times.get("compile_s")]
@@ -174,12 +224,6 @@ def _times(times: TimeFigures) -> list[Figure]:
         Figure("plan", show_seconds(times["plan_s"], precise=True)),
         Figure("run", show_seconds(times["run_s"], precise=True)),
         *_wall_time(times),
-        Figure(
-            "prompt tokens/s",
-            f"{times['prompt_tokens_per_s']:,.0f}",
-            "including those from the cache",
-        ),
-        Figure("generated tokens/s", f"{times['generated_tokens_per_s']:,.0f}"),
     ]
 
 

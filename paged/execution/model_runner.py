@@ -112,7 +112,7 @@ class ModelRunner:
             try:
                 return self._compute(step, before)
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 self._halve_after_oom(min(step.num_tokens, self._max_tokens), error)
         pieces = [step] if self._is_by_layer else step.pieces(self._max_tokens)
@@ -229,7 +229,7 @@ class ModelRunner:
                 back = self._device.place(torch.from_numpy(np.argsort(order)))
                 found.append([each[back] for each in passed])
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             self._keeps_states = False
             return None
@@ -286,7 +286,8 @@ def _with_states(
     return result._replace(states=(TokenStates(batch, batch_order(piece), states),))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error of a step says that memory was missing."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "DefaultCPUAllocator" in str(error)  # torch has no error class for host memory

@@ -1,7 +1,7 @@
 """Job configuration: all settings that decide a job's output, and their origins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,15 +35,18 @@ ANSWER_COLUMN = Rule(
 SPANS = spans(10 * 365 * 86_400)  # limit of clocks
 DEFAULT_STALL_TIMEOUT = 3600.0  # seconds; a step of a large model on a slow machine takes long
 MAX_SHARDS = 99_999  # shard numbers have five digits
+TEXT_WINDOW = WindowSize(rows=2**16, num_bytes=2**26)
 REPORT_SUFFIX = ".report.json"
 MANIFEST_SUFFIX = ".run.json"
 STATE_SUFFIX = ".state.json"
 JOURNAL_SUFFIX = ".journal.jsonl"
 SNAPSHOT_SUFFIX = ".snapshot.npz"
 DIGESTS_SUFFIX = ".digests"
+VECTORS_SUFFIX = ".vectors.npy"
+ERRORS_SUFFIX = ".errors.jsonl"  # beside an array
 SIDE_SUFFIXES = (
     *(REPORT_SUFFIX, MANIFEST_SUFFIX, STATE_SUFFIX, JOURNAL_SUFFIX),
-    *(SNAPSHOT_SUFFIX, DIGESTS_SUFFIX),
+    *(SNAPSHOT_SUFFIX, DIGESTS_SUFFIX, VECTORS_SUFFIX, ERRORS_SUFFIX),
 )
 
 
@@ -268,6 +271,10 @@ class JobConfig:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def with_task(self, pooled: PoolingParams) -> "JobConfig":
+        """Return the job of a task: no result depends on others, so that windows are short."""
+        return replace(self, pooled=pooled, window=TEXT_WINDOW)
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """All inputs, in reading order."""
@@ -305,8 +312,11 @@ class JobConfig:
 
     @property
     def digests_path(self) -> Path | None:
-        """Path of the request digests of lines, beside the output; None if that is a stream."""
-        return self._beside(DIGESTS_SUFFIX)
+        """Path of the request digests of lines, beside the output.
+
+        None if that is a stream, and for results other than answers, which no run reuses.
+        """
+        return None if self.pooled is not None else self._beside(DIGESTS_SUFFIX)
 
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,21 +20,15 @@ from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.open_model import PooledFolder
+from pagedrun.paged.job.output.answer_rows import AnswerRows, ResultRows
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
-from pagedrun.paged.job.output.output_file import OutputError, OutputFile, OutputFormat
-from pagedrun.paged.job.output.output_layout import (
-    Conversion,
-    OutputLayout,
-    clear_files,
-    folder_for,
-)
-from pagedrun.paged.job.output.output_row import answered_row, failed_row
-from pagedrun.paged.job.output.pooled_row import PooledOutput
+from pagedrun.paged.job.output.output_file import OutputError, OutputFile
+from pagedrun.paged.job.output.output_layout import OutputLayout, clear_files, folder_for
+from pagedrun.paged.job.output.pooled_rows import PooledRows
 from pagedrun.paged.job.output.row_columns import RowShaper
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.output.side_files import SideFiles, job_report
-from pagedrun.paged.job.output.vector_files import TableShaper, VectorFile
-from pagedrun.paged.job.output.writer import Indexed, RowWriter, missing_space, space_warning
+from pagedrun.paged.job.output.writer import RowWriter, missing_space, space_warning
 from pagedrun.paged.job.planned.template_advice import check_sharing
 from pagedrun.paged.job.prepare import Prepared, check_side_files, prepare, warn_of_rows
 from pagedrun.paged.job.progress import (
@@ -59,8 +53,7 @@ from pagedrun.paged.values.errors import (
     option,
     spelled,
 )
-from pagedrun.paged.values.pooling import Task
-from pagedrun.paged.values.request import Completion, Request
+from pagedrun.paged.values.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +200,33 @@ def _opener_of(config: JobConfig) -> ModelOpener:
     def opened(
         engine_config: EngineConfig, tokenizer_folder: Path, chat_template: str | None
     ) -> OpenModel:
-        from pagedrun.paged.job.model import LocalModel, PooledModel, ReplicatedModel
+        from pagedrun.paged.job.model import (
+            LocalModel,
+            PooledModel,
+            ReplicatedModel,
+            ReplicatedPooledModel,
+        )
 
         folder = engine_config, tokenizer_folder, chat_template
+        is_local = config.replicas.replicas is None
         if config.pooled is not None:
-            return PooledModel(engine_config, tokenizer_folder, config.pooled)
-        if config.replicas.replicas is None:
+            task = engine_config, tokenizer_folder, config.pooled
+            if is_local:
+                return PooledModel(*task)
+            return ReplicatedPooledModel(*task, config.replicas, config.stall_timeout)
+        if is_local:
             return LocalModel(*folder)
         return ReplicatedModel(*folder, config.replicas, config.stall_timeout)
 
     return opened
+
+
+def _result_rows(config: JobConfig, layout: OutputLayout, model: OpenModel) -> ResultRows:
+    """Return the rows of a job's output."""
+    if config.pooled is None:
+        return AnswerRows(layout)
+    assert isinstance(model, PooledFolder), "opened for a task"
+    return PooledRows(config.pooled, layout, model.spec.pooler.labels)
 
 
 class _Job:
@@ -248,20 +258,12 @@ class _Job:
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
         self._questions = RequestDigests(prepared.model.tokenizer.chat_template)
-        path = None if layout.files or config.pooled is not None else config.digests_path
+        path = None if layout.files else config.digests_path
         self._digests = RowDigests(path, self._questions, listener)
         self._earlier: EarlierRows | None = None
         self._given: dict[str, None] = {}  # input columns of the rows
         self._shaper = RowShaper(layout.columns) if layout.streams_columns else None
-        self._vectors: VectorFile | None = None
-        self._pooled: PooledOutput | None = None
-        if config.pooled is not None:
-            tables = (OutputFormat.PARQUET, OutputFormat.NPY)
-            if config.pooled.task is Task.EMBED and layout.format in tables:
-                self._vectors = VectorFile(layout)
-            assert isinstance(prepared.model, PooledFolder), "opened for a task"
-            labels = prepared.model.spec.pooler.labels
-            self._pooled = PooledOutput(config.pooled, labels, self._vectors is None)
+        self._rows = _result_rows(config, layout, prepared.model)
 
     def run(self, output: OutputFile, resumed: ResumedRun | None) -> JobResult:
         prepared = self._prepared
@@ -282,15 +284,14 @@ class _Job:
             is_journal=bool(self._layout.files),
             hold=self._guard.hold,
             shape=None if self._shaper is None else self._shaper.line,
-            before_sync=(lambda: None) if self._vectors is None else self._vectors.sync,
+            before_sync=self._rows.sync if self._rows.has_vectors else None,
         )
         run = self._start(writer)
         try:
             # Report and snapshot of a finished run stay beside its output.
             has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
             with self._guard.hold():
-                if self._vectors is not None and not self._finished.is_all:
-                    self._vectors.begin(row.index for row in self._finished.answered())
+                self._rows.begin(self._finished)
                 writer.begin(self._finished)
                 clear_files(self._layout, keep=bool(self._finished.rows))
                 self._has_begun = True
@@ -336,8 +337,7 @@ class _Job:
             self._digests.close()
             if self._earlier is not None:
                 self._earlier.close()
-            if self._vectors is not None:
-                self._vectors.close()
+            self._rows.close()
         paths = self._config.report_path, self._config.manifest_path
         journal = Path(self._layout.journal)
         kept = journal if self._layout.files and journal.exists() else None
@@ -354,22 +354,11 @@ class _Job:
         warnings: list[str] = []
         if self._layout.files and not self._finished.is_all:
             lines, num_rows = writer.sorted_lines, self._tally.num_rows
-            if self._vectors is not None:
-                warnings = self._vectors.finish(lines, num_rows, self._facts())
-            else:
-                warnings = self._converted(lines, num_rows)
+            warnings = self._rows.convert(lines, num_rows, self._facts())
         elif self._shaper is not None:
             warnings = self._shaper.warnings()
         for message in warnings:
             self._listener.on_warning(message)
-
-    def _converted(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
-        """Convert the journal to files; return warnings."""
-        layout, facts = self._layout, self._facts()
-        if self._pooled is not None and layout.columns.is_table:
-            TableShaper.of_lines(lines, facts, self._pooled.names).write(layout, lines)
-            return []
-        return Conversion(layout, lines, num_rows, facts).write()
 
     def _facts(self) -> InputFacts:
         """Return the facts of the input, with the columns of all its rows."""
@@ -379,8 +368,6 @@ class _Job:
 
     def _check_columns(self) -> None:
         """Refuse selected columns that no row has, before anything is loaded."""
-        if self._pooled is not None:
-            return
         prepared, columns = self._prepared, self._layout.columns
         rows = (dict(row.input) for row in prepared.rows)
         structure, is_all = self._config.sampling.structure, prepared.more is None
@@ -512,12 +499,10 @@ class _Job:
                     f"row {row.id!r}, {row.place}, cannot be answered: {completion.error.marked}"
                 )
             with self._guard.hold():  # written and counted, or neither
-                if self._vectors is not None and completion.pooled is not None:
-                    self._vectors.write(row.index, completion.pooled[0])
-                line = writer.write(self._answered(row, completion))
+                line = writer.write(self._rows.answered(row, completion))
                 self._digests.note(line, completion)
                 self._tally.note_completion(row, completion)
-            self._tell(self._preview(row, completion))
+            self._tell(self._rows.preview(row, completion))
         self._monitor.rest()
         if run.is_cut and (self._waiting or self._prepared.more is not None):
             raise JobInterrupted(DEADLINE)
@@ -528,20 +513,9 @@ class _Job:
         for row in rows:
             if row.error is not None and row.index not in self._finished.rows:
                 with self._guard.hold():
-                    failed = failed_row if self._pooled is None else self._pooled.failed
-                    writer.write(failed(row, row.error))
+                    writer.write(self._rows.failed(row, row.error))
                     self._tally.note_failed(row, row.error)
                 self._tell(AnswerPreview.failed(row, row.error))
-
-    def _answered(self, row: JobRow, completion: Completion) -> Indexed:
-        if self._pooled is not None:
-            return self._pooled.answered(row, completion)
-        return answered_row(row, completion)
-
-    def _preview(self, row: JobRow, completion: Completion) -> AnswerPreview:
-        if self._pooled is None or completion.pooled is None:
-            return AnswerPreview.of(row, completion)
-        return AnswerPreview(row.index, row.id, self._pooled.preview(completion.pooled))
 
     def _tell(self, answer: AnswerPreview) -> None:
         """Report a written row to the listener."""
@@ -560,9 +534,7 @@ class _Job:
     def _report(self, engine_report: EngineReport) -> JobReport:
         config = self._config
         of_prompts = {"prompt_mode": self._prepared.prompt_mode}
-        advice = None
-        if self._pooled is None:
-            advice = check_sharing(config, engine_report, self._prepared.model.tokenizer)
+        advice = check_sharing(config, engine_report, self._prepared.model.tokenizer)
         return job_report(
             {**engine_report, "config": {**engine_report["config"], **of_prompts}},
             self._tally,

@@ -78,6 +78,47 @@ class PooledModel(PooledFolder):
         return PoolingEngine.load(self.settings, loaded, self.spec)
 
 
+class ReplicatedPooledModel(PooledFolder):
+    """Model of a task that runs in several processes; implements `interfaces.OpenModel`."""
+
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        tokenizer_folder: Path,
+        params: PoolingParams,
+        replicas: ReplicaConfig,
+        stall_timeout_s: float,
+    ) -> None:
+        """stall_timeout_s: limit of an engine step in seconds, 0 for none."""
+        super().__init__(engine_config, tokenizer_folder, params)
+        self._params = params
+        self._tokenizer_folder = tokenizer_folder
+        self._replicas = replicas
+        self._stall_timeout_s = stall_timeout_s
+        self._engine: ReplicaEngine | None = None
+
+    def arithmetic(self) -> Mapping[str, object]:
+        """Return the same; for other machines the replicas are asked."""
+        if self._replicas.ray_address is not None:
+            return self.load_engine().arithmetic()
+        config = self.settings
+        device = choose_device(config.device, config.kernel_set, config.activations)
+        return {**_arithmetic(self, device), **self.spec.identity}
+
+    def load_engine(self) -> ReplicaEngine:
+        """Start the replicas and wait until they have read the weights."""
+        if self._engine is None:
+            self._engine = start_replicas(
+                self.settings,
+                self._tokenizer_folder,
+                self._replicas,
+                self._stall_timeout_s,
+                self._params,
+            )
+            self._engine.warm_up()
+        return self._engine
+
+
 class ReplicatedModel(ModelFolder):
     """Model that runs in several processes; implements `interfaces.OpenModel`."""
 

@@ -60,14 +60,8 @@ class PooledFolder:
         return {}
 
 
-class PlanModel(ModelFolder):
-    """Model of a plan; implements `interfaces.OpenModel` without weights."""
-
-    def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
-        super().__init__(config, folder, chat_template)
-        self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
-        if isinstance(self.config, ModelConfig):
-            num_rotary_positions(self.config, config.max_model_len, config.model)
+class _WithoutWeights:
+    """Rest of `interfaces.OpenModel` for the model of a plan."""
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return an empty mapping: a plan computes nothing."""
@@ -76,3 +70,17 @@ class PlanModel(ModelFolder):
     def load_engine(self) -> EngineLike:
         """Fail: a plan runs nothing."""
         raise AssertionError("a plan does not load weights")
+
+
+class PlanModel(_WithoutWeights, ModelFolder):
+    """Model of a plan; implements `interfaces.OpenModel` without weights."""
+
+    def __init__(self, config: EngineConfig, folder: Path, chat_template: str | None) -> None:
+        super().__init__(config, folder, chat_template)
+        self.config.check_tokenizer(self.tokenizer.vocab_size, config.model)
+        if isinstance(self.config, ModelConfig):
+            num_rotary_positions(self.config, config.max_model_len, config.model)
+
+
+class PooledPlanModel(_WithoutWeights, PooledFolder):
+    """Model of the plan of a task; implements `interfaces.OpenModel` without weights."""

@@ -347,7 +347,7 @@ class PoolingFigures(TypedDict):
     """`pooling`: vectors or scores of texts.
 
     `texts` of the rows, `distinct_texts` of them computed; `dimensions`: numbers of a result.
-    `padded_tokens`: tokens of batches of 32 texts in their order, each padded to its longest.
+    `padded_tokens`: tokens of batches of 32 texts, sorted by length, each padded to its longest.
     `shared_prefix_tokens`: taken from the cache.
     """
 

@@ -128,6 +128,14 @@ class PooledModelSpec:
         return config
 
     @property
+    def shares_prefixes(self) -> bool:
+        """True if a text's result is that of its last token, which sees only those before it: texts
+        share the keys and values of common prefixes."""
+        network = self.config.network
+        is_causal = isinstance(network, DecoderSpec) and network.is_causal
+        return is_causal and self.pooler.poolings == (Pooling.LAST,)
+
+    @property
     def identity(self) -> dict[str, str]:
         """Everything of it that the bytes of a result depend on besides the network, by name."""
         return {"pooler": f"{self.pooler} {self.prompt!r} {self.max_length} {self.lowers_case}"}

@@ -396,6 +396,20 @@ def run_time(
     num_steps = forecast["steps"]["count"] * num_rows / max(rows["simulated"], 1)
     most = num_steps, num_computed, tokens["generated"]
     least = most if ignore_eos else (num_computed / max_num_batched_tokens, num_computed, num_rows)
+    return bounded_time(costs, least, most, read_s=read_s, load_s=load_s, compile_s=compile_s)
+
+
+def bounded_time(
+    costs: StepCosts,
+    least: tuple[float, int, int],
+    most: tuple[float, int, int],
+    *,
+    read_s: float,
+    load_s: float,
+    compile_s: float,
+) -> RunTime:
+    """Return the bounds of `run_time` for the least and the most work: steps, prompt tokens and
+    generated tokens."""
     low_s = min(_fitted_s(costs, *least), _usual_s(costs, *least))
     high_s = max(_fitted_s(costs, *most), _usual_s(costs, *most))
     return {

@@ -159,7 +159,9 @@ class PackedRequests:
         for index, params, others, num_common, num_own in columns:
             begin, end = end, end + num_own
             prompt = (*prompt[:num_common], *tokens[begin:end])
-            found.append(Request(index, prompt, params, *others))
+            words, continuations, priority, texts = others or _USUAL
+            request = Request(index, prompt, params, words, continuations, priority, texts=texts)
+            found.append(request)
         return tuple(found)
 
 
@@ -380,5 +382,5 @@ def _branches(num_keep_blocks: Int64s) -> list[BranchPoint]:
     return found[::-1]
 
 
-_others = attrgetter("bad_words_ids", "continuations", "priority")
+_others = attrgetter("bad_words_ids", "continuations", "priority", "texts")
 _USUAL = _others(Request(0, (), SamplingParams()))

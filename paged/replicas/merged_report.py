@@ -44,14 +44,18 @@ class ReplicaCounts(AnswerCounts):
     plan_s: float = 0.0
     prompt_tokens: int = 0
     copied_prompt_tokens: int = 0  # of duplicates
+    num_texts: int = 0
+    copied_texts: int = 0  # of duplicates
 
     def note_completion(self, completion: Completion) -> None:
         """Add a finished request."""
         super().note_completion(completion)
         self.num_finished += 1
+        self.num_texts += len(completion.request.texts)
         is_cached = completion.is_duplicate and completion.error is None
         if is_cached and not completion.is_copied:
             self.copied_prompt_tokens += completion.num_cached_tokens
+            self.copied_texts += len(completion.request.texts)
 
 
 def merged_report(
@@ -96,6 +100,17 @@ def merged_report(
             report[name] = _summed(found)
     if "states" in report:
         report["states"]["bytes_per_slot"] = reports[0]["states"]["bytes_per_slot"]
+    pooled = [each["pooling"] for each in reports if "pooling" in each]
+    if pooled:
+        summed, num_texts = _summed([dict(each) for each in pooled]), counts.num_texts
+        report["pooling"] = {
+            **summed,
+            "dimensions": pooled[0]["dimensions"],
+            "texts": num_texts,
+            # Rows that ran twice are counted once.
+            "distinct_texts": min(summed["distinct_texts"], num_texts - counts.copied_texts),
+            "texts_per_s": num_texts / run_s,
+        }
     drafted = [each for each in reports if "speculation" in each]
     if drafted:
         report["speculation"] = _speculation(drafted)

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
+from pagedrun.paged.values.pooling import PoolingParams
 
 if TYPE_CHECKING:
-    from pagedrun.paged.replicas.part_engine import LoadedPartEngine
     from pagedrun.paged.replicas.replica_messages import RunTerms
+    from pagedrun.paged.replicas.replica_worker import PartEngine
 
 PIECE_BYTES = 64 * 2**20
 # Data only, as from the hub: no code is sent.
@@ -124,13 +125,14 @@ class ReplicaModel:
     """Model of a replica; can be pickled, and imports neither torch nor Numba.
 
     `tokenizer`: its folder. `threads`: of a replica. `pushed`: folders in the object store, by
-    their paths.
+    their paths. `pooled`: the task of texts; None for answers.
     """
 
     config: EngineConfig
     tokenizer: Path
     threads: int
     pushed: Mapping[Path, PushedFolder] = field(default_factory=dict)
+    pooled: PoolingParams | None = None
 
     def prepare(self) -> None:
         """Set the environment that torch and Numba read when they are imported; call it before."""
@@ -140,15 +142,17 @@ class ReplicaModel:
 
         prepare_environment()
 
-    def load(self, node: str, num_sharing: int) -> "LoadedPartEngine":
+    def load(self, node: str, num_sharing: int) -> "PartEngine":
         """Load the model; `num_sharing` replicas share the memory of this machine.
 
         Raises `ModelError` if the model does not exist.
         """
-        from pagedrun.paged.replicas.part_engine import LoadedPartEngine
+        from pagedrun.paged.replicas.part_engine import LoadedPartEngine, PooledPartEngine
 
         folder, tokenizer = self._here(self.config.model), self._here(self.tokenizer)
         config = replace(self.config, model=folder)
+        if self.pooled is not None:
+            return PooledPartEngine.load(config, tokenizer, node, num_sharing, self.pooled)
         return LoadedPartEngine.load(config, tokenizer, node, num_sharing)
 
     def _here(self, folder: Path) -> Path:

@@ -26,6 +26,7 @@ from pagedrun.paged.replicas.replica_run import ReplicaRun
 from pagedrun.paged.replicas.replica_set import ReplicaSet
 from pagedrun.paged.values.engine_config import Deadline, EngineConfig, ReplicaConfig
 from pagedrun.paged.values.errors import EngineError, option
+from pagedrun.paged.values.pooling import PoolingParams
 from pagedrun.paged.values.request import Completion, Request
 
 
@@ -149,11 +150,16 @@ class ReplicatedEngine:
 
 
 def start_replicas(
-    config: EngineConfig, tokenizer: Path, replicas: ReplicaConfig, stall_timeout_s: float
+    config: EngineConfig,
+    tokenizer: Path,
+    replicas: ReplicaConfig,
+    stall_timeout_s: float,
+    pooled: PoolingParams | None = None,
 ) -> ReplicaEngine:
     """Start or join a cluster, and request the replicas.
 
     tokenizer: its folder. stall_timeout_s: maximum seconds of a step of a replica, 0 for no limit.
+    pooled: the task of texts, None for answers.
     Raises `UsageError` if Ray is not installed or the cluster cannot be joined.
     """
     num_wanted = replicas.replicas or 1
@@ -167,7 +173,7 @@ def start_replicas(
     pushed: dict[Path, PushedFolder] = {}
     if replicas.push_model:
         pushed = _pushed(cluster, {config.model, tokenizer})
-    model = ReplicaModel(config, tokenizer, threads, pushed)
+    model = ReplicaModel(config, tokenizer, threads, pushed, pooled)
     return ReplicaEngine(
         config, ReplicaSet(RayPool(cluster, model, num_wanted, num_gpus), stall_timeout_s)
     )

@@ -125,7 +125,7 @@ class Ended:
     """The replica has answered all its rows, or its time is over: then it `is_cut`."""
 
     report: EngineReport
-    snapshot: Snapshot
+    snapshot: Snapshot | None
     is_cut: bool
 
 
@@ -170,7 +170,9 @@ class _Rest:
     def of(self, value: object) -> tuple[Any, ...]:
         """Return the values, () if all have their defaults."""
         found: tuple[Any, ...] = self._values(value)
-        return () if found == self._usual else found
+        pairs = zip(found, self._usual, strict=True)
+        is_usual = all(type(a) is type(b) and a == b for a, b in pairs)  # arrays are never
+        return () if is_usual else found
 
 
 _OUTPUT = _Rest(SampleOutput, 4)

@@ -185,7 +185,8 @@ class ReplicaRun:
     def snapshot(self) -> dict[int, Snapshot]:
         """Return the block history of each replica that lived to the end."""
         members = self._replicas.members.values()
-        return {each.number: each.ended.snapshot for each in members if each.ended is not None}
+        found = {each.number: each.ended.snapshot for each in members if each.ended is not None}
+        return {number: each for number, each in found.items() if each is not None}
 
     # ── Windows ─────────────────────────────────────────────────────────────────────────────────
 

@@ -48,8 +48,8 @@ class PartRun(Protocol):
     def report(self) -> EngineReport:
         """Return the memory report."""
 
-    def snapshot(self) -> Snapshot:
-        """Return the block history."""
+    def snapshot(self) -> Snapshot | None:
+        """Return the block history, None for a run without blocks."""
 
 
 class PartEngine(Protocol):
@@ -195,4 +195,6 @@ def _num_bytes(completion: Completion) -> int:
     for output in completion.outputs:
         num_bytes += len(output.text) + 8 * len(output.token_ids)
         num_bytes += 256 * len(output.logprobs or ())
+    if completion.pooled is not None:
+        num_bytes += completion.pooled.nbytes
     return num_bytes + 256 * len(completion.prompt_logprobs or ()) + 256 * len(completion.scores)

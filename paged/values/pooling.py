@@ -38,6 +38,16 @@ class Pooling(StrEnum):
     MEAN_SQRT_LEN = "mean-sqrt-len"
 
 
+class VectorType(StrEnum):
+    """Type of the numbers of a vector in a file: floats, or 8-bit integers times a scale of the
+    vector.
+    """
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
 class PairOrder(StrEnum):
     """Text that begins the prompt of a pair, and whose tokens several pairs share."""
 
@@ -65,7 +75,8 @@ class PoolingParams:
     a prompt of the model folder, `prompt` gives its text; it begins each text. `dimensions` is the
     number of leading numbers of a vector that are kept. `chunks`: long texts are cut into chunks
     whose vectors are averaged. `instruction` and `pair_order` are those of rerankers with a prompt,
-    `top_n` is the number of documents in the output. Raises `UsageError` naming the field for a
+    `top_n` is the number of documents in the output, `vector_type` the type of numbers in it.
+    Raises `UsageError` naming the field for a
     value out of range.
     """
 
@@ -154,8 +165,18 @@ class PoolingParams:
         ),
     ] = None
 
+    vector_type: Annotated[
+        VectorType,
+        Flag(
+            "Type of the numbers in .parquet and .npy: float16 takes half the room, int8, with a "
+            "scale for each vector, a quarter (.parquet only).",
+            Panel.FILES,
+        ),
+    ] = VectorType.FLOAT32
+
     def __post_init__(self) -> None:
-        for name, kind in (("pooling", Pooling), ("pair_order", PairOrder)):
+        kinds = {"pooling": Pooling, "pair_order": PairOrder, "vector_type": VectorType}
+        for name, kind in kinds.items():
             value = getattr(self, name)
             if isinstance(value, str):
                 if value not in [*kind]:

@@ -67,7 +67,7 @@ def test_a_value_is_read_as_its_setting_wants_it(read: ReadRecipe, line: str, wa
         ),
         ("max-tokens: 3", "max-tokens in judge.yaml line 1: no such setting; did you mean max_tok"),
         ("descripton: x", "descripton in judge.yaml line 1: no such setting; did you mean descrip"),
-        ("zzz: 1", "zzz in judge.yaml line 1: no such setting; see generate --help"),
+        ("zzz: 1", "zzz in judge.yaml line 1: no such setting; see --help of the command"),
         ("max_tokens: many", "max_tokens in judge.yaml line 1 is 'many'; it must be an integer"),
         ("max_tokens: 1.5", "is '1.5'; it must be an integer"),
         ("max_tokens: true", "is 'true'; it must be an integer"),

@@ -31,6 +31,15 @@ _MODERN = {
     "sep_token_id": 3,
     "local_attention": 16,
 }
+_GEMMA = {
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "query_pre_attn_scalar": 16,
+    "use_bidirectional_attention": True,
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 # Class of Transformers before its ending, and fields of its config.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", _SIZES),
@@ -38,6 +47,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "xlm-roberta": ("XLMRoberta", {**_SIZES, "type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": ("DistilBert", {**_SIZES, **_DISTIL}),
     "modernbert": ("ModernBert", {**_SIZES, **_MODERN}),
+    # The form of EmbeddingGemma: every second layer sees a window, all of them both sides.
+    "gemma3": ("Gemma3Text", {**_SIZES, **_HEADS, **_GEMMA}),
     "qwen3": ("Qwen3", {**_SIZES, **_HEADS, "pad_token_id": 0}),
 }
 

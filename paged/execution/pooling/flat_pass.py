@@ -40,6 +40,11 @@ class FlatPass:
         """Bytes of the memory for the keys and values of a layer."""
         return 0 if self._cache is None else self._cache.num_bytes
 
+    def release(self) -> None:
+        """Free the memory for keys and values; the next call takes new one."""
+        self._cache = None
+        self._loaded.device.release_unused_memory()
+
     @torch.inference_mode()
     def __call__(self, texts: Sequence[PooledText]) -> Rows:
         """Return the results of texts, [num_texts, size]."""

@@ -124,16 +124,16 @@ class PooledTexts:
                 raise RowError(error.code, message, param=error.param)
         requests = [each.request for each in encoded if each.request is not None]
         run = engine.start(requests)
-        found: list[NDArray[np.float32]] = []
+        found: dict[int, NDArray[np.float32]] = {}
         try:
             for completion in run:
                 if completion.error is not None or completion.pooled is None:
                     raise completion.error or RowError("no_result", "the text has no result")
-                found.append(completion.pooled)
+                found[completion.request.index] = completion.pooled
         finally:
             run.close()
             self.report = run.report()
-        return found
+        return [found[request.index] for request in requests]
 
 
 def texts_of(given: object, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pagedrun.paged.job.output.output_row import BatchRow, OutputRow, Usage
 from pagedrun.paged.values.json_value import JSONValue
+from pagedrun.paged.values.pooling import PoolingParams, Task, VectorType
 
 MAX_FIELDS = 1000  # an object with more keys is a table of its own, and is written as text
 MAX_DEPTH = 32
@@ -178,7 +179,6 @@ _OF_JOURNAL = "used"  # only there
 OUTPUT_KEYS = tuple(each.name for each in fields(OutputRow) if each.name != _OF_JOURNAL)
 _BATCH_KEYS = [each.name for each in fields(BatchRow) if each.name != _OF_JOURNAL]
 USAGE_KEYS = tuple(each.name for each in fields(Usage))
-ROW_KEYS = tuple(dict.fromkeys((*OUTPUT_KEYS, *_BATCH_KEYS)))
 
 _CHOSEN = {
     "token_id": ScalarType.INTEGER,
@@ -241,26 +241,92 @@ ROW = StructOf(
     }
 )
 NAMES = ("id", "custom_id")  # texts, integers, or both
+ANSWER, FINISH_REASON, ERROR = "answer", "finish_reason", "error"
+EMBEDDING, EMBEDDING_SCALE = "embedding", "embedding_scale"
 
 
-def known_type(column: str, *, flat: bool = False) -> ValueType | None:
-    """Return the type of a column of the output, None if it depends on the rows.
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """Keys of output rows in pagedrun's format, the types of those that have one, and the contents
+    of a table beside the columns of the input.
 
-    column: a key, or a path of keys and positions with dots. flat: whether the keys of `usage` are
-    columns.
+    `prefix` begins the name of such a column if the input has one of its name; the answer's own
+    name, if None.
     """
-    if flat and column in _USAGE.fields:
-        return _USAGE.fields[column]
-    found: ValueType | None = ROW
-    for part in column.split("."):
-        match found:
-            case StructOf(named):
-                found = named.get(part)
-            case ListOf(element) if part.isdecimal():
-                found = element
-            case _:
-                return None
-    return found
+
+    keys: tuple[str, ...]
+    row: StructOf
+    contents: tuple[str, ...]
+    prefix: str | None = None
+
+    @property
+    def has_answers(self) -> bool:
+        """True if rows have the text of an answer."""
+        return ANSWER in self.contents
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Keys of the rows, those of OpenAI batch files included."""
+        return tuple(dict.fromkeys((*self.keys, *_BATCH_KEYS)))
+
+    @property
+    def usage(self) -> Mapping[str, ValueType]:
+        """Keys under `usage`."""
+        usage = self.row.fields["usage"]
+        assert isinstance(usage, StructOf)
+        return usage.fields
+
+    def known_type(self, column: str, *, flat: bool = False) -> ValueType | None:
+        """Return the type of a column of the output, None if it depends on the rows.
+
+        column: a key, or a path of keys and positions with dots. flat: whether the keys of `usage`
+        are columns.
+        """
+        if flat and column in self.usage:
+            return self.usage[column]
+        found: ValueType | None = self.row
+        for part in column.split("."):
+            match found:
+                case StructOf(named):
+                    found = named.get(part)
+                case ListOf(element) if part.isdecimal():
+                    found = element
+                case _:
+                    return None
+        return found
+
+
+ANSWERS = RowFormat(OUTPUT_KEYS, ROW, (ANSWER, FINISH_REASON, ERROR))
+
+
+def _pooled(results: Mapping[str, ValueType | None]) -> RowFormat:
+    """Return the format of rows with these results, by their types; None for one that depends on
+    the model.
+    """
+    usage = StructOf(dict.fromkeys(("prompt_tokens", "truncated_tokens"), ScalarType.INTEGER))
+    known = {name: each for name, each in results.items() if each is not None}
+    fields = {"index": ScalarType.INTEGER, **known, "usage": usage, "error": _ERROR}
+    keys = ("index", "id", *results, "usage", "input", "error")
+    return RowFormat(keys, StructOf(fields), (*results, ERROR), prefix="output")
+
+
+_VECTOR: dict[str, ValueType | None] = {EMBEDDING: ListOf(ScalarType.NUMBER)}
+_INT8_VECTORS = _pooled({**_VECTOR, EMBEDDING_SCALE: ScalarType.NUMBER})
+_POOLED: Mapping[Task, RowFormat] = {
+    Task.EMBED: _pooled(_VECTOR),
+    Task.RERANK: _pooled(
+        {"results": ListOf(StructOf({"index": ScalarType.INTEGER, "score": ScalarType.NUMBER}))}
+    ),
+    Task.CLASSIFY: _pooled({"label": ScalarType.TEXT, "scores": None}),
+}
+
+
+def row_format(pooled: PoolingParams | None) -> RowFormat:
+    """Return the format of the rows of answers (None), or of a task."""
+    if pooled is None:
+        return ANSWERS
+    is_int8 = pooled.task is Task.EMBED and pooled.vector_type is VectorType.INT8
+    return _INT8_VECTORS if is_int8 else _POOLED[pooled.task]
 
 
 _UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second

@@ -7,16 +7,18 @@ resumed. Output other than plain JSONL is converted from it at the end.
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from pagedrun.paged.files.atomic import remove_leftovers, replace_file
 from pagedrun.paged.job.config import JOURNAL_SUFFIX, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.byte_streams import is_remote
 from pagedrun.paged.job.inputs.row import InputFacts
+from pagedrun.paged.job.output.column_types import EMBEDDING, row_format
 from pagedrun.paged.job.output.output_file import (
     OutputError,
     OutputFormat,
@@ -26,6 +28,7 @@ from pagedrun.paged.job.output.output_file import (
 from pagedrun.paged.job.output.row_columns import OutputColumns, RowColumns, RowShaper, json_keys_of
 from pagedrun.paged.job.output.table_files import (
     ColumnTypes,
+    VectorColumn,
     column_names,
     column_types,
     csv_lines,
@@ -33,7 +36,7 @@ from pagedrun.paged.job.output.table_files import (
     require_pyarrow,
 )
 from pagedrun.paged.values.errors import UsageError, option
-from pagedrun.paged.values.pooling import PoolingParams, Task
+from pagedrun.paged.values.pooling import Task, VectorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +67,18 @@ class OutputLayout:
                 field="output",
             )
         kind = OutputFormat.JSONL if config.output == STDOUT else OutputFormat.of(config.output)
-        if config.pooled is not None:
-            return cls._of_pooled(config, kind, config.pooled)
-        if kind is OutputFormat.NPY:
-            raise UsageError(
-                f"{config.output}: an array holds vectors, which pagedrun embed computes; let the "
-                f"name end in {OutputFormat.JSONL}",
-                field="output",
-            )
+        task = None if config.pooled is None else config.pooled.task
+        _check_kind(config, kind, task)
         columns = RowColumns.parse(
             config.columns,
             flatten=config.flatten,
             is_table=kind in (OutputFormat.CSV, OutputFormat.PARQUET),
             answer=config.answer_column,
             explodes=config.explode_json,
+            format=row_format(config.pooled),
         )
+        if config.pooled is not None and task is Task.EMBED:
+            _check_vectors(columns, kind, config.pooled.vector_type)
         is_plain = kind is OutputFormat.JSONL and columns.is_identity
         if is_plain and config.shards is None:
             return cls(config.output, kind, columns, config.output, ())
@@ -100,27 +100,14 @@ class OutputLayout:
         files = (path,) if config.shards is None else _shards(path, kind, config.shards)
         return cls(config.output, kind, columns, f"{config.output}{JOURNAL_SUFFIX}", files)
 
-    @classmethod
-    def _of_pooled(
-        cls, config: JobConfig, kind: OutputFormat, params: PoolingParams
-    ) -> "OutputLayout":
-        """Return the layout of vectors, scores or labels."""
-        is_table = kind in (OutputFormat.CSV, OutputFormat.PARQUET)
-        columns = RowColumns(is_table=is_table)
-        if kind is OutputFormat.JSONL:
-            return cls(config.output, kind, columns, config.output, ())
-        endings = [OutputFormat.JSONL, OutputFormat.JSONL_GZ, OutputFormat.PARQUET]
-        endings.append(OutputFormat.NPY if params.task is Task.EMBED else OutputFormat.CSV)
-        if kind not in endings:
-            raise UsageError(
-                f"{config.output}: {kind.value} is no output of pagedrun {params.task}; let the "
-                f"name end in {', '.join(endings[:-1])} or {endings[-1]}",
-                field="output",
-            )
-        if kind is OutputFormat.PARQUET:
-            require_pyarrow(config.output)
-        journal = f"{config.output}{JOURNAL_SUFFIX}"
-        return cls(config.output, kind, columns, journal, (Path(config.output),))
+    def parts(self, num_rows: int) -> Iterator[tuple[Path, int, int]]:
+        """Yield each file with the index of its first row and the number of its rows."""
+        least, rest = divmod(num_rows, len(self.files))
+        start = 0
+        for number, path in enumerate(self.files):
+            count = least + (number < rest)
+            yield path, start, count
+            start += count
 
     @property
     def streams_columns(self) -> bool:
@@ -169,6 +156,54 @@ class OutputLayout:
                 )
 
 
+def _check_kind(config: JobConfig, kind: OutputFormat, task: Task | None) -> None:
+    """Refuse a format that the results of a task do not have; task: None for answers."""
+    if task is None and kind is OutputFormat.NPY:
+        raise UsageError(
+            f"{config.output}: an array holds vectors, which pagedrun embed computes; let the "
+            f"name end in {OutputFormat.JSONL}",
+            field="output",
+        )
+    endings = [OutputFormat.JSONL, OutputFormat.JSONL_GZ, OutputFormat.PARQUET]
+    endings.append(OutputFormat.NPY if task is Task.EMBED else OutputFormat.CSV)
+    if kind not in endings:
+        raise UsageError(
+            f"{config.output}: {kind.value} is no output of pagedrun {task}; let the "
+            f"name end in {', '.join(endings[:-1])} or {endings[-1]}",
+            field="output",
+        )
+
+
+def _check_vectors(columns: RowColumns, kind: OutputFormat, of: VectorType) -> None:
+    """Refuse columns and numbers that a file with vectors cannot have."""
+    allowed = {
+        VectorType.FLOAT32: kind,
+        VectorType.FLOAT16: kind if kind is OutputFormat.NPY else OutputFormat.PARQUET,
+        VectorType.INT8: OutputFormat.PARQUET,
+    }[of]
+    if kind is not allowed:
+        arrays = f" or {OutputFormat.NPY}" if of is VectorType.FLOAT16 else ""
+        raise UsageError(
+            f"{option('vector_type')} {of}: {kind} has no such numbers; let the name of the output "
+            f"end in {OutputFormat.PARQUET}{arrays}",
+            field="vector_type",
+        )
+    if kind is OutputFormat.NPY and not columns.is_identity:
+        name = "flatten" if columns.flatten and not columns.names else "columns"
+        raise UsageError(
+            f"{option(name)}: an array holds vectors alone; let the name of the output end in "
+            f"{OutputFormat.PARQUET} or {OutputFormat.JSONL}",
+            field=name,
+        )
+    part = next((name for name in columns.names if name.startswith(f"{EMBEDDING}.")), None)
+    if kind is OutputFormat.PARQUET and part is not None:
+        raise UsageError(
+            f"{option('columns')}: {part} is one number of a vector, which Parquet files hold as "
+            f"one column {EMBEDDING}",
+            field="columns",
+        )
+
+
 @contextmanager
 def folder_for(path: Path) -> Iterator[None]:
     """Create a folder if needed; it is removed if it is empty at the end.
@@ -210,7 +245,7 @@ class Conversion:
 
     `lines` yields the rows in input order, each a line of JSON; it is called for each pass over
     them. Memory does not grow with the number of rows. `facts` are those of the input, with its
-    columns.
+    columns. `vectors` makes columns of keys whose values are not in the lines, under a name.
     """
 
     def __init__(
@@ -219,8 +254,10 @@ class Conversion:
         lines: Callable[[], Iterator[bytes]],
         num_rows: int,
         facts: InputFacts,
+        vectors: Mapping[str, Callable[[str], VectorColumn]] = MappingProxyType({}),
     ) -> None:
         self._layout = layout
+        self._vectors = vectors
         self._columns = layout.columns
         self._lines = lines
         self._num_rows = num_rows
@@ -260,9 +297,8 @@ class Conversion:
         shaper = self._shaper()
         make = self._maker(shaper)
         lines = self._lines()
-        least, rest = divmod(self._num_rows, len(self._layout.files))
-        for number, path in enumerate(self._layout.files):
-            pieces = make(islice(lines, least + (number < rest)))
+        for path, start, count in self._layout.parts(self._num_rows):
+            pieces = make(islice(lines, count), start)
             try:
                 replace_file(path.resolve(), pieces)
             except OSError as error:
@@ -277,26 +313,29 @@ class Conversion:
         facts = self._facts
         return RowShaper(self._columns, facts.columns or (), self._json_keys, facts.schema)
 
-    def _maker(self, shaper: RowShaper) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
-        """Return a function from lines to a file's bytes, after a first pass if it needs one."""
+    def _maker(self, shaper: RowShaper) -> Callable[[Iterable[bytes], int], Iterator[bytes]]:
+        """Return a function from lines, and the index of the first one, to a file's bytes, after a
+        first pass if it needs one."""
         match self._layout.format:
             case OutputFormat.PARQUET:
                 types = column_types(self._all_rows(), shaper)
-                return lambda lines: self._parquet(lines, types, shaper)
+                return lambda lines, start: self._parquet(lines, types, shaper, start)
             case OutputFormat.CSV:
                 names = shaper.names or column_names(self._all_rows())
-                return lambda lines: csv_lines(
+                return lambda lines, _: csv_lines(
                     (shaper.of(json.loads(line)) for line in lines), names
                 )
             case OutputFormat.JSONL_GZ:
-                return lambda lines: _packed(map(shaper.line, lines))
-        return lambda lines: map(shaper.line, lines)
+                return lambda lines, _: _packed(map(shaper.line, lines))
+        return lambda lines, _: map(shaper.line, lines)
 
     def _parquet(
-        self, lines: Iterable[bytes], types: ColumnTypes, shaper: RowShaper
+        self, lines: Iterable[bytes], types: ColumnTypes, shaper: RowShaper, start: int
     ) -> Iterator[bytes]:
         rows = ((shaper.of(json.loads(line)), len(line)) for line in lines)
-        return parquet_pieces(rows, types, self._metadata())
+        named = ((shaper.column_of(key), make) for key, make in self._vectors.items())
+        vectors = [make(name) for name, make in named if name is not None]
+        return parquet_pieces(rows, types, self._metadata(), vectors, start)
 
     def _metadata(self) -> dict[bytes, bytes] | None:
         """Return the column metadata of pandas, such as its index columns."""

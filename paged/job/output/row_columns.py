@@ -10,20 +10,20 @@ from typing import Any
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.output.column_types import (
+    ANSWER,
+    ANSWERS,
+    ERROR,
+    FINISH_REASON,
     MAX_FIELDS,
     NAMES,
-    OUTPUT_KEYS,
-    ROW,
-    ROW_KEYS,
-    USAGE_KEYS,
     InputType,
     ListOf,
+    RowFormat,
     ScalarType,
     StructOf,
     ValueType,
     is_kept,
     json_text,
-    known_type,
 )
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
@@ -32,9 +32,6 @@ from pagedrun.paged.values.structure import Structure
 USAGE = "usage"
 ALL = "all"
 INPUT_PREFIX, JSON_PREFIX = "input.", "json."
-RESERVED = frozenset((*OUTPUT_KEYS, *USAGE_KEYS))
-
-ANSWER, FINISH_REASON, ERROR = "answer", "finish_reason", "error"
 OutputColumns = dict[str, JSONValue]
 
 
@@ -48,7 +45,7 @@ class RowColumns:
     `outputs.0.text`; a key of an answer in JSON (`json.title`); or a column of the input. With
     `flatten`, the keys under `usage` and `input` are columns of their own: one of `input` with the
     name of another column, or that begins with `input.`, gets the prefix `input.`. `explodes` adds
-    a column for each key of answers that are JSON objects.
+    a column for each key of answers that are JSON objects. `format` is that of the output's rows.
     """
 
     names: tuple[str, ...] = ()
@@ -57,6 +54,7 @@ class RowColumns:
     answer: str = ANSWER
     explodes: bool = False
     is_whole: bool = False
+    format: RowFormat = ANSWERS
 
     @classmethod
     def parse(
@@ -67,6 +65,7 @@ class RowColumns:
         is_table: bool = False,
         answer: str = ANSWER,
         explodes: bool = False,
+        format: RowFormat = ANSWERS,
     ) -> "RowColumns":
         """Parse names with commas between; `UsageError` for duplicates and names that no row can
         have.
@@ -83,9 +82,10 @@ class RowColumns:
                     f"names; for a column of the input with this name, use {INPUT_PREFIX}{ALL}"
                 )
             if not flatten:
-                _check(name, answer)
+                _check(name, answer, format)
         is_whole = names == (ALL,) or (flatten and not names)
-        return cls(() if is_whole else names, flatten, is_table, answer, explodes, is_whole)
+        named = () if is_whole else names
+        return cls(named, flatten, is_table, answer, explodes, is_whole, format)
 
     @property
     def includes_input(self) -> bool:
@@ -100,12 +100,16 @@ class RowColumns:
     @property
     def has_answer(self) -> bool:
         """True if the answer's text is a column under its given name."""
-        return self.includes_input or self.answer in self.names
+        return self.format.has_answers and (self.includes_input or self.answer in self.names)
 
     @property
     def has_json(self) -> bool:
         """True if answers are parsed as JSON."""
-        return self.explodes or any(name.startswith(JSON_PREFIX) for name in self.names)
+        return self.explodes or any(map(self.is_json, self.names))
+
+    def is_json(self, name: str) -> bool:
+        """Return true if a name is that of a key of answers in JSON."""
+        return self.format.has_answers and name.startswith(JSON_PREFIX)
 
     def check(
         self,
@@ -137,27 +141,26 @@ class RowColumns:
         return [*self._renamed(given), *self._hidden(given)]
 
     def ours(self, given: Iterable[str]) -> dict[str, str]:
-        """Return the answer columns of a table by content: names that no input column has."""
+        """Return the result's columns of a table by content: names that no input column has."""
         taken = set(given)
         return {
-            ANSWER: self._free(self.answer, taken),
-            FINISH_REASON: self._free(FINISH_REASON, taken),
-            ERROR: self._free(ERROR, taken),
+            content: self._free(self.answer if content == ANSWER else content, taken)
+            for content in self.format.contents
         }
 
     def _free(self, name: str, taken: set[str]) -> str:
         while name in taken:
-            name = f"{self.answer}_{name}"
+            name = f"{self.format.prefix or self.answer}_{name}"
         return name
 
     def is_of_input(self, name: str) -> bool:
         """Return true if a name is that of a column of the input."""
         key = name.split(".")[0]
-        if name == self.answer or name.startswith(JSON_PREFIX):
+        if (self.format.has_answers and name == self.answer) or self.is_json(name):
             return False
         if key == INPUT:
             return name != INPUT
-        return key not in ROW_KEYS and not (self.flatten and name in USAGE_KEYS)
+        return key not in self.format.all_keys and not (self.flatten and name in self.format.usage)
 
     def _refuse_answer(self, given: Mapping[str, None]) -> None:
         if self.answer in given and self.has_answer:
@@ -187,25 +190,32 @@ class RowColumns:
                 if ours not in (name, self.answer):
                     yield (
                         f"the input has a column {name} of its own, which is kept; the one of "
-                        f"the answers is called {ours}"
+                        f"the {'answers' if self.format.has_answers else 'results'} is called "
+                        f"{ours}"
                     )
 
     def _hidden(self, given: Mapping[str, None]) -> Iterator[str]:
         for name in self.names:
-            if name in given and name in ROW_KEYS and name not in (*NAMES, INPUT):
+            if name in given and name in self.format.all_keys and name not in (*NAMES, INPUT):
                 yield (
                     f"{option('columns')}: {name} is the one of the output row; for the input's "
                     f"column use {INPUT_PREFIX}{name}"
                 )
 
     def _unknown(self, name: str, given: Sequence[str]) -> str:
-        known = [*given, self.answer, *ROW_KEYS]
+        keys = (
+            [self.answer, *self.format.all_keys]
+            if self.format.has_answers
+            else self.format.all_keys
+        )
+        known = [*given, *keys]
         if name.startswith(INPUT_PREFIX):
             known = [f"{INPUT_PREFIX}{each}" for each in given]
+        json = f", and JSON answers have keys such as {JSON_PREFIX}title"
         return (
             f"there is no column {shown_key(name)}{_meant(name, known) or ';'} the input has "
-            f"{_listed(given)}, the output row {self.answer}, {', '.join(ROW_KEYS)}, and "
-            f"JSON answers have keys such as {JSON_PREFIX}title"
+            f"{_listed(given)}, the output row {', '.join(keys)}"
+            f"{json if self.format.has_answers else ''}"
         )
 
 
@@ -214,18 +224,18 @@ def path_in_input(name: str) -> str:
     return name.removeprefix(INPUT_PREFIX)
 
 
-def _check(name: str, answer: str) -> None:
+def _check(name: str, answer: str, format: RowFormat) -> None:
     """Refuse a path that is invalid for all rows."""
     key, *rest = name.split(".")
-    if key == answer and name != answer:
+    if format.has_answers and key == answer and name != answer:
         key = "text"
-    if not rest or key not in ROW_KEYS:
+    if not rest or key not in format.all_keys:
         return
     hint = ""
     if key == "text":
         asked = shown_key(f"{JSON_PREFIX}{'.'.join(rest)}")
         hint = f"; did you mean {asked}, a key of JSON answers?"
-    known: ValueType | None = ScalarType.NAME if key in NAMES else ROW.fields.get(key)
+    known: ValueType | None = ScalarType.NAME if key in NAMES else format.row.fields.get(key)
     path = key
     for part in rest:
         match known:
@@ -323,9 +333,10 @@ class RowShaper:
             found = {name: None if value is MISSING else value for name, value in values.items()}
         elif self._columns.includes_input:
             found = {name: row.given[name] for name in self._given if name in row.given}
-            found |= {name: row.answer(what) for what, name in self._ours.items()}
+            found |= {name: row.content(what) for what, name in self._ours.items()}
         else:
-            found = _flattened(row.public) if self._columns.flatten else row.public
+            format = self._columns.format
+            found = _flattened(row.public, format) if self._columns.flatten else row.public
         if self._json_keys:
             answer = row.json_answer
             for name, key in self._json_keys.items():
@@ -339,19 +350,30 @@ class RowShaper:
         """Return the type of a column in a table, None if it is inferred from the values."""
         if self._columns.includes_input and name in self._given:
             return self._kept(name)
-        if name in self._ours.values() or name == self._columns.answer:
+        format = self._columns.format
+        content = next((each for each, ours in self._ours.items() if ours == name), None)
+        if content is not None:
+            is_text = format.has_answers or content == ERROR
+            return ScalarType.TEXT if is_text else format.known_type(content)
+        if format.has_answers and name == self._columns.answer:
             return ScalarType.TEXT
         if name in self._columns.names and self._columns.is_of_input(name):
             return self._kept(path_in_input(name))
         if self._is_text(name):
             return ScalarType.TEXT
-        return None if self.is_json(name) else known_type(name, flat=self._columns.flatten)
+        return None if self.is_json(name) else format.known_type(name, flat=self._columns.flatten)
 
     def is_json(self, name: str) -> bool:
         """Return true if a column belongs to JSON answers."""
         return name in self._json_keys or (
-            name in self._columns.names and name.startswith(JSON_PREFIX)
+            name in self._columns.names and self._columns.is_json(name)
         )
+
+    def column_of(self, key: str) -> str | None:
+        """Return the column with a key of the row, None if there is none."""
+        if self._columns.includes_input:
+            return self._ours.get(key)
+        return key if key in self._columns.names or not self._columns.names else None
 
     def warnings(self) -> list[str]:
         """Return the warnings about the shaped rows."""
@@ -378,21 +400,24 @@ class RowShaper:
         return name == ERROR and self._columns.is_table and not self._columns.is_whole
 
     def _look_up(self, row: "RowParts", name: str) -> JSONValue | object:
-        if name == self._columns.answer:
+        has_answers = self._columns.format.has_answers
+        if has_answers and name == self._columns.answer:
             return row.answer(ANSWER)
         if self._is_text(name):
             return row.answer(ERROR)
-        if name.startswith(JSON_PREFIX):
+        if self._columns.is_json(name):
             answer = row.json_answer
             if answer is MISSING:
                 return MISSING
             return follow(answer, name.removeprefix(JSON_PREFIX))  # type: ignore[arg-type]
-        if self._columns.flatten and name in (flat := _flattened(row.public)):
-            return flat[name]
+        if self._columns.flatten:
+            flat = _flattened(row.public, self._columns.format)
+            if name in flat:
+                return flat[name]
         if name.startswith(INPUT_PREFIX):
             return follow(row.given, path_in_input(name))
         found = follow(row.public, name)
-        if found is MISSING and name in ("text", FINISH_REASON):
+        if found is MISSING and has_answers and name in ("text", FINISH_REASON):
             return row.answer(ANSWER if name == "text" else name)  # of a row of a batch file
         return follow(row.given, name) if found is MISSING else found
 
@@ -412,20 +437,20 @@ def json_keys_of(rows: Iterable[OutputColumns]) -> tuple[list[str], bool]:
     return list(keys), False
 
 
-def _flattened(row: OutputColumns) -> OutputColumns:
+def _flattened(row: OutputColumns, format: RowFormat) -> OutputColumns:
     flat: OutputColumns = {}
     for key, value in row.items():
         if key == USAGE and isinstance(value, dict):
             flat |= value
         elif key == INPUT and isinstance(value, dict):
-            flat |= {_column_name(name): each for name, each in value.items()}
+            flat |= {_column_name(name, format): each for name, each in value.items()}
         else:
             flat[key] = value
     return flat
 
 
-def _column_name(name: str) -> str:
-    clashes = name in RESERVED or name.startswith(INPUT_PREFIX)
+def _column_name(name: str, format: RowFormat) -> str:
+    clashes = name in format.keys or name in format.usage or name.startswith(INPUT_PREFIX)
     return f"{INPUT_PREFIX}{name}" if clashes else name
 
 
@@ -460,6 +485,12 @@ class RowParts:
             self._is_read, text = True, self.answer(ANSWER)
             self._json = MISSING if text is None else _json_value(text)
         return self._json
+
+    def content(self, what: str) -> JSONValue:
+        """Return a column of a table by its content."""
+        if what in (ANSWER, FINISH_REASON, ERROR):
+            return self.answer(what)
+        return self.public.get(what)
 
     def answer(self, what: str) -> str | None:
         """Return text, finish reason or error of a row in either format."""

@@ -78,24 +78,28 @@ def parquet_pieces(
     rows: Iterable[tuple[OutputColumns, int]],
     types: ColumnTypes,
     metadata: Mapping[bytes, bytes] | None = None,
-    vectors: "VectorColumn | None" = None,
+    vectors: "Sequence[VectorColumn]" = (),
+    first_row: int = 0,
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
 
-    metadata: that of the schema. vectors: a column before the last.
+    metadata: that of the schema. vectors: replace the columns of their names. first_row: index of
+    the first row in them.
     """
     import pyarrow
     from pyarrow import parquet
 
     schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
-    written = schema if vectors is None else schema.insert(len(schema) - 1, vectors.field())
-    sink, num_rows = _Sink(), 0
+    written = schema
+    for each in vectors:
+        written = written.set(schema.get_field_index(each.name), each.field())
+    sink, num_rows = _Sink(), first_row
     with parquet.ParquetWriter(sink, written) as writer:
         for group in _groups(rows):
             table = _table(group, types, schema)
-            if vectors is not None:
-                column = vectors.array(num_rows, len(group))
-                table = table.add_column(len(schema) - 1, vectors.field(), column)
+            for each in vectors:
+                column = each.array(num_rows, len(group))
+                table = table.set_column(schema.get_field_index(each.name), each.field(), column)
             writer.write_table(table, row_group_size=len(group))
             num_rows += len(group)
             yield sink.take()
@@ -104,32 +108,43 @@ def parquet_pieces(
 
 @dataclass(frozen=True, slots=True)
 class VectorColumn:
-    """Column of vectors of `size` numbers; `read` returns those of `count` rows from one on.
+    """Column of vectors, or of one number of each.
 
-    A vector that begins with NaN, of a failed row, is null.
+    `read` returns the numbers of `count` rows from one on, [count, size] or [count], and the rows
+    that have none, [count] bool: they are null.
     """
 
     name: str
-    size: int
-    read: "Callable[[int, int], NDArray[np.float32]]"
+    dtype: str
+    size: int | None
+    read: Callable[[int, int], tuple[NDArray[Any], NDArray[np.bool_]]]
 
     def field(self) -> Any:
         """Return the field of the schema."""
         import pyarrow
 
-        return pyarrow.field(self.name, pyarrow.list_(pyarrow.float32(), self.size))
+        return pyarrow.field(self.name, self._type)
 
     def array(self, start: int, count: int) -> Any:
-        """Return the vectors of rows as an array of Arrow."""
+        """Return the numbers of rows as an array of Arrow."""
         import pyarrow
 
-        vectors = self.read(start, count)
-        failed = np.isnan(vectors[:, 0])
-        numbers = pyarrow.array(vectors.reshape(-1))
-        kind = pyarrow.list_(pyarrow.float32(), self.size)
+        numbers, failed = self.read(start, count)
+        mask = failed if failed.any() else None
+        if self.size is None:
+            return pyarrow.array(numbers, self._type, mask=mask)
         return pyarrow.FixedSizeListArray.from_arrays(
-            numbers, type=kind, mask=pyarrow.array(failed) if failed.any() else None
+            pyarrow.array(numbers.reshape(-1)),
+            type=self._type,
+            mask=None if mask is None else pyarrow.array(mask),
         )
+
+    @property
+    def _type(self) -> Any:
+        import pyarrow
+
+        number = pyarrow.from_numpy_dtype(self.dtype)
+        return number if self.size is None else pyarrow.list_(number, self.size)
 
 
 def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputColumns]]:

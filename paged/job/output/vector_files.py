@@ -1,4 +1,4 @@
-"""Vectors of rows in a file of their own, row by row, and the .npy and .parquet files made of it.
+"""Vectors of rows in a file of their own, row by row, and the .npy files made of it.
 
 The file beside a journal is a .npy array with a header of fixed size, so that a vector is written
 at the place of its row as it is computed, in any order, and a stopped run is resumed. At the end
@@ -12,39 +12,128 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
-from pagedrun.paged.job.inputs.row import InputFacts
-from pagedrun.paged.job.output.column_types import InputType, ScalarType, ValueType
+from pagedrun.paged.job.config import ERRORS_SUFFIX, VECTORS_SUFFIX
+from pagedrun.paged.job.output.column_types import EMBEDDING, EMBEDDING_SCALE
 from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
-from pagedrun.paged.job.output.row_columns import OutputColumns, RowColumns, RowShaper
-from pagedrun.paged.job.output.table_files import (
-    VectorColumn,
-    column_types,
-    csv_lines,
-    parquet_pieces,
-)
-from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.job.output.table_files import VectorColumn
+from pagedrun.paged.values.errors import RowError, UsageError, option
+from pagedrun.paged.values.pooling import VectorType
 
 Vector = NDArray[np.float32]
-VECTORS_SUFFIX = ".vectors.npy"
-ERRORS_SUFFIX = ".errors.jsonl"
-HEADER_BYTES = 128  # NumPy leaves room for the number of rows to grow
+_Numbers = tuple[NDArray[Any], NDArray[np.bool_]]
+INT8_MOST = 127
+MOST_HEADER_BYTES = 1024
+COPIED_ROWS = 4096  # at once
+
+
+class StoredVector:
+    """Form of vectors in a file: floats, or for int8 a scale before the numbers.
+
+    size: numbers of a vector.
+    """
+
+    def __init__(self, kind: VectorType, size: int) -> None:
+        self.kind = kind
+        self.size = size
+        self._float = np.dtype("<f2" if kind is VectorType.FLOAT16 else "<f4")
+        self._scaled = np.dtype([("scale", "<f4"), ("numbers", "i1", (size,))])
+        is_int8 = kind is VectorType.INT8
+        self.num_bytes = self._scaled.itemsize if is_int8 else self._float.itemsize * size
+        # NumPy leaves room in a header for the number of rows to grow.
+        self.header_bytes = len(self.header(0))
+
+    def packed(self, vector: Vector) -> bytes:
+        """Return the bytes of a vector. Raises `RowError` if it has a number beyond the type's."""
+        if self.kind is VectorType.INT8:
+            scale = np.float32(np.abs(vector).max(initial=0) / INT8_MOST)
+            numbers = np.rint(vector / (scale or np.float32(1)))
+            held = np.array((scale, numbers.clip(-INT8_MOST, INT8_MOST)), self._scaled)
+            return held.tobytes()
+        with np.errstate(over="ignore"):
+            stored = vector.astype(self._float)
+        if not np.isfinite(stored).all():
+            raise RowError(
+                "vector_out_of_range",
+                f"the vector has a number beyond {self.kind}; pass {option('normalize')} or "
+                f"{option('vector_type')} {VectorType.FLOAT32}",
+            )
+        return stored.tobytes()
+
+    @property
+    def failed(self) -> bytes:
+        """Bytes of a row without a vector."""
+        if self.kind is VectorType.INT8:
+            return np.array((np.nan, np.zeros(self.size)), self._scaled).tobytes()
+        return np.full(self.size, np.nan, self._float).tobytes()
+
+    def header(self, num_rows: int) -> bytes:
+        """Return the header of an array, of `header_bytes` bytes."""
+        header = io.BytesIO()
+        is_int8 = self.kind is VectorType.INT8
+        described = {
+            "descr": npy.dtype_to_descr(self._scaled if is_int8 else self._float),
+            "fortran_order": False,
+            "shape": (num_rows,) if is_int8 else (num_rows, self.size),
+        }
+        npy.write_array_header_1_0(header, described)
+        return header.getvalue()
+
+    @classmethod
+    def of_header(cls, kind: VectorType, header: bytes) -> "StoredVector | None":
+        """Return the form by the first bytes of a file, None if they are not a header of ours."""
+        file = io.BytesIO(header)
+        try:
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
+            size = dtype["numbers"].shape[0] if kind is VectorType.INT8 else shape[1]
+        except (ValueError, KeyError, IndexError):
+            return None
+        found = cls(kind, size)
+        return found if header.startswith(found.header(shape[0])) else None
+
+    def columns(
+        self, read: Callable[[int, int], bytes]
+    ) -> dict[str, Callable[[str], VectorColumn]]:
+        """Return the columns of a table by key; read: the bytes of `count` rows from one on."""
+        if self.kind is not VectorType.INT8:
+
+            def floats(start: int, count: int) -> _Numbers:
+                found = np.frombuffer(read(start, count), self._float).reshape(count, self.size)
+                return found, np.isnan(found[:, 0])
+
+            return {EMBEDDING: lambda name: VectorColumn(name, self.kind, self.size, floats)}
+
+        def scales(start: int, count: int) -> _Numbers:
+            found = np.frombuffer(read(start, count), self._scaled)["scale"]
+            return found, np.isnan(found)
+
+        def numbers(start: int, count: int) -> _Numbers:
+            found = np.frombuffer(read(start, count), self._scaled)
+            return np.ascontiguousarray(found["numbers"]), np.isnan(found["scale"])
+
+        return {
+            EMBEDDING: lambda name: VectorColumn(name, "int8", self.size, numbers),
+            EMBEDDING_SCALE: lambda name: VectorColumn(name, "float32", None, scales),
+        }
 
 
 class VectorFile:
-    """Vectors of rows at the places of their indices, [num_rows, size] float32."""
+    """Vectors of rows at the places of their indices."""
 
-    def __init__(self, layout: OutputLayout) -> None:
+    def __init__(self, layout: OutputLayout, kind: VectorType) -> None:
         self._layout = layout
+        self._kind = kind
         self.path = Path(f"{layout.output}{VECTORS_SUFFIX}")
         self._descriptor = -1
-        self._size: int | None = None
+        self._form: StoredVector | None = None  # known with the first vector
 
     def begin(self, answered: Iterable[int]) -> None:
         """Open the file; `answered`: rows of an earlier run, whose vectors must be in it.
@@ -59,25 +148,33 @@ class VectorFile:
                 os.rename(made, self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if last < 0 else 0)
             self._descriptor = os.open(self.path, flags, PRIVATE_MODE)
+            sync_folder(self.path.parent)
             if last < 0:
                 return
-            self._size = _size_of(os.pread(self._descriptor, HEADER_BYTES, 0))
+            header = os.pread(self._descriptor, MOST_HEADER_BYTES, 0)
+            self._form = StoredVector.of_header(self._kind, header)
             num_bytes = os.fstat(self._descriptor).st_size
         except OSError as error:
             raise self._error(error) from error
-        if self._size is None or num_bytes < self._place(last + 1):
+        if self._form is None or num_bytes < self._place(last + 1):
             raise UsageError(
                 f"{option('resume')}: {self.path} does not hold the vectors of the finished rows; "
                 f"pass {option('overwrite')} instead of {option('resume')}"
             )
 
     def write(self, index: int, vector: Vector) -> None:
-        """Write the vector of a row. Raises `OutputError`."""
+        """Write the vector of a row.
+
+        Raises `RowError` if it has a number beyond the type's, and `OutputError`.
+        """
+        is_first = self._form is None
+        form = self._form = self._form or StoredVector(self._kind, len(vector))
+        if is_first:
+            self._put(form.header(0), 0)
+        self._put(form.packed(vector), self._place(index))
+
+    def _put(self, data: bytes, place: int) -> None:
         try:
-            if self._size is None:
-                self._size = len(vector)
-                os.pwrite(self._descriptor, _header(0, self._size), 0)
-            data, place = vector.astype("<f4").tobytes(), self._place(index)
             while data:
                 written = os.pwrite(self._descriptor, data, place)
                 data, place = data[written:], place + written
@@ -98,155 +195,81 @@ class VectorFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def finish(
-        self, lines: Callable[[], Iterator[bytes]], num_rows: int, facts: InputFacts
-    ) -> list[str]:
-        """Write the output from the vectors and the journal's lines; return warnings.
+    def end(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
+        """Complete the file after the last row; return the errors of failed rows as lines.
 
         The vector of a failed row is NaN. Raises `OutputError`.
         """
-        size = self._size or 0
+        form = self._form = self._form or StoredVector(self._kind, 0)
         errors = []
         for line in lines():
             row = json.loads(line)
             if row["error"] is not None:
-                if self._size is not None:
-                    self.write(row["index"], np.full(size, np.nan, np.float32))
+                self._put(form.failed, self._place(row["index"]))
                 names = ("index", "id", "error")
                 errors.append(json.dumps({name: row[name] for name in names}, ensure_ascii=False))
-        target = self._layout.files[0].resolve()
         try:
-            os.ftruncate(self._descriptor, HEADER_BYTES + 4 * size * num_rows)
-            os.pwrite(self._descriptor, _header(num_rows, size), 0)
+            os.ftruncate(self._descriptor, self._place(num_rows))
+            self._put(form.header(num_rows), 0)
             os.fsync(self._descriptor)
-            if self._layout.format is OutputFormat.NPY:
-                os.replace(self.path, target)
-                sync_folder(target.parent)
-                self._write_errors(target, errors)
-                return []
-            replace_file(target, self._parquet(lines, facts))
-            if not errors:
-                self.path.unlink(missing_ok=True)
         except OSError as error:
             raise self._error(error) from error
-        return []
+        return errors
 
-    def _write_errors(self, target: Path, errors: list[str]) -> None:
-        """Write the errors of failed rows beside an array, or remove those of an earlier run."""
-        beside = target.with_name(target.name + ERRORS_SUFFIX)
-        if errors:
-            replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])
-        else:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
+    @property
+    def columns(self) -> dict[str, Callable[[str], VectorColumn]]:
+        """Columns of a table by key, each made under a name."""
+        form = self._form
+        if form is None or not form.size:  # no row has a vector
+            form = StoredVector(self._kind, 1)
+            return form.columns(lambda start, count: StoredVector(self._kind, 1).failed * count)
+        return form.columns(self._read)
 
-    def _parquet(self, lines: Callable[[], Iterator[bytes]], facts: InputFacts) -> Iterator[bytes]:
-        """Yield the bytes of a table: columns of the input, `embedding`, and `error`."""
-        shaper = TableShaper.of_lines(lines, facts, ())
-        name = "output_embedding" if "embedding" in shaper.names else "embedding"
-        return shaper.parquet(lines, VectorColumn(name, self._size or 1, self._read))
+    def write_arrays(self, num_rows: int, errors: list[str]) -> None:
+        """Make the output arrays of the complete file, and a file of errors beside them.
 
-    def _read(self, start: int, count: int) -> NDArray[np.float32]:
-        """Return vectors of consecutive rows, [count, size]."""
-        size = self._size
-        if size is None:  # no row has a vector
-            return np.full((count, 1), np.nan, np.float32)
-        data = os.pread(self._descriptor, 4 * size * count, self._place(start))
-        return np.frombuffer(data, "<f4").reshape(count, size)
+        One array is the file itself under its own name, shards are copies. Raises `OutputError`.
+        """
+        try:
+            if len(self._layout.files) == 1:
+                target = self._layout.files[0].resolve()
+                os.replace(self.path, target)
+                sync_folder(target.parent)
+            else:
+                for path, start, count in self._layout.parts(num_rows):
+                    replace_file(path.resolve(), self._array(start, count))
+                if not errors:  # failed rows may be tried again
+                    self.remove()
+            beside = Path(self._layout.output + ERRORS_SUFFIX).resolve()
+            if errors:
+                replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])
+            else:
+                with suppress(OSError):
+                    beside.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def remove(self) -> None:
+        """Remove the file: its vectors are in the output."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _array(self, start: int, count: int) -> Iterator[bytes]:
+        """Yield the bytes of an array of consecutive rows."""
+        assert self._form is not None, "the file is complete"
+        yield self._form.header(count)
+        for first in range(start, start + count, COPIED_ROWS):
+            yield self._read(first, min(COPIED_ROWS, start + count - first))
+
+    def _read(self, start: int, count: int) -> bytes:
+        """Return the bytes of the vectors of consecutive rows."""
+        place = self._place(start)
+        return os.pread(self._descriptor, self._place(start + count) - place, place)
 
     def _place(self, index: int) -> int:
-        return HEADER_BYTES + 4 * (self._size or 0) * index
+        """Return the offset of a row."""
+        assert self._form is not None, "a vector was written"
+        return self._form.header_bytes + self._form.num_bytes * index
 
     def _error(self, error: OSError) -> OutputError:
         return OutputError(f"{self.path} cannot be written ({reason_of(error)})", error)
-
-
-class TableShaper(RowShaper):
-    """Columns of tables: those of the input, the keys of a result, and the error as text.
-
-    A key of the input's name begins with `output_`.
-    """
-
-    def __init__(self, given: Iterable[str], facts: InputFacts, results: Iterable[str]) -> None:
-        super().__init__(RowColumns(is_table=True), (), (), facts.schema)
-        self._inputs = tuple(given)
-        self._results = {
-            f"output_{each}" if each in self._inputs else each: each for each in (*results, "error")
-        }
-
-    @classmethod
-    def of_lines(
-        cls, lines: Callable[[], Iterator[bytes]], facts: InputFacts, results: Iterable[str]
-    ) -> "TableShaper":
-        """Return the shaper of a journal; columns are those of all rows."""
-        given = dict.fromkeys(facts.columns or ())
-        if facts.columns is None:
-            for line in lines():
-                given |= dict.fromkeys(json.loads(line).get("input") or ())
-        return cls(given, facts, results)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All columns in order."""
-        return (*self._inputs, *self._results)
-
-    def of(self, written: OutputColumns) -> OutputColumns:
-        """Return the columns of a row; missing ones are null."""
-        given = written.get("input")
-        inputs = given if isinstance(given, dict) else {}
-        found = {name: inputs.get(name) for name in self._inputs}
-        for name, key in self._results.items():
-            value = written.get(key)
-            if key == "error" and isinstance(value, dict):
-                value = f"{value['code']}: {value['message']}"
-            found[name] = value
-        return found
-
-    def type_of(self, name: str) -> ValueType | InputType | None:
-        """Return the type of a column of the input in its table, None to infer it."""
-        if self._results.get(name) == "error":
-            return ScalarType.TEXT
-        return self._kept(name) if name in self._inputs else None
-
-    def parquet(
-        self, lines: Callable[[], Iterator[bytes]], vectors: VectorColumn | None = None
-    ) -> Iterator[bytes]:
-        """Yield the bytes of a Parquet file of a journal's lines."""
-        types = column_types((self.of(json.loads(line)) for line in lines()), self)
-        rows = ((self.of(json.loads(line)), len(line)) for line in lines())
-        return parquet_pieces(rows, types, vectors=vectors)
-
-    def write(self, layout: OutputLayout, lines: Callable[[], Iterator[bytes]]) -> None:
-        """Write the file of a layout, Parquet or CSV. Raises `OutputError`."""
-        target = layout.files[0].resolve()
-        if layout.format is OutputFormat.PARQUET:
-            pieces = self.parquet(lines)
-        else:
-            pieces = csv_lines((self.of(json.loads(line)) for line in lines()), self.names)
-        try:
-            replace_file(target, pieces)
-        except OSError as error:
-            raise OutputError(
-                f"{target} cannot be written ({reason_of(error)}); the rows are in "
-                f"{layout.journal}",
-                error,
-            ) from error
-
-
-def _header(num_rows: int, size: int) -> bytes:
-    """Return the header of an array, of `HEADER_BYTES` bytes."""
-    header = io.BytesIO()
-    described = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, size)}
-    npy.write_array_header_1_0(header, described)
-    return header.getvalue()
-
-
-def _size_of(header: bytes) -> int | None:
-    """Return the size of a vector by a header of ours, None for another one."""
-    file = io.BytesIO(header)
-    try:
-        npy.read_magic(file)
-        shape, _, _ = npy.read_array_header_1_0(file)
-    except ValueError:
-        return None
-    return shape[1] if len(shape) == 2 and header == _header(*shape) else None

@@ -4,10 +4,13 @@ import errno
 import json
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from pagedrun.paged.files.atomic import json_fields, replace_file
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
@@ -18,6 +21,7 @@ from pagedrun.paged.values.errors import EngineError
 # Rows are synced to disk after this time and this number.
 SYNC_SECONDS = 1.0
 SYNC_ROWS = 4096
+SYNC_BYTES = 2**24  # of rows that wait in memory
 
 
 class Indexed(Protocol):
@@ -37,12 +41,31 @@ def row_line(row: Indexed) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"
 
 
+class Spans:
+    """Places of lines in a file, in 24 bytes each."""
+
+    def __init__(self) -> None:
+        self._indices, self._offsets, self._sizes = array("q"), array("q"), array("q")
+
+    def add(self, index: int, offset: int, num_bytes: int) -> None:
+        """Add the line of a row."""
+        self._indices.append(index)
+        self._offsets.append(offset)
+        self._sizes.append(num_bytes)
+
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yield offset and number of bytes of each line, by the index of its row."""
+        for place in np.argsort(np.array(self._indices), kind="stable"):
+            yield self._offsets[place], self._sizes[place]
+
+
 class RowWriter:
     """Appends rows to a claimed output.
 
     With `ordered`, `finish` sorts them by their index; for a journal, `sorted_lines` yields them
     sorted. `hold` blocks signals while a row is written. `shape` converts a row's line to its
-    written form. `before_sync` makes durable what the rows refer to.
+    written form. `before_sync` makes durable what the rows refer to: they are appended after it, so
+    that no row outlives that in a power failure.
     """
 
     def __init__(
@@ -53,16 +76,17 @@ class RowWriter:
         is_journal: bool = False,
         hold: Callable[[], AbstractContextManager[None]] = nullcontext,
         shape: Callable[[bytes], bytes] | None = None,
-        before_sync: Callable[[], None] = lambda: None,
+        before_sync: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output
         self._sorts = ordered and not is_journal
-        # Index, offset and number of bytes of each line.
-        self._spans: list[tuple[int, int, int]] | None = [] if ordered or is_journal else None
+        self._spans = Spans() if ordered or is_journal else None
         self._hold = hold
         self._shape = shape
         self._before_sync = before_sync
+        self._delayed: list[tuple[int, bytes]] = []  # index and line of rows not yet appended
+        self._delayed_bytes = 0
         self._clock = clock
         self._synced = clock()
         self._num_unsynced = 0
@@ -86,36 +110,50 @@ class RowWriter:
         self._output.begin(finished.num_bytes)
         self._num_rows = len(finished.rows)
         if self._spans is not None:
-            rows = finished.rows.values()
-            self._spans += [(row.index, row.offset, row.num_bytes) for row in rows]
+            for row in finished.rows.values():
+                self._spans.add(row.index, row.offset, row.num_bytes)
 
     def write(self, row: Indexed) -> bytes:
-        """Append one row with a single write; return its line. Raises `OutputError`."""
+        """Append one row with a single write, at once or before the next sync; return its line.
+
+        Raises `OutputError`.
+        """
         data = row_line(row)
         if self._shape is not None:
             data = self._shape(data)
         with self._hold():
-            offset = self._output.append(data)
             self._num_rows += 1
             self._num_unsynced += 1
-            if self._spans is not None:
-                self._spans.append((row.index, offset, len(data)))
+            if self._before_sync is None:
+                self._append(row.index, data)
+            else:
+                self._delayed.append((row.index, data))
+                self._delayed_bytes += len(data)
         self.sync_if_due()
         return data
 
     def sync_if_due(self) -> None:
         """Sync rows that have waited long enough; call it regularly."""
-        if self._num_unsynced >= SYNC_ROWS or (
-            self._num_unsynced and self._clock() - self._synced >= SYNC_SECONDS
-        ):
+        is_full = self._num_unsynced >= SYNC_ROWS or self._delayed_bytes >= SYNC_BYTES
+        if is_full or (self._num_unsynced and self._clock() - self._synced >= SYNC_SECONDS):
             self.sync()
 
     def sync(self) -> None:
         """Make all rows so far durable. Raises `OutputError`."""
-        self._before_sync()
+        if self._before_sync is not None:
+            with self._hold():
+                delayed, self._delayed, self._delayed_bytes = self._delayed, [], 0
+                self._before_sync()
+                for index, data in delayed:
+                    self._append(index, data)
         self._output.sync()
         self._synced = self._clock()
         self._num_unsynced = 0
+
+    def _append(self, index: int, data: bytes) -> None:
+        offset = self._output.append(data)
+        if self._spans is not None:
+            self._spans.add(index, offset, len(data))
 
     def finish(self, num_rows: int) -> None:
         """Sync all rows, and sort them if requested.
@@ -137,7 +175,7 @@ class RowWriter:
         """Yield the rows in input order, each with its newline, of a journal or an
         unsorted output.
         """
-        for _, offset, num_bytes in sorted(self._spans or ()):
+        for offset, num_bytes in () if self._spans is None else self._spans.in_order():
             yield self._output.read(offset, num_bytes)
 
     def _sort(self) -> None:

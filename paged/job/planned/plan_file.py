@@ -12,7 +12,7 @@ from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
-from pagedrun.paged.job.open_model import PlanModel
+from pagedrun.paged.job.open_model import PlanModel, PooledPlanModel
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.job.planned.template_advice import TemplateAdvisor, sample_rows
 from pagedrun.paged.job.planned.timed_run import TimedRun, calibrate
@@ -65,22 +65,31 @@ def plan_file(
     """
     engine = config.engine
     device = device or probe_device(engine.device, engine.kernel_set, engine.activations)
-    plan = _FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
+    plan = FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
     return plan.run(calibrates)
 
 
-class _FilePlan:
-    """One call of `plan_file`."""
+Requests = Callable[[list[Request]], list[Request]]
+
+
+class FilePlan:
+    """One call of `plan_file`.
+
+    `times` are the seconds of its stages, `refused` the rows that are, by the code of their error.
+    `run_requests` returns the requests that run for those of a window, None for these themselves.
+    """
 
     def __init__(
         self,
         config: JobConfig,
         listener: JobListener,
         device: DeviceFacts,
-        max_simulated_rows: int,
-        show_text: bool,
-        num_replicas: int | None,
+        max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
+        show_text: bool = False,
+        num_replicas: int | None = None,
+        run_requests: Requests | None = None,
     ) -> None:
+        self._run_requests = run_requests
         self._config = config
         self._listener = listener
         self._device = device
@@ -92,21 +101,22 @@ class _FilePlan:
             self._replicas = ReplicaForecast(
                 num_replicas, engine.block_size, prefix_caching=engine.prefix_caching
             )
-        self._times: dict[str, float] = {}
-        self._refused: Counter[str] = Counter()
+        self.times: dict[str, float] = {}
+        self.refused: Counter[str] = Counter()
         self._num_clamped = 0
         self._num_voting = 0
-        self._num_rows = 0
+        self.num_rows = 0
         self._began = time.perf_counter()
         self._fitted = config.engine  # to the device, and in the end to the plan
         self._decoding: DecodingRoom = {"states": 0, "graphs": 0}
 
     def run(self, calibrates: bool) -> PlanReport:
+        """Return the forecast of the job; see `plan_file`."""
         config = self._config
         with open_inputs(config.inputs, config.reading) as source:
             prepared = prepare(config, source, self._listener, PlanModel)
-            self._lap("encode_s")
-            forecast, weights = self._simulate(prepared)
+            self.lap("encode_s")
+            forecast, weights = self.simulate(prepared)
         model = prepared.model
         assert isinstance(model, PlanModel)
         advice = None
@@ -115,8 +125,8 @@ class _FilePlan:
             rows = sample_rows(config)
             advisor = TemplateAdvisor(config.prompts, config.sampling, model.tokenizer)
             advice = advisor.advise(rows, show_text=self._show_text)
-            self._lap("advice_s")
-        self._times["total_s"] = sum(self._times.values())
+            self.lap("advice_s")
+        self.times["total_s"] = sum(self.times.values())
         if calibrates and forecast["rows"]["planned"]:
             self._calibrate()
         if model.config.library is not None:
@@ -129,7 +139,7 @@ class _FilePlan:
             "advice": advice,
             "clamped": self._num_clamped,
             "voting": self._num_voting,
-            "time": self._times,
+            "time": self.times,
             "run_time": self._run_time(forecast),
             "memory": {"peak_resident": peak_resident_bytes()},
             "config": {
@@ -143,9 +153,9 @@ class _FilePlan:
         config = self._config
         calibrate(config.engine, config.tokenizer or config.engine.model, self._listener)
 
-    def _settings(self, model: PlanModel, passes: PassCosts | None) -> EngineConfig:
-        """Return the settings required by the model and fitted to the device."""
-        config = fitted_to_device(model.settings, self._device.memory_bytes)
+    def _settings(self, settings: EngineConfig, passes: PassCosts | None) -> EngineConfig:
+        """Return the settings of the model fitted to the device."""
+        config = fitted_to_device(settings, self._device.memory_bytes)
         return config if passes is None else passes.fitted(config, self._device.memory_bytes)
 
     def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
@@ -157,30 +167,34 @@ class _FilePlan:
         return run_time(
             forecast,
             timed.costs,
-            read_s=self._times["encode_s"] + self._times["plan_s"],
+            read_s=self.times["encode_s"] + self.times["plan_s"],
             load_s=timed.load_s,
             compile_s=timed.compile_s,
             max_num_batched_tokens=self._fitted.max_num_batched_tokens,
             ignore_eos=self._config.sampling.ignore_eos,
         )
 
-    def _weights(self, model: RunnableConfig, header: CheckpointHeader | None) -> PlannedWeights:
+    def weights(self, model: RunnableConfig) -> PlannedWeights:
+        """Return the weights of the model."""
         config = self._config.engine
         dtype = self._device.dtypes.of_model(config.dtype, model.dtype, by_torch=model.by_torch)
+        header = CheckpointHeader.read(config.model)
         return PlannedWeights(model, header, dtype, self._device)
 
-    def _simulate(self, prepared: Prepared) -> tuple[ForecastFigures, WeightFigures]:
+    def simulate(self, prepared: Prepared) -> tuple[ForecastFigures, WeightFigures]:
         """Plan the windows in order, and simulate up to the limit of rows."""
         model = prepared.model
-        assert isinstance(model, PlanModel)
+        assert isinstance(model, PlanModel | PooledPlanModel)
         device, described = self._device, model.config
-        header = CheckpointHeader.read(model.settings.model)
-        weights = self._weights(described, header)
+        weights = self.weights(described)
         passes = weights.passes(model.settings)
-        if passes is None and header is not None and isinstance(described, ModelConfig):
-            described = described.with_mtp(model.settings, header, is_async=device.async_scheduling)
-            weights = self._weights(described, header)
-        config = self._settings(model, passes)
+        if passes is None and isinstance(model, PlanModel) and isinstance(described, ModelConfig):
+            header = CheckpointHeader.read(model.settings.model)
+            if header is not None:
+                is_async = device.async_scheduling
+                described = described.with_mtp(model.settings, header, is_async=is_async)
+                weights = self.weights(described)
+        config = self._settings(model.settings, passes)
         if model.config.notice is not None:
             self._listener.on_warning(model.config.notice)
         dtype = device.dtypes.of_model(
@@ -198,7 +212,7 @@ class _FilePlan:
             ),
             utilization=config.gpu_memory_utilization,
         )
-        requests = self._asked(prepared.rows)
+        requests = self.asked(prepared.rows)
         longest = prepared.max_model_len
         if prepared.more is None:
             longest = longest_row(requests, longest)
@@ -224,9 +238,9 @@ class _FilePlan:
         show = _show_with(model.tokenizer) if self._show_text else None
         forecast = Forecast(config, specs, sizes, show)
 
-        def asked(rows: Sequence[JobRow]) -> list[Request]:
+        def of_window(rows: Sequence[JobRow]) -> list[Request]:
             warn_of_rows(rows, prepared.max_model_len, self._listener)
-            return self._asked(rows)
+            return self.asked(rows)
 
         def note(plan: Plan) -> None:
             forecast.add(plan)
@@ -236,15 +250,15 @@ class _FilePlan:
         def plans() -> Iterator[Plan]:
             note(first)
             yield first
-            self._lap("simulate_s")
-            for window in planner.windows(map(asked, prepared.more or ())):
+            self.lap("simulate_s")
+            for window in planner.windows(map(of_window, prepared.more or ())):
                 note(window.plan)
-                self._lap("plan_s")
+                self.lap("plan_s")
                 yield window.plan
-                self._lap("simulate_s")
+                self.lap("simulate_s")
 
         rest = plans()
-        self._lap("plan_s")
+        self.lap("plan_s")
         simulation = Simulator(
             rest,
             config,
@@ -257,10 +271,10 @@ class _FilePlan:
             whole_prompts=any(spec.is_transient for spec in specs),
             staggers=passes is not None,
         ).run()
-        self._lap("simulate_s")
+        self.lap("simulate_s")
         for _ in rest:
             pass  # rows that are not simulated are planned too
-        figures = forecast.to_dict(simulation, self._refused, self._num_rows)
+        figures = forecast.to_dict(simulation, self.refused, self.num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()
         told = weights.figures
@@ -273,19 +287,20 @@ class _FilePlan:
             )
         return figures, told
 
-    def _asked(self, rows: Sequence[JobRow]) -> list[Request]:
-        self._lap("encode_s")
-        self._num_rows += len(rows)
-        self._refused.update(row.error.code for row in rows if row.error is not None)
+    def asked(self, rows: Sequence[JobRow]) -> list[Request]:
+        """Return the requests that run for the rows of a window, and count them."""
+        self.lap("encode_s")
+        self.num_rows += len(rows)
+        self.refused.update(row.error.code for row in rows if row.error is not None)
         self._num_clamped += sum(row.encoded.clamped for row in rows)
         asked = [row.request for row in rows if row.request is not None]
         self._num_voting += sum(request.params.vote is not None for request in asked)
-        return asked
+        return asked if self._run_requests is None else self._run_requests(asked)
 
-    def _lap(self, name: str) -> None:
+    def lap(self, name: str) -> None:
         """Add the time since the last lap to a stage."""
         now = time.perf_counter()
-        self._times[name] = self._times.get(name, 0.0) + now - self._began
+        self.times[name] = self.times.get(name, 0.0) + now - self._began
         self._began = now
 
 

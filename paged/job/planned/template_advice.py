@@ -40,11 +40,11 @@ def check_sharing(
     max_chars: int = MAX_CHARS,
 ) -> TemplateAdvice | None:
     """Return the findings of `TemplateAdvisor` on the first rows; None if a trial is not worth its
-    time.
+    time, and for texts, which are no prompts of a template.
 
     max_chars: limit of all rows tried.
     """
-    if engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
+    if config.pooled is not None or engine_report["prefix"]["possible_hit_rate"] >= ENOUGH_SHARED:
         return None
     if engine_report["time"]["run_s"] < MIN_RUN_SECONDS or not is_repeatable(*config.inputs):
         return None

@@ -53,10 +53,15 @@ class TimedRun:
     costs: StepCosts
 
     @classmethod
-    def read(cls, config: EngineConfig, device: str) -> "TimedRun | None":
-        """Return the last run with such settings on this machine, None without one."""
+    def read(
+        cls, config: EngineConfig, device: str, *, of_texts: bool = False
+    ) -> "TimedRun | None":
+        """Return the last run with such settings on this machine, None without one.
+
+        of_texts: a run without answers.
+        """
         try:
-            path = _path(config, device)
+            path = _path(config, device, of_texts=of_texts)
             if path is None:
                 return None
             found = JsonObject.parse(str(path), path.read_bytes())
@@ -68,9 +73,9 @@ class TimedRun:
         except (OSError, ModelError):
             return None
 
-    def keep(self, config: EngineConfig, device: str) -> None:
+    def keep(self, config: EngineConfig, device: str, *, of_texts: bool = False) -> None:
         """Save the timings for `read`. Raises `OSError`."""
-        path = _path(config, device)
+        path = _path(config, device, of_texts=of_texts)
         if path is not None:
             replace_json(path, {"load_s": self.load_s, "compile_s": self.compile_s, **self.costs})
 
@@ -86,17 +91,17 @@ def save_timings(config: EngineConfig, report: JobReport) -> None:
         return
     with suppress(OSError):
         timed = TimedRun(times["load_s"], times.get("compile_s", 0.0), costs)
-        timed.keep(config, report["hardware"]["device"])
+        timed.keep(config, report["hardware"]["device"], of_texts="pooling" in report)
 
 
-def _path(config: EngineConfig, device: str) -> Path | None:
+def _path(config: EngineConfig, device: str, *, of_texts: bool) -> Path | None:
     folder = private_folder(FOLDER)
     if folder is None:
         return None
     hardware = describe_hardware(device)
     machine = (device, hardware["processor"], hardware["threads"])
     settings = [str(getattr(config, name)) for name in _SETTINGS]
-    known = [config_digest(config.model), *machine, *settings]
+    known = [config_digest(config.model), *machine, *settings, *["texts"] * of_texts]
     return folder / f"{hashlib.sha256(json.dumps(known).encode()).hexdigest()}.json"
 
 

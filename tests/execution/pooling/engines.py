@@ -8,6 +8,7 @@ from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
 from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
 from pagedrun.paged.job.model import PooledModel
 from pagedrun.paged.models.pooler import Rows
+from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.pooling import PoolingParams, Task
 from pagedrun.paged.values.request import Request
@@ -26,9 +27,11 @@ def pooled_model(
     )
 
 
-def requests(model: PooledModel, texts: list[Any]) -> list[Request]:
+def requests(
+    model: PooledModel, texts: list[Any], on_overlong: Overlong = Overlong.ERROR
+) -> list[Request]:
     """Return a request for each text, or pair of texts."""
-    limits = TextLimits(model.spec.max_length, model.config.vocab_size)
+    limits = TextLimits(model.spec.max_length, model.config.vocab_size, on_overlong)
     encoder = PooledTextEncoder(model.tokenizer, model.spec, limits)
     encoded = encoder.requests(range(len(texts)), [[each] for each in texts])
     found = [each.request for each in encoded if each.request is not None]

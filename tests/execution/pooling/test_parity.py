@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from pagedrun.paged.execution.pooling.pooling_engine import FlatRun, SharedRun
-from pagedrun.paged.metrics.timeline import NO_HOOKS
+from pagedrun.paged.execution.pooling.flat_pass import FlatPass
 from pagedrun.paged.values.pooling import Pooling, Task
 from tests.execution.pooling.engines import pooled_model, requests, results
 from tests.support.tiny_encoders import FAMILIES, texts, write_model
@@ -128,13 +127,11 @@ def test_texts_that_share_prefixes_have_the_vectors_of_texts_side_by_side(tmp_pa
     engine = model.load_engine()
     asked = requests(model, given)
     shared = engine.start(asked)
-    assert isinstance(shared, SharedRun)
     found = {each.request.index: each.pooled for each in shared}
     figures = shared.report()["pooling"]
     assert figures["shared_prefix_tokens"] >= 3 * 192
-    flat = FlatRun(engine, asked, None, (), None, NO_HOOKS, {"load_s": 0.0})
-    for completion in flat:
-        assert completion.pooled is not None
-        ours = found[completion.request.index]
+    flat = FlatPass(engine.loaded, engine.pooler, engine.config.block_size)
+    for request, expected in zip(asked, flat([each.texts[0] for each in asked]), strict=True):
+        ours = found[request.index]
         assert ours is not None
-        assert np.array_equal(ours, completion.pooled)
+        assert np.array_equal(ours[0], expected)

@@ -38,7 +38,7 @@ def test_equal_texts_are_computed_once(tmp_path: Path) -> None:
     model = pooled_model(tmp_path)
     given = texts([20, 30])
     run = model.load_engine().start(requests(model, [given[0], given[1], given[0]]))
-    found = [each.pooled for each in run]
+    found = {each.request.index: each.pooled for each in run}
     assert found[0] is not None
     assert found[2] is not None
     assert np.array_equal(found[0], found[2])
