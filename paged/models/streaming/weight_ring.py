@@ -235,7 +235,7 @@ class WeightRing:
         thread = threading.Thread(
             target=_read_ahead, args=(self._state,), name="weights", daemon=True
         )
-        weakref.finalize(self, self._state.stop)
+        weakref.finalize(self, _end, self._state, thread)
         thread.start()
 
     def begin_step(self, num_tokens: int) -> None:
@@ -321,6 +321,14 @@ class _State:
         if self.error is not None or self.damaged is not None:
             return None
         return self.order.next()
+
+
+def _end(state: _State, thread: threading.Thread) -> None:
+    """Stop the reading thread and wait for it: one that still reads when the interpreter ends can
+    abort the process."""
+    state.stop()
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def _read_ahead(state: _State) -> None:
