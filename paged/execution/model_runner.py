@@ -229,16 +229,14 @@ class ModelRunner:
                 back = self._device.place(torch.from_numpy(np.argsort(order)))
                 found.append([each[back] for each in passed])
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self._keeps_states = False
+            self._keep_no_states(error)
             return None
         return MtpOutput(*map(torch.cat, zip(*found, strict=True)))
 
     @torch.inference_mode()
     def predict(self, output: MtpOutput, ahead: TokensAhead) -> Int64s:
         """Return the tokens that an MTP module predicts, [num_sequences, ahead.most] int64, -1
-        where a sequence has no room for another.
+        where a sequence has no room for another, or memory is missing.
 
         output: of `follow`.
         """
@@ -246,20 +244,31 @@ class ModelRunner:
         chosen = np.arange(len(ahead.tokens))
         rows = self._device.place(torch.from_numpy(ahead.tokens))
         hidden, states = output.hidden[rows], output.states[rows]
-        for count in range(ahead.most):
-            ids = self._model.head(hidden).argmax(dim=1)
-            drafts[chosen, count] = self._device.to_host(ids).wait().numpy()
-            has_room = ahead.num_free[chosen] > count
-            if count + 1 == ahead.most or not has_room.any():
-                break
-            chosen = chosen[has_room]
-            kept = self._device.place(torch.from_numpy(np.flatnonzero(has_room)))
-            shapes = attention_shapes(self._model, self._cache)
-            tables = [each[chosen] for each in ahead.block_tables]
-            positions = ahead.positions[chosen] + count
-            batch = decode_batch(tables, positions, self._cache.block_size, shapes, self._device)
-            hidden, states = self._model.predict(states[kept], ids[kept], batch, self._cache)
+        try:
+            for count in range(ahead.most):
+                ids = self._model.head(hidden).argmax(dim=1)
+                drafts[chosen, count] = self._device.to_host(ids).wait().numpy()
+                has_room = ahead.num_free[chosen] > count
+                if count + 1 == ahead.most or not has_room.any():
+                    break
+                chosen = chosen[has_room]
+                kept = self._device.place(torch.from_numpy(np.flatnonzero(has_room)))
+                shapes = attention_shapes(self._model, self._cache)
+                tables = [each[chosen] for each in ahead.block_tables]
+                positions = ahead.positions[chosen] + count
+                batch = decode_batch(
+                    tables, positions, self._cache.block_size, shapes, self._device
+                )
+                hidden, states = self._model.predict(states[kept], ids[kept], batch, self._cache)
+        except (RuntimeError, MemoryError) as error:
+            self._keep_no_states(error)
         return drafts
+
+    def _keep_no_states(self, error: Exception) -> None:
+        """Do without the MTP module from now on. Raises the error if memory was not missing."""
+        if not is_out_of_memory(error):
+            raise error
+        self._keeps_states = False
 
     @property
     def is_usual(self) -> bool:

@@ -400,17 +400,16 @@ class Run:
         """Return the speculation of a run; none where a draft could not be forgotten, or the bytes
         of a row depend on the other rows of a step."""
         network = self._model.network
-        is_ours = isinstance(network, DecoderSpec)
         can_forget = not self.cache.states and not self.cache.is_transient
         is_same = self._device.is_row_invariant or self._config.reproducible
-        if not (is_ours and can_forget and is_same):
+        if not (isinstance(network, DecoderSpec) and can_forget and is_same):
             return None
         return Speculation.of(
             asked,
             self.scheduler,
             self._grammars.matcher,
             streams=self._model.streamed is not None,
-            has_mtp=isinstance(network, DecoderSpec) and network.has_mtp,
+            has_mtp=network.has_mtp,
         )
 
     def _process_tokens(

@@ -1,6 +1,7 @@
 """Models of a job, in this process or in replicas, opened before their weights are read."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from pagedrun.paged.execution.device import Device, choose_device
@@ -91,32 +92,19 @@ class ReplicatedPooledModel(PooledFolder):
     ) -> None:
         """stall_timeout_s: limit of an engine step in seconds, 0 for none."""
         super().__init__(engine_config, tokenizer_folder, params)
-        self._params = params
-        self._tokenizer_folder = tokenizer_folder
-        self._replicas = replicas
-        self._stall_timeout_s = stall_timeout_s
-        self._engine: ReplicaEngine | None = None
+        self._replicas = _Replicas(
+            self.settings, tokenizer_folder, replicas, stall_timeout_s, params
+        )
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return the same; for other machines the replicas are asked."""
-        if self._replicas.ray_address is not None:
+        if self._replicas.is_elsewhere:
             return self.load_engine().arithmetic()
-        config = self.settings
-        device = choose_device(config.device, config.kernel_set, config.activations)
-        return {**_arithmetic(self, device), **self.spec.identity}
+        return {**_arithmetic(self, self._replicas.device()), **self.spec.identity}
 
     def load_engine(self) -> ReplicaEngine:
         """Start the replicas and wait until they have read the weights."""
-        if self._engine is None:
-            self._engine = start_replicas(
-                self.settings,
-                self._tokenizer_folder,
-                self._replicas,
-                self._stall_timeout_s,
-                self._params,
-            )
-            self._engine.warm_up()
-        return self._engine
+        return self._replicas.engine()
 
 
 class ReplicatedModel(ModelFolder):
@@ -132,25 +120,48 @@ class ReplicatedModel(ModelFolder):
     ) -> None:
         """stall_timeout_s: limit of an engine step in seconds, 0 for none."""
         super().__init__(engine_config, tokenizer_folder, chat_template)
-        self._tokenizer_folder = tokenizer_folder
-        self._replicas = replicas
-        self._stall_timeout_s = stall_timeout_s
-        self._engine: ReplicaEngine | None = None
+        self._replicas = _Replicas(self.settings, tokenizer_folder, replicas, stall_timeout_s)
 
     def arithmetic(self) -> Mapping[str, object]:
         """Return the same; for other machines the replicas are asked."""
-        if self._replicas.ray_address is not None:
+        if self._replicas.is_elsewhere:
             return self.load_engine().arithmetic()
-        config = self.settings
-        return _arithmetic(
-            self, choose_device(config.device, config.kernel_set, config.activations)
-        )
+        return _arithmetic(self, self._replicas.device())
 
     def load_engine(self) -> ReplicaEngine:
         """Start the replicas and wait until they have read the weights."""
+        return self._replicas.engine()
+
+
+class _Replicas:
+    """Replicas of a model, started once.
+
+    stall_timeout_s: limit of an engine step in seconds, 0 for none. params: of a task of texts.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer_folder: Path,
+        replicas: ReplicaConfig,
+        stall_timeout_s: float,
+        params: PoolingParams | None = None,
+    ) -> None:
+        self.is_elsewhere = replicas.ray_address is not None  # on machines of their own
+        self._config = config
+        self._start = partial(
+            start_replicas, config, tokenizer_folder, replicas, stall_timeout_s, params
+        )
+        self._engine: ReplicaEngine | None = None
+
+    def device(self) -> Device:
+        """Return the device of a replica on this machine."""
+        config = self._config
+        return choose_device(config.device, config.kernel_set, config.activations)
+
+    def engine(self) -> ReplicaEngine:
+        """Return the engine, once the replicas have read the weights."""
         if self._engine is None:
-            self._engine = start_replicas(
-                self.settings, self._tokenizer_folder, self._replicas, self._stall_timeout_s
-            )
+            self._engine = self._start()
             self._engine.warm_up()
         return self._engine
