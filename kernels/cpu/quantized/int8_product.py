@@ -166,7 +166,8 @@ def _multiply_chunk(
             w, group = chunk.ctypes.data + 4 * column, numbers.ctypes.data + 4 * column
             target = totals + (row - first) * NUMBER_BYTES + 4 * column
             runs = steps * QUADS // num_quads
-            _multiply_block(weights, height, x, w, num_quads, runs, own, group, target)
+            at = x, w, own, group, target
+            _multiply_block(weights, height, at, num_quads, runs)
             # A chunk that is the last of a row may end within a sum.
             left = steps * QUADS - runs * num_quads
             if left > 0:
@@ -174,7 +175,7 @@ def _multiply_chunk(
                 w += parts * QUAD_BYTES * runs * num_quads
                 own += 12 * height * runs
                 group += 2 * NUMBER_BYTES * runs
-                _multiply_block(weights, height, x, w, left, 1, own, group, target)
+                _multiply_block(weights, height, (x, w, own, group, target), left, 1)
             row += height
 
 
@@ -278,19 +279,11 @@ def _unpack(weights: Any, codes: Any, above: Any, target: Any) -> None:
     raise NotImplementedError("only compiled code calls this")
 
 
-def _multiply_block(
-    weights: Any,
-    height: Any,
-    x: Any,
-    w: Any,
-    quads: Any,
-    runs: Any,
-    of_rows: Any,
-    numbers: Any,
-    totals: Any,
-) -> None:
-    """Inside kernels: add the products of a block of 1, 4 or `BLOCK` rows; see
-    `multiply_quads`."""
+def _multiply_block(weights: Any, height: Any, at: Any, quads: Any, runs: Any) -> None:
+    """Inside kernels: add the products of a block of 1, 4 or `BLOCK` rows; see `multiply_quads`.
+
+    at: addresses of inputs, weights, numbers of rows and of columns, and totals.
+    """
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -322,30 +315,11 @@ def _overload_unpack(weights: Any, codes: Any, above: Any, target: Any) -> Any:
 
 
 @overload(_multiply_block, strict=False)
-def _overload_multiply_block(
-    weights: Any,
-    height: Any,
-    x: Any,
-    w: Any,
-    quads: Any,
-    runs: Any,
-    of_rows: Any,
-    numbers: Any,
-    totals: Any,
-) -> Any:
+def _overload_multiply_block(weights: Any, height: Any, at: Any, quads: Any, runs: Any) -> Any:
     one, few, part = _MULTIPLYING[weights.instance_class]
 
-    def multiply(
-        weights: Any,
-        height: Any,
-        x: Any,
-        w: Any,
-        quads: Any,
-        runs: Any,
-        of_rows: Any,
-        numbers: Any,
-        totals: Any,
-    ) -> None:
+    def multiply(weights: Any, height: Any, at: Any, quads: Any, runs: Any) -> None:
+        x, w, of_rows, numbers, totals = at
         if height == BLOCK:
             for row in range(0, BLOCK, _PART):
                 target = totals + row * NUMBER_BYTES
