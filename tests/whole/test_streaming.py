@@ -204,7 +204,8 @@ print(peak - idle)
 def test_memory_stays_within_the_budget(dtype: str, budget: int, tmp_path: Path) -> None:
     """Above an engine without weights: the budget, the pool and a fifth.
 
-    Where oneDNN owns the memory of bfloat16 weights, streamed layers share one copy.
+    Where oneDNN owns the memory of bfloat16 weights, streamed layers share the copy of one layer,
+    which is not counted in the budget.
     """
     small, large = tmp_path / "small", tmp_path / "large"
     sizes: dict[str, Any] = {
@@ -222,9 +223,10 @@ def test_memory_stays_within_the_budget(dtype: str, budget: int, tmp_path: Path)
             [sys.executable, "-c", SAMPLED, *args], capture_output=True, text=True, check=True
         )
         taken = int(done.stdout.split()[-1])
-    total = sum(each.num_bytes for each in packed_entries(tmp_path / "packed"))
-    assert total > 4 * memory
-    assert 0.5 * memory < taken <= 1.2 * (memory + pool)
+    sizes_of_entries = [each.num_bytes for each in packed_entries(tmp_path / "packed")]
+    assert sum(sizes_of_entries) > 4 * memory
+    copies = max(sizes_of_entries) if dtype == "bfloat16" else 0
+    assert 0.5 * memory < taken <= 1.2 * (memory + copies + pool)
 
 
 FEATURES: dict[str, list[Any]] = {

@@ -12,9 +12,10 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,12 +102,21 @@ class RowHeights:
             num_rows -= height
 
 
-@dataclass(slots=True)
 class PackedCopy:
-    """Weight in oneDNN's layout, and the stored bytes that were copied to it last, if any."""
+    """Weight in oneDNN's layout, and the stored bytes that were copied to it last, if any.
 
-    weight: Tensor
-    copied: NDArray[np.uint8] | None = None
+    shape: [out_features, in_features]. A copy of stored bytes has no memory before the first.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.copied: NDArray[np.uint8] | None = None
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """The weight, zeros before it is written."""
+        return pack(torch.zeros(self.shape, dtype=self.dtype))
 
 
 class OneDnnLinear:
@@ -117,7 +127,8 @@ class OneDnnLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, heights: RowHeights) -> None:
-        self._packed = PackedCopy(pack(weight))
+        self._packed = PackedCopy(weight.shape, weight.dtype)
+        self._packed.weight = pack(weight)
         self._bias = bias
         self._heights = heights
         self.stored = np.empty(0, np.uint8)
@@ -125,16 +136,16 @@ class OneDnnLinear:
     def __getstate__(self) -> dict[str, Any]:
         """Return shape and bytes of the packed weight; its layout is known to oneDNN alone."""
         return {
-            "shape": list(self._packed.weight.shape),
-            "dtype": str(self._packed.weight.dtype).removeprefix("torch."),
+            "shape": list(self._packed.shape),
+            "dtype": str(self._packed.dtype).removeprefix("torch."),
             "packed": _memory_of(self._packed.weight).copy(),
             "bias": self._bias,
             "heights": self._heights,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        zeros = torch.zeros(state["shape"], dtype=getattr(torch, state["dtype"]))
-        self._packed, self.stored = PackedCopy(pack(zeros)), state["packed"]
+        self._packed = PackedCopy(state["shape"], getattr(torch, state["dtype"]))
+        self.stored = state["packed"]
         self._bias, self._heights = state["bias"], state["heights"]
 
     @property
@@ -151,7 +162,7 @@ class OneDnnLinear:
         """See `Refilled`."""
         if not isinstance(other, OneDnnLinear):
             return False
-        if self._packed.weight.shape != other._packed.weight.shape:
+        if (self._packed.shape, self._packed.dtype) != (other._packed.shape, other._packed.dtype):
             return False
         self._packed = other._packed
         return True

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty
 from pagedrun.kernels.kernel_set import KernelSet
@@ -144,6 +145,30 @@ def test_layers_that_take_turns_on_a_copy_are_refilled_once_another_was() -> Non
     assert not second.is_filled
     for layer, expected in ((first, plain[0]), (other, plain[2])):
         assert torch.equal(layer(x), expected(x))
+
+
+def test_a_layer_that_shares_a_copy_has_no_memory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        pytest.skip("torch is built without oneDNN")
+    weight = numbers(*SIZES, dtype=torch.float32)
+    state = OneDnnLinear(weight, None, RowHeights((16, 32), all_agree=False)).__getstate__()
+    sizes: list[torch.Size] = []
+    pack = onednn_linear.pack
+
+    def counted(weight: Tensor) -> Tensor:
+        sizes.append(weight.shape)
+        return pack(weight)
+
+    monkeypatch.setattr(onednn_linear, "pack", counted)
+    layers = [OneDnnLinear.__new__(OneDnnLinear) for _ in range(3)]
+    for layer in layers:
+        layer.__setstate__(state)
+        layer.share(layers[0])
+    for layer in layers:
+        layer.refill()
+    assert sizes == [weight.shape]
 
 
 def test_an_array_used_twice_is_stored_once() -> None:
