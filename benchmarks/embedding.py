@@ -1,20 +1,29 @@
-"""Vectors of texts of mixed length against sentence-transformers, or without it Transformers.
+"""Vectors of texts of mixed length against sentence-transformers, or against Transformers.
 
     python benchmarks/embedding.py MODEL [--texts 2000] [--turns 3] [--dtype float32]
         [--quantization int8] [--max-num-batched-tokens 2048]
+        [--backend torch|openvino|openvino-int8|transformers] [--peer-python PYTHON]
 
-Both sides take turns that change places, in one process and on the same texts, whose lengths have
-a 10th percentile of 68 tokens and a 90th of 465, cut to the model's limit. The other side sorts
-texts by their lengths, which is its default; its batches have 32 texts. Prints Markdown: seconds,
-texts and tokens per second, and the least cosine of the vectors of both.
+Both sides take turns that change places, each in a process of its own, on the same texts, whose
+lengths have a 10th percentile of 68 tokens and a 90th of 465, cut to the model's limit. The other
+side runs in the environment of PYTHON and sorts texts by their lengths, which is its default; its
+batches have 32 texts. Prints Markdown: seconds, texts and tokens per second, and the least cosine
+of the vectors of both.
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from pagedrun.kernels.environment.threads import prepare_environment
 
@@ -24,6 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.peers.other_process import environment
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.paged.execution.pooling.pooled_texts import PooledTexts
 from pagedrun.paged.text.prompt import Overlong
@@ -31,8 +41,11 @@ from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
 
 Vectors = NDArray[np.float32]
+Side = Callable[[int], tuple[float, Vectors]]
 BATCH = 32
-WORDS = Path(__file__).resolve().parents[1] / "README.md"
+BACKENDS = ("torch", "openvino", "openvino-int8", "transformers")
+WORKER = ROOT / "benchmarks" / "peers" / "embedding_worker.py"
+WORDS = ROOT / "README.md"
 
 
 def mixed_texts(count: int, tokenizer: Tokenizer) -> list[str]:
@@ -49,57 +62,54 @@ def mixed_texts(count: int, tokenizer: Tokenizer) -> list[str]:
     return found
 
 
-def ours(
-    folder: Path, arguments: argparse.Namespace
-) -> tuple[PooledTexts, Callable[[list[str]], Vectors]]:
-    """Return pagedrun's model and its function from texts to vectors."""
+def ours(arguments: argparse.Namespace) -> PooledTexts:
+    """Return pagedrun's model."""
+    folder = arguments.model
     given: dict[str, Any] = {"dtype": arguments.dtype, "quantization": arguments.quantization}
     if arguments.max_num_batched_tokens is not None:
         given["max_num_batched_tokens"] = arguments.max_num_batched_tokens
     config = EngineConfig.fitting(model=folder, **given)
-    model = PooledTexts(config, folder, Tokenizer.from_folder(folder))
-    return model, lambda texts: model.embed(texts, Overlong.TRUNCATE_RIGHT)
+    return PooledTexts(config, folder, Tokenizer.from_folder(folder))
 
 
-def theirs(folder: Path, dtype: str) -> tuple[str, Callable[[list[str]], Vectors]]:
-    """Return the other side's name and its function from texts to vectors."""
-    kind = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        return "Transformers", _by_transformers(folder, kind)
-    settings = {"dtype": kind}
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs=settings)
+class OtherSide:
+    """Vectors by another program, in a process of its own that reads one line for each run."""
 
-    def encode(texts: list[str]) -> Vectors:
-        vectors: Vectors = model.encode(texts, batch_size=BATCH)
-        return vectors.astype(np.float32)
+    def __init__(self, arguments: argparse.Namespace, texts: list[str], scratch: Path) -> None:
+        self._vectors = scratch / "vectors.npy"
+        self._process = subprocess.Popen(
+            [arguments.peer_python, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(arguments.peer_python),
+        )
+        job = {
+            "model": str(arguments.model.resolve()),
+            "dtype": arguments.dtype,
+            "backend": arguments.backend,
+            "texts": texts,
+            "batch": BATCH,
+            "threads": cpu_quota(),
+            "scratch": str(scratch),
+        }
+        self.name: str = self._ask(job)["version"]
 
-    return "sentence-transformers", encode
+    def run(self, num_texts: int) -> tuple[float, Vectors]:
+        """Return the seconds and the vectors of the first texts."""
+        seconds = self._ask({"texts": num_texts, "vectors": str(self._vectors)})["seconds"]
+        return seconds, np.load(self._vectors)
 
-
-def _by_transformers(folder: Path, dtype: torch.dtype) -> Callable[[list[str]], Vectors]:
-    from transformers import AutoModel, AutoTokenizer
-
-    model = AutoModel.from_pretrained(folder, dtype=dtype).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-
-    @torch.inference_mode()
-    def encode(texts: list[str]) -> Vectors:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        out = np.empty((len(texts), model.config.hidden_size), np.float32)
-        for first in range(0, len(order), BATCH):
-            rows = order[first : first + BATCH]
-            batch = tokenizer(
-                [texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt"
-            )
-            hidden = model(**batch).last_hidden_state.float()
-            mask = batch["attention_mask"].unsqueeze(-1)
-            mean = (hidden * mask).sum(1) / mask.sum(1)
-            out[rows] = torch.nn.functional.normalize(mean).numpy()
-        return out
-
-    return encode
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit("the other side ended; its message is above")
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
 
 def main() -> None:
@@ -113,20 +123,35 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--backend", default="torch", choices=BACKENDS)
     arguments = parser.parse_args()
     torch.set_num_threads(cpu_quota())
-    model, own = ours(arguments.model, arguments)
-    name, other = theirs(arguments.model, arguments.dtype)
+    model = ours(arguments)
     texts = mixed_texts(arguments.texts, model.tokenizer)
-    sides = {"pagedrun": own, name: other}
-    vectors = {each: encode(texts[:64]) for each, encode in sides.items()}  # compiles and warms up
+
+    def own(num_texts: int) -> tuple[float, Vectors]:
+        began = time.perf_counter()
+        vectors = model.embed(texts[:num_texts], Overlong.TRUNCATE_RIGHT)
+        return time.perf_counter() - began, vectors
+
+    with TemporaryDirectory() as scratch:
+        other = OtherSide(arguments, texts, Path(scratch))
+        measure(model, {"pagedrun": own, other.name: other.run}, texts, arguments.turns)
+
+
+def measure(model: PooledTexts, sides: dict[str, Side], texts: list[str], num_turns: int) -> None:
+    """Let both sides take turns, pagedrun first, and print."""
+    vectors: dict[str, Vectors] = {}
     seconds: dict[str, list[float]] = {each: [] for each in sides}
-    for turn in range(arguments.turns):
+    for run in sides.values():
+        run(64)  # compiles and warms up
+    for turn in range(num_turns):
         for each in list(sides) if turn % 2 == 0 else reversed(list(sides)):
-            began = time.perf_counter()
-            vectors[each] = sides[each](texts)
-            seconds[each].append(time.perf_counter() - began)
+            taken, vectors[each] = sides[each](len(texts))
+            seconds[each].append(taken)
     num_tokens = model.report["tokens"]["prompt"]
+    name = list(sides)[-1]
     first, second = (
         each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors.values()
     )
