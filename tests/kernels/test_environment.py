@@ -1,6 +1,8 @@
 """Threads and environment variables of a process, and the control groups that limit them."""
 
 import os
+import platform
+import resource
 import subprocess
 import sys
 import warnings
@@ -209,6 +211,37 @@ def test_kernels_run_on_either_layer_with_the_threads_asked_for(
     found, level = done.stdout.splitlines()
     assert found.split() == [layer, "2", "2"]
     assert int(level) in levels
+
+
+ALLOCATED = """
+import resource
+from pagedrun.kernels.environment import threads
+threads.prepare_environment()
+import torch
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+for _ in range(4):  # as in a step: results are freed, the last of all as well
+    before = faults()
+    results = [torch.ones(2**21) for _ in range(4)]
+    del results
+    taken = faults() - before
+print(taken)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
+@pytest.mark.parametrize("given", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}], ids=str)
+def test_results_of_an_operation_take_the_memory_of_those_before(given: dict[str, str]) -> None:
+    pages = 4 * 2**23 // resource.getpagesize()
+    env = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    env = {name: value for name, value in env.items() if name != "GLIBC_TUNABLES"} | given
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATED], env=env, capture_output=True, text=True, check=True
+    )
+    taken = int(done.stdout)
+    assert taken > pages // 2 if given else taken < pages // 20
 
 
 def folders(root: Path, membership: str, controller: str, version: int) -> list[str]:
