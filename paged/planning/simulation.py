@@ -101,23 +101,10 @@ class Simulator:
         self._asked: dict[int, list[Request]] = {}
         self._row_indices: dict[int, int] = {}
         self._slots = states
-        block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
-        num_host_blocks = SwapSpace.num_blocks_in(
-            config.swap_space_bytes - (0 if states is None else states.host_bytes), block_bytes
+        self._scheduler = costless_scheduler(
+            config, self._limits, shapes, predictor=_FullLengths(), states=states
         )
-        groups = [
-            GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
-            for shape in shapes
-        ]
-        self._pool = groups[0].pool
-        self._scheduler = Scheduler(
-            groups,
-            self._limits,
-            PreemptionMode(config.preemption_mode),
-            prefix_caching=config.prefix_caching,
-            predictor=_FullLengths(),
-            states=None if states is None else _state_pool(states),
-        )
+        self._pool = self._scheduler.pool
         self._statistics = RunStatistics(
             block_size=config.block_size,
             pools=shapes,
@@ -336,6 +323,33 @@ class Simulator:
                 generated_tokens=statistics.generated_tokens,
             ),
         )
+
+
+def costless_scheduler(
+    config: EngineConfig,
+    limits: SchedulerLimits,
+    shapes: Seq[PoolShape],
+    *,
+    predictor: OutputLengthPredictor | None = None,
+    states: SlotSizes | None = None,
+) -> Scheduler:
+    """Return the scheduler of a run, with pools of these sizes and no memory behind them."""
+    block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
+    num_host_blocks = SwapSpace.num_blocks_in(
+        config.swap_space_bytes - (0 if states is None else states.host_bytes), block_bytes
+    )
+    groups = [
+        GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
+        for shape in shapes
+    ]
+    return Scheduler(
+        groups,
+        limits,
+        PreemptionMode(config.preemption_mode),
+        prefix_caching=config.prefix_caching,
+        predictor=predictor,
+        states=None if states is None else _state_pool(states),
+    )
 
 
 def _state_pool(sizes: SlotSizes) -> StatePool:
