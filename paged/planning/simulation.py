@@ -43,7 +43,7 @@ TIMELINE_RECORDS = 500
 class Simulation:
     """Results of a simulated run of the first `num_rows` rows, in run order.
 
-    step_tokens: number of steps by their tokens.
+    step_tokens, sequence_steps: number of steps by their tokens, and by the sequences that get one.
     """
 
     num_rows: int
@@ -58,6 +58,7 @@ class Simulation:
     reads_with_sharing: int
     at_peak: Int64s
     step_tokens: Counter[int]
+    sequence_steps: Counter[int]
     states: StateFigures | None = None
 
 
@@ -114,6 +115,7 @@ class Simulator:
         self._reads = PrefixReads(bytes_read, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
         self._step_tokens: Counter[int] = Counter()
+        self._sequence_steps: Counter[int] = Counter()
         self._num_finished = 0
         self._max_running = 0
         self._peak = (0, 0)  # blocks, and the tokens in them
@@ -141,6 +143,7 @@ class Simulator:
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
             step_tokens=self._step_tokens,
+            sequence_steps=self._sequence_steps,
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
             states=self._state_figures(),
         )
@@ -198,6 +201,7 @@ class Simulator:
         self._reads.note(step, np.array([self._row_indices[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
         self._statistics.generated_tokens += len(grown)
+        self._sequence_steps[len(grown)] += 1
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
         ended = [scheduler.sequence_at(row_index) for row_index in grown[is_last].tolist()]
         for sequence in ended:
@@ -267,6 +271,7 @@ class Simulator:
         self._statistics.generated_tokens += num_steps * len(row_indices)
         self._scheduler.counts.computed_tokens += num_steps * len(row_indices)
         self._step_tokens[len(row_indices)] += num_steps
+        self._sequence_steps[len(row_indices)] += num_steps
         self._note_step(0, 0)
 
     def _running_rows(self) -> Int64s:
