@@ -1,6 +1,7 @@
 """`pagedrun plan`: forecast of a run, on stderr or as JSON on stdout."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +23,9 @@ Shows the tree of shared prefixes, the savings by sharing, the KV memory over ti
 that fit into it, the best block size for the file, and parts of the prompts that prevent \
 sharing. Answers are assumed to be as long as --max-tokens allows. The time of a run is \
 estimated once a run has been timed on this machine, or with --calibrate, which loads the \
-weights. With --task, the plan is that of `embed`, `rerank` or `classify`: texts, duplicates, \
-tokens, those of padded batches, and steps.
+weights. The steps that drafts save are estimated with --answers, an output with answers to \
+some of the rows. With --task, the plan is that of `embed`, `rerank` or `classify`: texts, \
+duplicates, tokens, those of padded batches, and steps.
 
 Examples:
 
@@ -32,6 +34,7 @@ Examples:
   pagedrun plan rows.jsonl --model ./model --prompt-template @prompt.jinja
   pagedrun plan rows.jsonl --recipe judge.yaml
   pagedrun plan prompts.jsonl --model ./model --replicas 8
+  pagedrun plan prompts.jsonl --model ./model --answers first-50.out.jsonl
   pagedrun plan texts.jsonl --task embed --model ./all-MiniLM-L6-v2
   pagedrun plan prompts.jsonl --model ./model --json --quiet | jq .tokens
 
@@ -50,6 +53,15 @@ class PlanOptions:
             Panel.FILES,
             "COMMAND",
             default="generate",
+        ),
+    ] = None
+    answers: Annotated[
+        Path | None,
+        Flag(
+            "Estimate the steps with drafts from answers to rows of INPUT: an output of generate, "
+            "with --limit 50 for example.",
+            Panel.FILES,
+            "OUTPUT",
         ),
     ] = None
     simulate_rows: Annotated[
@@ -99,7 +111,7 @@ FLAGS = (
     GENERATE.only(
         *("input_name", "input_format", "delimiter", "recipe", "limit"),
         *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
-        *("kernel_set", "activations", "max_model_len"),
+        *("kernel_set", "activations", "max_model_len", "speculate"),
         *("system", "prompt_template", "prompt_field"),
         *("raw", "chat_template", "chat_template_kwargs", "max_tokens", "temperature", "n"),
         *("block_size", "num_blocks", "kv_cache_memory_bytes", "max_num_seqs"),
@@ -183,6 +195,7 @@ def _run(settings: "Settings", task: Task | None) -> None:
                 show_text=options.show_text,
                 calibrates=options.calibrate,
                 num_replicas=options.replicas,
+                answers=options.answers,
             )
     if task is not None and not display.quiet:
         draw_text_plan(texts, console)

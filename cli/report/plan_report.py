@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from pagedrun.cli.report.report import draw_heading, draw_section
 from pagedrun.cli.report.report_figures import (
+    SOURCES,
     Figure,
     describe_weights,
     group_figures,
@@ -29,6 +30,7 @@ from pagedrun.paged.metrics.report_sections import TemplateAdvice, WeightFigures
 from pagedrun.paged.planning.forecast_sections import (
     BlockSizeComparison,
     BlockSizeFigures,
+    DraftFigures,
     Limit,
     PassForecast,
     PlanReport,
@@ -67,6 +69,9 @@ def draw_forecast(forecast: PlanReport, console: Console) -> None:
             console, states_title(forecast.get("library")), state_figures(states), MAX_WIDTH
         )
     _draw_timeline(console, forecast)
+    if drafts := forecast["steps"].get("drafts"):
+        figures = _drafts(drafts, forecast["steps"]["count"])
+        draw_section(console, "Drafts", figures, MAX_WIDTH)
     draw_section(console, "What fits into the pool", _batch(forecast), MAX_WIDTH)
     if has_blocks(forecast.get("library")):
         _draw_block_sizes(console, forecast["block_sizes"], forecast["kv"]["block_size"])
@@ -260,6 +265,26 @@ def _draw_timeline(console: Console, forecast: PlanReport) -> None:
     steps = f"{forecast['steps']['count']:,} steps"
     highest = f"blocks in use, highest bar {max(used):,}"
     _plain(console, f"  {highest}{steps.rjust(max(min(len(used), width) - len(highest), 0))}")
+
+
+def _drafts(drafts: DraftFigures, num_steps: int) -> list[Figure]:
+    per_step = drafts["tokens_per_step"]
+    per_token = per_step / max(drafts["tokens"], 1)
+    right = ", ".join(
+        f"{count * per_token:.2f} {SOURCES[source]}"
+        for source, count in sorted(drafts["by_source"].items())
+        if count
+    )
+    source = f"estimated from answers to {counted(drafts['rows'], 'row')}"
+    few = f"; {drafts['possible']:,} may have drafts" if drafts["possible"] < num_steps else ""
+    return [
+        Figure("tokens a step", f"{per_step:.2f}", right or "no draft is right"),
+        Figure(
+            "steps",
+            commas(drafts["count"]),
+            f"of {num_steps:,} without drafts{few}; {source}, {drafts['tokens']:,} tokens",
+        ),
+    ]
 
 
 def _batch(forecast: PlanReport) -> list[Figure]:

@@ -37,7 +37,6 @@ from pagedrun.paged.metrics.report_sections import (
 from pagedrun.paged.metrics.run_statistics import RunStatistics, memory_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
-from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.streaming.residency import ReadFigures, StreamedWeights
 from pagedrun.paged.planning.duplicates import OutputCollector
 from pagedrun.paged.planning.memory import MemoryBudget
@@ -63,7 +62,7 @@ from pagedrun.paged.scheduling.states import StatePool
 from pagedrun.paged.scheduling.step_input import StepInput
 from pagedrun.paged.scheduling.stopping import BeamSearches, StopRule
 from pagedrun.paged.speculation.mtp_drafts import FollowedStep
-from pagedrun.paged.speculation.speculation import Speculation
+from pagedrun.paged.speculation.speculation import Speculation, can_speculate
 from pagedrun.paged.speculation.verification import Followed, Verification
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
@@ -400,9 +399,12 @@ class Run:
         """Return the speculation of a run; none where a draft could not be forgotten, or the bytes
         of a row depend on the other rows of a step."""
         network = self._model.network
-        can_forget = not self.cache.states and not self.cache.is_transient
-        is_same = self._device.is_row_invariant or self._config.reproducible
-        if not (isinstance(network, DecoderSpec) and can_forget and is_same):
+        if not can_speculate(
+            network,
+            self.cache.specs,
+            has_states=bool(self.cache.states),
+            is_row_invariant=self._device.is_row_invariant or self._config.reproducible,
+        ):
             return None
         return Speculation.of(
             asked,

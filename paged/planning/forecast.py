@@ -386,15 +386,19 @@ def run_time(
     `load_s` for loading the model, and at most `compile_s` for its kernels.
 
     The lengths of answers are unknown before: they have at least one token each, and at most their
-    limit, which they reach with `ignore_eos`. Costs of an earlier run are used both as fitted and
+    limit, which they reach with `ignore_eos`; that takes the steps with drafts where these were
+    estimated. Costs of an earlier run are used both as fitted and
     in the usual proportions, whichever is less or more: a run with hardly any prompt tokens says
     little about prompts.
     """
     rows, tokens = forecast["rows"], forecast["tokens"]
     num_computed = tokens["computed"] + tokens["preempted_recomputed"]
     num_rows = rows["planned"] - rows["duplicates"]
-    num_steps = forecast["steps"]["count"] * num_rows / max(rows["simulated"], 1)
-    most = num_steps, num_computed, tokens["generated"]
+    steps, scale = forecast["steps"], num_rows / max(rows["simulated"], 1)
+    num_steps, num_wrong = steps["count"], 0
+    if drafts := steps.get("drafts"):
+        num_steps, num_wrong = drafts["count"], drafts["wrong"]
+    most = num_steps * scale, num_computed, tokens["generated"] + round(num_wrong * scale)
     least = most if ignore_eos else (num_computed / max_num_batched_tokens, num_computed, num_rows)
     return bounded_time(costs, least, most, read_s=read_s, load_s=load_s, compile_s=compile_s)
 

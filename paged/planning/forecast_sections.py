@@ -110,11 +110,32 @@ class BlockSizeComparison(TypedDict):
     sizes: list[BlockSizeFigures]
 
 
+class DraftFigures(TypedDict):
+    """`drafts` under `steps`, where recorded answers were replayed with drafts.
+
+    `rows` and `tokens` are those of the answers; `proposed`, `accepted`, `by_source` and
+    `tokens_per_step` as in the report of a run that gives them. `possible` steps of the simulation
+    may have drafts. If all rows are answered alike, a run with drafts has `count` steps, and
+    computes `wrong` drafts in vain.
+    """
+
+    rows: int
+    tokens: int
+    proposed: int
+    accepted: int
+    by_source: dict[str, int]
+    tokens_per_step: float
+    possible: int
+    wrong: int
+    count: int
+
+
 class StepCounts(TypedDict):
     """`steps` of the simulation."""
 
     count: int
     max_running: int
+    drafts: NotRequired[DraftFigures]
 
 
 class SimulatedPoint(TypedDict):

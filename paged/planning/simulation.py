@@ -43,7 +43,7 @@ TIMELINE_RECORDS = 500
 class Simulation:
     """Results of a simulated run of the first `num_rows` rows, in run order.
 
-    step_tokens: number of steps by their tokens.
+    step_tokens, sequence_steps: number of steps by their tokens, and by the sequences that get one.
     """
 
     num_rows: int
@@ -58,6 +58,7 @@ class Simulation:
     reads_with_sharing: int
     at_peak: Int64s
     step_tokens: Counter[int]
+    sequence_steps: Counter[int]
     states: StateFigures | None = None
 
 
@@ -101,23 +102,10 @@ class Simulator:
         self._asked: dict[int, list[Request]] = {}
         self._row_indices: dict[int, int] = {}
         self._slots = states
-        block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
-        num_host_blocks = SwapSpace.num_blocks_in(
-            config.swap_space_bytes - (0 if states is None else states.host_bytes), block_bytes
+        self._scheduler = costless_scheduler(
+            config, self._limits, shapes, predictor=_FullLengths(), states=states
         )
-        groups = [
-            GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
-            for shape in shapes
-        ]
-        self._pool = groups[0].pool
-        self._scheduler = Scheduler(
-            groups,
-            self._limits,
-            PreemptionMode(config.preemption_mode),
-            prefix_caching=config.prefix_caching,
-            predictor=_FullLengths(),
-            states=None if states is None else _state_pool(states),
-        )
+        self._pool = self._scheduler.pool
         self._statistics = RunStatistics(
             block_size=config.block_size,
             pools=shapes,
@@ -127,6 +115,7 @@ class Simulator:
         self._reads = PrefixReads(bytes_read, shared_prefix_attention=config.prefix_once)
         self._num_steps = 0
         self._step_tokens: Counter[int] = Counter()
+        self._sequence_steps: Counter[int] = Counter()
         self._num_finished = 0
         self._max_running = 0
         self._peak = (0, 0)  # blocks, and the tokens in them
@@ -154,6 +143,7 @@ class Simulator:
             reads_without_sharing=self._reads.without_sharing,
             reads_with_sharing=self._reads.without_sharing - self._reads.saved,
             step_tokens=self._step_tokens,
+            sequence_steps=self._sequence_steps,
             at_peak=np.array(sorted(self._at_peak), dtype=np.int64).reshape(-1, 3),
             states=self._state_figures(),
         )
@@ -211,6 +201,7 @@ class Simulator:
         self._reads.note(step, np.array([self._row_indices[row] for row in step.rows.tolist()]))
         table, grown = scheduler.table, scheduler.update(0)
         self._statistics.generated_tokens += len(grown)
+        self._sequence_steps[len(grown)] += 1
         is_last = table.num_output_tokens[grown] == table.max_tokens[grown]
         ended = [scheduler.sequence_at(row_index) for row_index in grown[is_last].tolist()]
         for sequence in ended:
@@ -280,6 +271,7 @@ class Simulator:
         self._statistics.generated_tokens += num_steps * len(row_indices)
         self._scheduler.counts.computed_tokens += num_steps * len(row_indices)
         self._step_tokens[len(row_indices)] += num_steps
+        self._sequence_steps[len(row_indices)] += num_steps
         self._note_step(0, 0)
 
     def _running_rows(self) -> Int64s:
@@ -336,6 +328,33 @@ class Simulator:
                 generated_tokens=statistics.generated_tokens,
             ),
         )
+
+
+def costless_scheduler(
+    config: EngineConfig,
+    limits: SchedulerLimits,
+    shapes: Seq[PoolShape],
+    *,
+    predictor: OutputLengthPredictor | None = None,
+    states: SlotSizes | None = None,
+) -> Scheduler:
+    """Return the scheduler of a run, with pools of these sizes and no memory behind them."""
+    block_bytes = sum(shape.bytes_per_token for shape in shapes) * config.block_size
+    num_host_blocks = SwapSpace.num_blocks_in(
+        config.swap_space_bytes - (0 if states is None else states.host_bytes), block_bytes
+    )
+    groups = [
+        GroupPool.of(config.block_size, shape.num_blocks, num_host_blocks, shape.window)
+        for shape in shapes
+    ]
+    return Scheduler(
+        groups,
+        limits,
+        PreemptionMode(config.preemption_mode),
+        prefix_caching=config.prefix_caching,
+        predictor=predictor,
+        states=None if states is None else _state_pool(states),
+    )
 
 
 def _state_pool(sizes: SlotSizes) -> StatePool:

@@ -1,15 +1,18 @@
 """Speculation: which sequences of a run get drafts, how many, and what becomes of them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 
 from pagedrun.kernels.array_types import Int64s
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.metrics.report_sections import SpeculationFigures
+from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.speculation.costs import LONGEST, Chances, Rate, RowCosts, best_lengths
@@ -44,6 +47,29 @@ MAX_GROUPS = 1024
 
 MatcherOf = Callable[[int, int], GrammarMatcher | None]
 """Returns the grammar of an answer, by index of its row and sample; see `GrammarMask`."""
+
+
+def can_speculate(
+    network: object,
+    specs: Iterable[KVCacheSpec],
+    *,
+    has_states: bool,
+    is_row_invariant: bool,
+) -> TypeGuard[DecoderSpec]:
+    """Return whether a run may have drafts: wrong ones can be forgotten, and the bytes of a row do
+    not depend on the other rows of a step.
+
+    specs: of the KV pools. has_states: there are recurrent layers.
+    """
+    can_forget = not has_states and not any(spec.is_transient for spec in specs)
+    return isinstance(network, DecoderSpec) and can_forget and is_row_invariant
+
+
+def max_running(asked: str, max_num_seqs: int, *, streams: bool) -> int:
+    """Return the largest number of sequences in a step with drafts; see `Speculation.of`."""
+    if asked != AUTO:
+        return max_num_seqs
+    return MAX_RUNNING_STREAMED if streams else MAX_RUNNING
 
 
 @dataclass(slots=True)
@@ -118,11 +144,10 @@ class Speculation:
         """
         if asked == OFF:
             return None
-        if asked == AUTO:
-            most = MAX_RUNNING_STREAMED if streams else MAX_RUNNING
-            return cls(scheduler, matcher_of, MOST_AUTO, most, adapts=True, has_mtp=has_mtp)
-        max_running = scheduler.limits.max_num_seqs
-        return cls(scheduler, matcher_of, int(asked), max_running, adapts=False, has_mtp=has_mtp)
+        adapts = asked == AUTO
+        most = MOST_AUTO if adapts else int(asked)
+        beside = max_running(asked, scheduler.limits.max_num_seqs, streams=streams)
+        return cls(scheduler, matcher_of, most, beside, adapts=adapts, has_mtp=has_mtp)
 
     @property
     def is_due(self) -> bool:

@@ -54,6 +54,23 @@ def test_flags_reach_the_plan(run: Command) -> None:
     assert forecast["tokens"]["computed"] == forecast["tokens"]["prompt"]
 
 
+def test_steps_with_drafts_are_estimated_from_answers(pagedrun: Command, tmp_path: Path) -> None:
+    rows, old = (str(demo_prompts_path()), "--model", "demo"), str(tmp_path / "old.jsonl")
+    assert pagedrun("generate", *rows, "--limit", "12", "-o", old, "--quiet")[0] == 0
+    flags = ("--limit", "40", "--max-num-seqs", "1", "--speculate", "4", "--answers", old)
+    status, out, err = pagedrun("plan", *rows, *flags, "--json")
+    steps = json.loads(out)["steps"]
+    assert (status, steps["drafts"]["rows"]) == (0, 12)
+    assert 0 < steps["drafts"]["count"] < steps["count"]
+    shown = " ".join(err.split())
+    assert f"tokens a step {steps['drafts']['tokens_per_step']:.2f}" in shown
+    assert f"of {steps['count']:,} without drafts; estimated from answers to 12 rows" in shown
+    status, _, err = pagedrun("plan", *rows, "--answers", str(tmp_path / "none.jsonl"))
+    assert status == 2
+    assert "--answers" in err.splitlines()[-1]
+    assert "--limit 50" in err.splitlines()[-1]
+
+
 def test_replicas_are_planned_for(run: Command) -> None:
     """One computes nothing again; several share prefixes that are in the file only once."""
     rows = (str(demo_prompts_path()), "--json", "--quiet", "--simulate-rows", "10")

@@ -7,12 +7,14 @@ for the properties of a GPU.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from pagedrun.paged.cache.cache_spec import PoolShape
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.open_model import PlanModel, PooledPlanModel
+from pagedrun.paged.job.planned.draft_forecast import DraftForecast, RecordedAnswers
 from pagedrun.paged.job.planned.planned_weights import PlannedWeights
 from pagedrun.paged.job.planned.template_advice import TemplateAdvisor, sample_rows
 from pagedrun.paged.job.planned.timed_run import TimedRun, calibrate
@@ -37,8 +39,10 @@ from pagedrun.paged.planning.pool_sizing import longest_row
 from pagedrun.paged.planning.simulation import Simulator
 from pagedrun.paged.planning.sizing import RunSizing, fitted_to_device
 from pagedrun.paged.planning.units import ReplicaForecast
+from pagedrun.paged.speculation.speculation import can_speculate
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.engine_config import DTYPE_BYTES, EngineConfig
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, OFF, EngineConfig
+from pagedrun.paged.values.errors import option
 from pagedrun.paged.values.request import Request
 
 DEFAULT_SIMULATED_ROWS = 100_000
@@ -53,6 +57,7 @@ def plan_file(
     show_text: bool = False,
     calibrates: bool = False,
     num_replicas: int | None = None,
+    answers: Path | None = None,
     device: DeviceFacts | None = None,
 ) -> PlanReport:
     """Return the forecast of the job, an object that JSON can hold.
@@ -60,12 +65,12 @@ def plan_file(
     Raises `UsageError` for errors that a run would refuse as a whole. At most `max_simulated_rows`
     are simulated. Texts of the file are included only with `show_text`. With `calibrates` the model
     is loaded and timed for some seconds, so that the run time is known. With `num_replicas` it
-    includes the work of so many replicas. `device` is the device to plan for, None for that of a
-    run.
+    includes the work of so many replicas. With `answers`, an output of this input, the steps with
+    drafts are estimated. `device` is the device to plan for, None for that of a run.
     """
     engine = config.engine
     device = device or probe_device(engine.device, engine.kernel_set, engine.activations)
-    plan = FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas)
+    plan = FilePlan(config, listener, device, max_simulated_rows, show_text, num_replicas, answers)
     return plan.run(calibrates)
 
 
@@ -87,8 +92,11 @@ class FilePlan:
         max_simulated_rows: int = DEFAULT_SIMULATED_ROWS,
         show_text: bool = False,
         num_replicas: int | None = None,
+        answers: Path | None = None,
         run_requests: Requests | None = None,
     ) -> None:
+        self._recorded = None if answers is None else RecordedAnswers(answers)
+        self._drafts: DraftForecast | None = None
         self._run_requests = run_requests
         self._config = config
         self._listener = listener
@@ -126,9 +134,15 @@ class FilePlan:
             advisor = TemplateAdvisor(config.prompts, config.sampling, model.tokenizer)
             advice = advisor.advise(rows, show_text=self._show_text)
             self.lap("advice_s")
-        self.times["total_s"] = sum(self.times.values())
         if calibrates and forecast["rows"]["planned"]:
             self._calibrate()
+        timed = TimedRun.read(config.engine, "cpu" if self._device.memory is None else "cuda")
+        if self._drafts is not None:
+            self._began = time.perf_counter()
+            figures = self._drafts.figures(None if timed is None else timed.costs)
+            forecast["steps"]["drafts"] = figures
+            self.lap("replay_s")
+        self.times["total_s"] = sum(self.times.values())
         if model.config.library is not None:
             forecast["library"] = model.config.library
         if self._device.memory is not None:
@@ -140,7 +154,7 @@ class FilePlan:
             "clamped": self._num_clamped,
             "voting": self._num_voting,
             "time": self.times,
-            "run_time": self._run_time(forecast),
+            "run_time": self._run_time(forecast, timed),
             "memory": {"peak_resident": peak_resident_bytes()},
             "config": {
                 "model": str(config.engine.model),
@@ -158,10 +172,8 @@ class FilePlan:
         config = fitted_to_device(settings, self._device.memory_bytes)
         return config if passes is None else passes.fitted(config, self._device.memory_bytes)
 
-    def _run_time(self, forecast: ForecastFigures) -> RunTime | None:
-        """Return the expected run time; None without timings of such a model and settings."""
-        config = self._config.engine
-        timed = TimedRun.read(config, "cpu" if self._device.memory is None else "cuda")
+    def _run_time(self, forecast: ForecastFigures, timed: TimedRun | None) -> RunTime | None:
+        """Return the expected run time; timed: None without such a model and settings."""
         if timed is None:
             return None
         return run_time(
@@ -229,7 +241,8 @@ class FilePlan:
             prepared.max_model_len,
             longest,
         )
-        planner = sizing.basis(model.config.vocab_size, device.read_once).planner(config)
+        basis = sizing.basis(model.config.vocab_size, device.read_once)
+        planner = basis.planner(config)
         self._listener.on_phase(Phase.PLAN)
         first = planner.window(requests, has_next=prepared.more is not None).plan
         config, left, sizes, states = sizing.sizes(first, is_whole=prepared.more is None)
@@ -257,12 +270,12 @@ class FilePlan:
                 yield window.plan
                 self.lap("simulate_s")
 
-        rest = plans()
+        rest, shapes = plans(), PoolShape.of_all(specs, sizes)
         self.lap("plan_s")
         simulation = Simulator(
             rest,
             config,
-            shapes=PoolShape.of_all(specs, sizes),
+            shapes=shapes,
             bytes_read=network.bytes_read(specs),
             states=states,
             max_model_len=planner.reserved_len(requests),
@@ -274,6 +287,28 @@ class FilePlan:
         self.lap("simulate_s")
         for _ in rest:
             pass  # rows that are not simulated are planned too
+        if self._recorded is None:
+            pass
+        elif config.speculate != OFF and can_speculate(
+            network,
+            specs,
+            has_states=states is not None,
+            is_row_invariant=device.memory is None or config.reproducible,
+        ):
+            self._drafts = DraftForecast(
+                self._recorded,
+                model.tokenizer,
+                model.config.vocab_size,
+                basis.planner(config),
+                config,
+                shapes,
+                simulation,
+                streams=passes is not None,
+            )
+        else:
+            self._listener.on_warning(
+                f"{option('answers')} has no effect: a run with these settings has no drafts"
+            )
         figures = forecast.to_dict(simulation, self.refused, self.num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()
@@ -291,6 +326,8 @@ class FilePlan:
         """Return the requests that run for the rows of a window, and count them."""
         self.lap("encode_s")
         self.num_rows += len(rows)
+        if self._recorded is not None:
+            self._recorded.take(rows)
         self.refused.update(row.error.code for row in rows if row.error is not None)
         self._num_clamped += sum(row.encoded.clamped for row in rows)
         asked = [row.request for row in rows if row.request is not None]
