@@ -246,9 +246,12 @@ class Completion:
 
     @property
     def finish_reasons(self) -> tuple[FinishReason, ...]:
-        """Finish reason of each output; without outputs, the reason for that."""
+        """Finish reason of each output, or of the row if it has an error or scores.
+
+        Vectors, scores of pairs and labels have none.
+        """
         if self.error is not None:
             return (FinishReason.ERROR,)
-        if self.scores or self.pooled is not None:
+        if self.scores:
             return (FinishReason.STOP,)
         return tuple(output.finish_reason for output in self.outputs)

@@ -1,4 +1,4 @@
-"""Causal attention of prompt chunks over the KV cache, their own part included.
+"""Attention of prompt chunks over the KV cache, their own part included: causal or to both sides.
 
 A tile of rows, a row being one (token, query head of the group that reads one kv head), walks the
 keys in tiles of a fixed width counted from token 0, in ascending order. A row's bytes depend on its
@@ -33,7 +33,6 @@ from pagedrun.kernels.gpu.attention.attend_tile import (
 from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.gpu.kv_cache import magnitude
 from pagedrun.kernels.gpu.matrix_product import multiply
-from pagedrun.kernels.reference import attention as reference
 
 MAX_GROUP = 32
 
@@ -47,8 +46,6 @@ def prefill_attention(
     window: int | None,
 ) -> Tensor:
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
-    if not chunks.is_causal:
-        return reference.prefill_attention(q, layer, block_tables, chunks, softmax, window)
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, scales = layer.num_kv_heads, layer.scales
     scale, softcap = softmax.scale, softmax.softcap
@@ -91,6 +88,7 @@ def prefill_attention(
         NUM_ROWS=tile.rows,
         TILE_TOKENS=tile_tokens,
         NUM_KEYS=tile.keys,
+        IS_CAUSAL=chunks.is_causal,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         enable_fp_fusion=False,
@@ -168,6 +166,7 @@ def _prefill_attention(
     NUM_ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     NUM_KEYS: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
 ):
     # The last tiles of a prompt see the most keys, so they start first.
     tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
@@ -178,6 +177,7 @@ def _prefill_attention(
         num_tokens = tl.minimum(TILE_TOKENS, chunk_end - first)
         first_position = tl.load(first_positions + chunk) + first - chunk_start
         last_position = first_position + num_tokens - 1
+        last_of_chunk = first_position + chunk_end - 1 - first
 
         row, d = tl.arange(0, NUM_ROWS), tl.arange(0, WIDTH)[None, :]
         heads = kv_head * GROUP + row % GROUP
@@ -186,58 +186,64 @@ def _prefill_attention(
         places = q + tokens[:, None] * q_token_stride + heads[:, None] * q_head_stride + d
         query = tl.load(places, mask=inside, other=0.0)
         positions = first_position + row // GROUP
+        last_keys = _last_key(positions, last_of_chunk, window, IS_CAUSAL)
+        last_key = _last_key(last_position, last_of_chunk, window, IS_CAUSAL)
 
         state = empty_state(NUM_ROWS, WIDTH)
         table = block_tables + tl.load(table_rows + chunk).to(tl.int64) * table_stride
         caches = (key_cache, value_cache, key_scales, value_scales)
         sizes: tl.constexpr = (BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_KEYS)
         # Key tiles that all rows see: from full_first up to full_last.
-        full_first, full_last = 0, (first_position + 1) // NUM_KEYS
+        full_first = 0
+        full_last = (_last_key(first_position, last_of_chunk, window, IS_CAUSAL) + 1) // NUM_KEYS
         if window is not None:
             edge = tl.maximum(first_position - window + 1, 0) // NUM_KEYS
             full_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), NUM_KEYS)
-            state = attend_causal(
+            state = _attend_tiles(
                 state,
                 query,
                 positions,
+                last_keys,
                 edge,
-                tl.minimum(full_first, last_position // NUM_KEYS + 1),
+                tl.minimum(full_first, last_key // NUM_KEYS + 1),
                 caches,
                 table,
                 kv_head,
-                last_position + 1,
+                last_key + 1,
                 scale,
                 softcap,
                 window,
                 sizes,
                 True,
             )
-        state = attend_causal(
+        state = _attend_tiles(
             state,
             query,
             positions,
+            last_keys,
             full_first,
             full_last,
             caches,
             table,
             kv_head,
-            last_position + 1,
+            last_key + 1,
             scale,
             softcap,
             window,
             sizes,
             False,
         )
-        state = attend_causal(
+        state = _attend_tiles(
             state,
             query,
             positions,
+            last_keys,
             tl.maximum(full_first, full_last),
-            last_position // NUM_KEYS + 1,
+            last_key // NUM_KEYS + 1,
             caches,
             table,
             kv_head,
-            last_position + 1,
+            last_key + 1,
             scale,
             softcap,
             window,
@@ -274,10 +280,22 @@ def _chunk_of(tile, chunk_starts, num_chunks, TILE_TOKENS: tl.constexpr) -> Any:
 
 
 @triton.jit
-def attend_causal(
+def _last_key(positions, last_of_chunk, window, IS_CAUSAL: tl.constexpr) -> Any:
+    """Return the last position that queries at `positions` see."""
+    if IS_CAUSAL:
+        return positions
+    ahead = last_of_chunk - positions
+    if window is not None:
+        ahead = tl.minimum(ahead, window - 1)
+    return positions + ahead
+
+
+@triton.jit
+def _attend_tiles(
     state,
     query,
     positions,
+    last_keys,
     first_tile,
     last_tile,
     caches,
@@ -293,9 +311,10 @@ def attend_causal(
     """Return the state of the rows after the key tiles from `first_tile` up to `last_tile`.
 
     state: (max_score, sum_exp, acc) of each row. query: [num_rows, WIDTH], zeros from HEAD_DIM on.
-    positions: [num_rows]. caches: keys, values, scales of keys and of values (or None).
-    context_end: the first token that is not to be read. sizes: block size, number of kv heads, head
-    size, keys in a tile. MASKED: the rows do not all see all keys of these tiles.
+    positions: [num_rows]. last_keys: [num_rows], the last position that each row sees. caches:
+    keys, values, scales of keys and of values (or None). context_end: the first token that is not
+    to be read. sizes: block size, number of kv heads, head size, keys in a tile. MASKED: the rows
+    do not all see all keys of these tiles.
     """
     BLOCK_SIZE: tl.constexpr = sizes[0]
     block_vectors: tl.constexpr = BLOCK_SIZE * sizes[1]
@@ -333,7 +352,7 @@ def attend_causal(
             values = tl.where(finite[:, None], values, tl.zeros_like(values))
             value_scale = tl.where(finite, value_scale, 0.0)
             scores = tl.where(finite[None, :], scores, float("nan"))
-            visible = tokens[None, :] <= positions[:, None]
+            visible = tokens[None, :] <= last_keys[:, None]
             if window is not None:
                 visible = visible & (tokens[None, :] > positions[:, None] - window)
             scores = tl.where(visible, scores, float("-inf"))

@@ -141,9 +141,8 @@ class PoolingEngine:
     def steps(self) -> TextSteps:
         """Return the computation of texts, of its own for each run."""
         flat = FlatPass(self.loaded, self.pooler, self.config.block_size)
-        if self.spec.shares_prefixes:
-            return SharedSteps(self.answering, flat)
-        return FlatSteps(flat, self.config.max_num_batched_tokens)
+        steps = FlatSteps(flat, self.config.max_num_batched_tokens)
+        return SharedSteps(self.answering, steps) if self.spec.shares_prefixes else steps
 
 
 class PooledRun:

@@ -134,8 +134,8 @@ class SharedSteps:
     flat: computes the texts that leave no room for the token of an answer.
     """
 
-    def __init__(self, engine: Engine, flat: FlatPass) -> None:
-        self.counts = TextCounts()
+    def __init__(self, engine: Engine, flat: FlatSteps) -> None:
+        self.counts = flat.counts
         self.fit = StepFit()
         self.is_cut = False
         self._engine = engine
@@ -150,19 +150,15 @@ class SharedSteps:
         self, texts: list[DistinctText], ends_at: float | None
     ) -> Iterator[Sequence[DistinctText]]:
         """Compute texts in the order of a plan."""
-        longest = [each for each in texts if each.num_tokens >= self._engine.max_model_len]
-        for each in longest:
-            (result,) = self._flat([each.text])
-            each.finish(result)
-            self.counts.steps += 1
-            self.counts.computed += each.num_tokens
-            yield (each,)
+        most = self._engine.max_model_len
+        yield from self._flat.run([each for each in texts if each.num_tokens >= most], ends_at)
+        self.is_cut = self._flat.is_cut
         requests = [
             replace(Request.pooling(number, (each.text,)), texts=())
             for number, each in enumerate(texts)
-            if each.result is None
+            if each.num_tokens < most
         ]
-        if not requests:
+        if self.is_cut or not requests:
             return
         deadline = None if ends_at is None else Deadline(ends_at, 0)
         self._run = run = self._engine.start(requests, deadline=deadline)

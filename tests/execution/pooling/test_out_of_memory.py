@@ -80,3 +80,29 @@ def test_other_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     Shortage(monkeypatch, 0, RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         results(engine, asked)
+
+
+@pytest.mark.parametrize(("room", "tried"), [(90, [90, 30]), (89, [90, 30, 30, 30, 30])])
+def test_texts_as_long_as_the_context_are_computed_in_smaller_steps(
+    room: int, tried: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "qwen3")
+    model = pooled_model(tmp_path, engine={"max_model_len": 30, "max_num_batched_tokens": 90})
+    engine, asked = model.load_engine(), requests(model, texts([30, 5, 30, 30, 30, 5]))
+    expected = results(engine, asked)
+    shortage = Shortage(monkeypatch, room, MemoryError())
+    found = results(engine, asked)
+    assert shortage.tried == tried
+    assert all(np.array_equal(found[index], expected[index]) for index in expected)
+
+
+def test_a_text_as_long_as_the_context_that_does_not_fit_is_an_error_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "qwen3")
+    model = pooled_model(tmp_path, engine={"max_model_len": 30})
+    engine, asked = model.load_engine(), requests(model, texts([30, 5, 30]))
+    Shortage(monkeypatch, 29, MemoryError())
+    by_index = {each.request.index: each.error for each in engine.start(asked)}
+    codes = {index: error and error.code for index, error in by_index.items()}
+    assert codes == {0: "out_of_memory", 1: None, 2: "out_of_memory"}

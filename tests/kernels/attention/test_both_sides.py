@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -9,62 +10,100 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import KVLayer, Softmax
-from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.reference import attention as reference
-from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
+from tests.kernels.conftest import Twin
+from tests.support.attention_cases import Chunk, in_float64, on_device, prefill_inputs
+from tests.support.every_pair import every_pair
 
-SIZES = [1, 2, 31, 64, 100, 300]
+# A tile of the GPU kernel has 16 to 64 of these tokens, and 32 or 64 keys.
+SIZES = [1, 15, 16, 17, 64, 137, 260]
+CHUNKS = [(table, 0, size) for table, size in enumerate(SIZES)]
+STARTS = [0, *accumulate(SIZES)]
+WINDOWS = [None, 1, 9, 65]
+DTYPES = [torch.float32, torch.bfloat16]
 
 
-def attend(q: Tensor, context: Any, chunks: list[Chunk], window: int | None, ops: Any) -> Tensor:
+def attend(
+    q: Tensor, context: Any, chunks: list[Chunk], window: int | None, twin: Twin | None
+) -> Tensor:
+    """Attend by a backend, or by the reference in float64; the result is on the CPU."""
     layer = KVLayer(context.key_cache, context.value_cache)
-    if ops is reference:
-        q, layer = q.double(), in_float64(layer)
     inputs = replace(prefill_inputs(chunks), is_causal=False)
     softmax = Softmax(q.shape[2] ** -0.5)
-    out: Tensor = ops.prefill_attention(q, layer, context.block_tables, inputs, softmax, window)
-    return out
+    if twin is None:
+        return reference.prefill_attention(
+            q.double(), in_float64(layer), context.block_tables, inputs, softmax, window
+        )
+    ops: Any = twin.ops
+    out: Tensor = ops.prefill_attention(
+        q.to(twin.device),
+        on_device(layer, twin.device),
+        context.block_tables.to(twin.device),
+        inputs.placed(lambda each: each.to(twin.device)),
+        softmax,
+        window,
+    )
+    return out.cpu()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [None, 1, 9, 65])
+def queries(num_tokens: int, num_heads: int, dtype: torch.dtype) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(num_tokens, num_heads, 32).to(dtype)
+
+
+@every_pair(window=WINDOWS, dtype=DTYPES)
 def test_matches_reference(
     window: int | None,
     dtype: torch.dtype,
+    twin: Twin,
     make_context: Callable[..., Any],
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
-    torch.manual_seed(0)
-    context = make_context(SIZES, num_kv_heads=2, head_dim=32, block_size=16, dtype=dtype)
-    q = torch.randn(sum(SIZES), 4, 32).to(dtype)
-    chunks = [(table, 0, size) for table, size in enumerate(SIZES)]
-    out = attend(q, context, chunks, window, group_attention)
-    assert_close(out, attend(q, context, chunks, window, reference))
+    context = make_context(SIZES, num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
+    q = queries(sum(SIZES), 2, dtype)
+    out = attend(q, context, CHUNKS, window, twin)
+    assert_close(out, attend(q, context, CHUNKS, window, None))
 
 
 def test_the_reference_is_softmax_of_all_scores(make_context: Callable[..., Any]) -> None:
-    torch.manual_seed(0)
-    context = make_context([7], num_kv_heads=1, head_dim=16, block_size=16, dtype=torch.float32)
-    q = torch.randn(7, 1, 16)
-    out = attend(q, context, [(0, 0, 7)], None, reference)
+    context = make_context([7], num_kv_heads=1, head_dim=32, block_size=16, dtype=torch.float32)
+    q = queries(7, 1, torch.float32)
+    out = attend(q, context, [(0, 0, 7)], None, None)
     layer = KVLayer(context.key_cache, context.value_cache)
     keys, values = reference.gather_context(layer, context.block_tables[0], 7)
-    weights = torch.softmax(q[:, 0].double() @ keys[0].double().T / 4, dim=-1)
+    weights = torch.softmax(q[:, 0].double() @ keys[0].double().T / 32**0.5, dim=-1)
     torch.testing.assert_close(out[:, 0], weights @ values[0].double())
 
 
 @pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_text_alone_has_the_bytes_of_a_text_among_others(
-    window: int | None, make_context: Callable[..., Any]
+    window: int | None, dtype: torch.dtype, twin: Twin, make_context: Callable[..., Any]
 ) -> None:
-    torch.manual_seed(0)
-    context = make_context(SIZES, num_kv_heads=2, head_dim=32, block_size=16, dtype=torch.float32)
-    q = torch.randn(sum(SIZES), 2, 32)
-    chunks = [(table, 0, size) for table, size in enumerate(SIZES)]
-    together = attend(q, context, chunks, window, group_attention)
-    start = 0
-    for chunk, size in zip(chunks, SIZES, strict=True):
+    context = make_context(SIZES, num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
+    q = queries(sum(SIZES), 2, dtype)
+    together = attend(q, context, CHUNKS, window, twin)
+    for chunk, start, size in zip(CHUNKS, STARTS, SIZES, strict=False):
         own = slice(start, start + size)
-        alone = attend(q[own], context, [chunk], window, group_attention)
-        assert torch.equal(alone, together[own])
-        start += size
+        assert torch.equal(attend(q[own], context, [chunk], window, twin), together[own]), size
+
+
+@pytest.mark.parametrize("position", [0, 70, 136])
+@pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])
+def test_nan_spoils_those_who_see_it_and_no_others(
+    spoilt: str, position: int, twin: Twin, make_context: Callable[..., Any]
+) -> None:
+    sizes = [20, 137, 20]
+    context = make_context(sizes, num_kv_heads=2, head_dim=32, block_size=16, dtype=torch.float32)
+    block = int(context.block_tables[1, position // 16])
+    getattr(context, spoilt)[block, 1, position % 16, 3] = torch.nan
+    chunks = [(table, 0, size) for table, size in enumerate(sizes)]
+    q = queries(sum(sizes), 4, torch.float32)
+    for window in (None, 20):
+        seen = torch.zeros(sum(sizes), 4, dtype=torch.bool)
+        reach = 137 if window is None else window
+        first, last = max(position - reach + 1, 0), min(position + reach, 137)
+        seen[20 + first : 20 + last, 2:] = True
+        out = attend(q, context, chunks, window, twin)
+        assert torch.equal(out.isnan().all(dim=-1), seen)
+        assert torch.equal(out.isfinite().all(dim=-1), ~seen)

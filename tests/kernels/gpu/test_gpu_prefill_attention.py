@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -63,6 +64,7 @@ def call(
 ) -> Tensor:
     softmax = Softmax(q.shape[2] ** -0.5, options.get("softcap"))
     window = options.get("window")
+    chunks = replace(chunks, is_causal=options.get("is_causal", True))
     out: Tensor = backend.prefill_attention(q, layer, tables, chunks, softmax, window)
     return out
 
@@ -88,11 +90,13 @@ def lengths(chunks: list[Chunk]) -> list[int]:
         (1, 8, 512, 16),
     ],
     window=[None, 1, 20, 70],
+    is_causal=[True, False],
     dtype=DTYPES,
 )
 def test_matches_reference(
     shape: tuple[int, int, int, int],
     window: int | None,
+    is_causal: bool,
     dtype: torch.dtype,
     make_context: Callable[..., Any],
     assert_close: Callable[[Tensor, Tensor], None],
@@ -108,20 +112,22 @@ def test_matches_reference(
         dtype=dtype,
     )
     q = queries(chunks, num_kv_heads * group, head_dim, dtype)
-    out = run(gpu_device, q, context, chunks, window=window)
+    out = run(gpu_device, q, context, chunks, window=window, is_causal=is_causal)
     assert out.dtype is dtype
-    assert_close(out, expect(q, context, chunks, window=window))
+    assert_close(out, expect(q, context, chunks, window=window, is_causal=is_causal))
 
 
 @every_pair(
     shape=[(64, 16), (80, 64), (128, 64)],  # head_dim, block_size
     window=[None, 30],
+    is_causal=[True, False],
     codes=CODES,
     dtype=DTYPES,
 )
 def test_quantised_matches_reference(
     shape: tuple[int, int],
     window: int | None,
+    is_causal: bool,
     codes: torch.dtype,
     dtype: torch.dtype,
     make_context: Callable[..., Any],
@@ -134,8 +140,9 @@ def test_quantised_matches_reference(
         lengths(chunks), num_kv_heads=2, head_dim=head_dim, block_size=block_size, dtype=dtype
     )
     q = queries(chunks, 4, head_dim, dtype)
-    out = run(gpu_device, q, context, chunks, codes, window=window)
-    assert_close(out, expect(q, context, chunks, codes, window=window))
+    options = {"window": window, "is_causal": is_causal}
+    out = run(gpu_device, q, context, chunks, codes, **options)
+    assert_close(out, expect(q, context, chunks, codes, **options))
 
 
 @every_pair(softcap=[0.5, 30.0], codes=[None, torch.int8], dtype=DTYPES)
@@ -235,12 +242,14 @@ def test_few_rows_take_a_smaller_tile_with_the_same_keys(
     position=[3, 137],
     spoilt=["key_cache", "value_cache"],
     poison=[torch.nan, torch.inf, -torch.inf],
+    is_causal=[True, False],
     dtype=DTYPES,
 )
 def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     position: int,
     spoilt: str,
     poison: float,
+    is_causal: bool,
     dtype: torch.dtype,
     make_context: Callable[..., Any],
     gpu_device: torch.device,
@@ -251,8 +260,10 @@ def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     q = queries([(0, 0, 150)], 4, 64, dtype)
     for window in (None, 20):
         seen = torch.zeros(150, 4, dtype=torch.bool)
-        seen[position : None if window is None else position + window, 2:] = True
-        out = run(gpu_device, q, context, [(0, 0, 150)], window=window)
+        reach = 150 if window is None else window
+        first = position if is_causal else max(position - reach + 1, 0)
+        seen[first : position + reach, 2:] = True
+        out = run(gpu_device, q, context, [(0, 0, 150)], window=window, is_causal=is_causal)
         assert torch.equal(out.isnan().all(dim=-1), seen)
         assert torch.equal(out.isfinite().all(dim=-1), ~seen)
 

@@ -1,4 +1,4 @@
-"""Chunks of many rows and of few, over caches of every kind."""
+"""Chunks of many rows and of few, over caches of every kind; texts seen to both sides."""
 
 import functools
 
@@ -18,6 +18,7 @@ def launch(
     window: int | None,
     softcap: float | None,
     has_sinks: bool = False,
+    is_causal: bool = True,
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
@@ -27,7 +28,7 @@ def launch(
         torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
         KVLayer(cache, cache.clone(), scales),
         torch.zeros(1, 64, dtype=torch.int32),
-        PrefillInputs(ints, ints[:1], ints[:1]),
+        PrefillInputs(ints, ints[:1], ints[:1], is_causal),
         Softmax(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
         window,
     )
@@ -63,26 +64,45 @@ def _short(
     return ("sm_86",) if heads == HEADS[6] and num_tokens > 1 and kind == KINDS[0] else ()
 
 
-CASES = [
-    Case(
-        f"prefill-{heads}-{num_tokens}-{'-'.join(map(str, kind))}".replace("torch.", ""),
-        functools.partial(launch, heads, num_tokens, *kind),
-        short=_short(heads, num_tokens, kind),
-        # Larger heads leave no registers for the rows of a whole warp group.
-        matrix=None if kind[0] is FLOAT32 else "any" if heads[2] > 256 else "wide",
-    )
-    for heads in HEADS
-    for num_tokens in (512, 1)
-    for kind in KINDS
-] + [
-    Case(
-        f"prefill-sinks-{window}-{num_tokens}",
-        functools.partial(
-            launch, (64, 8, 64), num_tokens, BFLOAT16, None, 64, window, None, has_sinks=True
-        ),
-        short=("sm_90",) if num_tokens > 1 and window else (),
-        matrix="wide",
-    )
-    for num_tokens in (512, 1)
-    for window in (None, 128)
-]
+# MiniLM, BERT and ModernBERT, gte-Qwen2, EmbeddingGemma.
+BOTH_SIDES = [(12, 12, 32), (12, 12, 64), (28, 4, 128), (3, 1, 256)]
+CASES = (
+    [
+        Case(
+            f"prefill-{heads}-{num_tokens}-{'-'.join(map(str, kind))}".replace("torch.", ""),
+            functools.partial(launch, heads, num_tokens, *kind),
+            short=_short(heads, num_tokens, kind),
+            # Larger heads leave no registers for the rows of a whole warp group.
+            matrix=None if kind[0] is FLOAT32 else "any" if heads[2] > 256 else "wide",
+        )
+        for heads in HEADS
+        for num_tokens in (512, 1)
+        for kind in KINDS
+    ]
+    + [
+        Case(
+            f"prefill-sinks-{window}-{num_tokens}",
+            functools.partial(
+                launch, (64, 8, 64), num_tokens, BFLOAT16, None, 64, window, None, has_sinks=True
+            ),
+            short=("sm_90",) if num_tokens > 1 and window else (),
+            matrix="wide",
+        )
+        for num_tokens in (512, 1)
+        for window in (None, 128)
+    ]
+    + [
+        Case(
+            f"prefill-both-sides-{heads}-{num_tokens}-{dtype}-{window}".replace("torch.", ""),
+            functools.partial(
+                launch, heads, num_tokens, dtype, None, 64, window, None, is_causal=False
+            ),
+            short=("sm_90",) if num_tokens > 1 and dtype is BFLOAT16 and heads[2] == 64 else (),
+            matrix=None if dtype is FLOAT32 else "wide",
+        )
+        for heads in BOTH_SIDES
+        for num_tokens in (512, 1)
+        for dtype in (BFLOAT16, FLOAT32)
+        for window in (None, 65)
+    ]
+)
