@@ -386,10 +386,9 @@ def run_time(
     `load_s` for loading the model, and at most `compile_s` for its kernels.
 
     The lengths of answers are unknown before: they have at least one token each, and at most their
-    limit, which they reach with `ignore_eos`; that takes the steps with drafts where these were
-    estimated. Costs of an earlier run are used both as fitted and
-    in the usual proportions, whichever is less or more: a run with hardly any prompt tokens says
-    little about prompts.
+    limit, which they reach with `ignore_eos`: in the steps with drafts, if these are estimated.
+    Costs of an earlier run are used both as fitted and in the usual proportions, whichever is less
+    or more: a run with hardly any prompt tokens says little about prompts.
     """
     rows, tokens = forecast["rows"], forecast["tokens"]
     num_computed = tokens["computed"] + tokens["preempted_recomputed"]

@@ -155,7 +155,7 @@ class DraftForecast:
             config.speculate, scheduler, lambda row, sample: None, streams=self.streams
         )
         assert speculation is not None, "asked for"
-        num_at_once = min(limits.max_num_seqs, simulation.max_running)
+        num_at_once = max(min(limits.max_num_seqs, simulation.max_running), 1)
         share = num_at_once / min(num_at_once, sum(map(len, answers.values())))
         step_s, row_s = USUAL_STEP, USUAL_NEW_TOKEN
         if costs is not None:

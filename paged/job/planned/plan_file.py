@@ -287,28 +287,27 @@ class FilePlan:
         self.lap("simulate_s")
         for _ in rest:
             pass  # rows that are not simulated are planned too
-        if self._recorded is None:
-            pass
-        elif config.speculate != OFF and can_speculate(
-            network,
-            specs,
-            has_states=states is not None,
-            is_row_invariant=device.memory is None or config.reproducible,
-        ):
-            self._drafts = DraftForecast(
-                self._recorded,
-                model.tokenizer,
-                model.config.vocab_size,
-                basis.planner(config),
-                config,
-                shapes,
-                simulation,
-                streams=passes is not None,
-            )
-        else:
-            self._listener.on_warning(
-                f"{option('answers')} has no effect: a run with these settings has no drafts"
-            )
+        if self._recorded is not None:
+            if config.speculate != OFF and can_speculate(
+                network,
+                specs,
+                has_states=states is not None,
+                is_row_invariant=device.memory is None or config.reproducible,
+            ):
+                self._drafts = DraftForecast(
+                    self._recorded,
+                    model.tokenizer,
+                    model.config.vocab_size,
+                    basis.planner(config),
+                    config,
+                    shapes,
+                    simulation,
+                    streams=passes is not None,
+                )
+            else:
+                self._listener.on_warning(
+                    f"{option('answers')} has no effect: a run with these settings has no drafts"
+                )
         figures = forecast.to_dict(simulation, self.refused, self.num_rows)
         if self._replicas is not None:
             figures["replicas"] = self._replicas.figures()
