@@ -15,4 +15,6 @@ Float64s = NDArray[np.float64]
 
 def element_types(annotations: Mapping[str, Any]) -> dict[str, type[np.generic]]:
     """Return the element types of annotated arrays, by name."""
-    return {name: get_args(get_args(kind)[1])[0] for name, kind in annotations.items()}
+    # NDArray is ndarray[shape, dtype[element]]; from NumPy 2.5 on an alias with the element alone.
+    last = {name: get_args(kind)[-1] for name, kind in annotations.items()}
+    return {name: (get_args(kind) or (kind,))[0] for name, kind in last.items()}

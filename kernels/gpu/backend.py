@@ -47,6 +47,8 @@ class GpuBackend(Backend):
     rms_norm = staticmethod(norms.rms_norm)
     add_rms_norm = staticmethod(norms.add_rms_norm)
     gated_rms_norm = staticmethod(norms.gated_rms_norm)
+    layer_norm = staticmethod(norms.layer_norm)
+    add_layer_norm = staticmethod(norms.add_layer_norm)
     silu_mul = staticmethod(activations.silu_mul)
     gelu_tanh_mul = staticmethod(activations.gelu_tanh_mul)
     clipped_swiglu = staticmethod(activations.clipped_swiglu)

@@ -1,6 +1,6 @@
-"""Root-mean-square normalization: of rows, after a residual addition, and of gated heads.
+"""Normalization of rows, by root mean square or by mean and variance, and of gated heads.
 
-`rms_norm` and `add_rms_norm` have one row in each program. A row's bytes do not depend on the
+All but `gated_rms_norm` have one row in each program. A row's bytes do not depend on the
 number of rows. They may depend on whether rows begin on 16 bytes, since Triton chooses by it which
 thread holds which elements, and thereby the order of the sum: the tensors of a run are either all
 aligned or none.
@@ -95,6 +95,86 @@ def _add_rms_norm(x, residual, weight, out, x_stride, row_size, eps, TILE: tl.co
     tl.store(residual + row * row_size + columns, total, mask=inside)
     normalized = normalize(total, weight, columns, inside, row_size, eps)
     tl.store(out + row * row_size + columns, normalized, mask=inside)
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Center and scale each row of `x`, float32 inside, rounded once; see the reference."""
+    return _launch_layer_norm(x, None, weight, bias, eps, dtype or weight.dtype)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Add `x` to the float32 `residual` in place and center and scale the sum; see the
+    reference."""
+    assert residual.is_contiguous(), "the residual is updated in place"
+    assert residual.dtype is torch.float32, "the residual stream is never rounded"
+    return _launch_layer_norm(x, residual, weight, bias, eps, x.dtype)
+
+
+def _launch_layer_norm(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    assert x.stride(1) == 1, "rows are read in one piece"
+    num_tokens, hidden_size = x.shape
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    if num_tokens:
+        tile, num_warps = row_tile(hidden_size)
+        _layer_norm[(num_tokens,)](
+            x,
+            x if residual is None else residual,
+            weight.contiguous(),
+            weight if bias is None else bias.contiguous(),
+            out,
+            x.stride(0),
+            hidden_size,
+            eps,
+            ADDS=residual is not None,
+            HAS_BIAS=bias is not None,
+            TILE=tile,
+            num_warps=num_warps,
+            enable_fp_fusion=False,
+        )
+    return out
+
+
+@triton.jit
+def _layer_norm(
+    x,
+    residual,
+    weight,
+    bias,
+    out,
+    x_stride,
+    row_size,
+    eps,
+    ADDS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, TILE)
+    inside = columns < row_size
+    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        values += tl.load(residual + row * row_size + columns, mask=inside, other=0.0)
+        tl.store(residual + row * row_size + columns, values, mask=inside)
+    mean = tl.sum(values, axis=0) / row_size
+    # Columns outside hold no value, and their distance from the mean is not to count.
+    centered = tl.where(inside, values - mean, 0.0)
+    factor = tl.rsqrt(tl.sum(centered * centered, axis=0) / row_size + eps)
+    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    result = centered * factor * scale
+    if HAS_BIAS:
+        result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * row_size + columns, result, mask=inside)
 
 
 _TILE_ELEMENTS = 2048  # of some heads of one token: four loads of 16 bytes a thread

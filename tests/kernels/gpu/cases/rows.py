@@ -22,6 +22,15 @@ def add_rms_norm(size: int, dtype: torch.dtype) -> None:
     GpuBackend.add_rms_norm(x, torch.empty(2, size), weight, 1e-6)
 
 
+def layer_norm(size: int, dtype: torch.dtype) -> None:
+    GpuBackend.layer_norm(torch.empty(2, size), torch.ones(size, dtype=dtype), None, 1e-6)
+
+
+def add_layer_norm(size: int, dtype: torch.dtype) -> None:
+    x, weight = torch.empty(2, size, dtype=dtype), torch.empty(size, dtype=dtype)
+    GpuBackend.add_layer_norm(x, torch.empty(2, size), weight, weight, 1e-6)
+
+
 def row(operation: Callable[..., object], size: int, dtype: torch.dtype, *numbers: float) -> None:
     operation(torch.empty(2, size, dtype=dtype), *numbers)
 
@@ -52,7 +61,10 @@ CASES = [
             functools.partial(norm, size, dtype),
             size == short,
         )
-        for norm, short in ((rms_norm, 4096), (add_rms_norm, 2880))
+        for norm, short in (
+            *((rms_norm, 4096), (add_rms_norm, 2880)),
+            *((layer_norm, 1024), (add_layer_norm, 1024)),
+        )
         for size in HIDDEN_SIZES
         for dtype in (BF16, FP32)
     ),
