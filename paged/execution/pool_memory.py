@@ -105,6 +105,8 @@ class PoolMemory:
         eager = config.enforce_eager or not graphed
         made_for = (*specs, size, *num_blocks, num_host_blocks, config.prefix_once, eager, slots)
         if self._held is not None and self._held.made_for == made_for:
+            if self._held.graphs is not None:
+                self._held.graphs.begin_run()
             return self._held.cache, self._held.graphs
         if self._held is not None:
             self._held = None  # freed first: both may not fit

@@ -41,7 +41,7 @@ class TestReadingAlone:
 
         timer = OpTimer(Watched())
         engine = TINY.engine(timer.kernels, **FLOAT32)
-        requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
+        requests = Workload(rows=32, shared=512, unique=8, output=6).requests(512)
         alone = EngineContender("alone", reading_alone(engine), timer)
         alone.run(requests)
         assert seen
@@ -58,7 +58,7 @@ class TestReadingAlone:
         engine = TINY.engine(**FLOAT32)
         memory = PoolMemory(engine.loaded.model, engine.loaded.sampler, device)
         once = Engine(engine.config, replace(engine.loaded, device=device, memory=memory))
-        requests = Workload(rows=32, shared=512, unique=8, output=3).requests(512)
+        requests = Workload(rows=32, shared=512, unique=8, output=6).requests(512)
         shared = []
         for engine in (once, reading_alone(once)):
             run = engine.start(requests)

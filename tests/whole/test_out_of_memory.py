@@ -116,7 +116,7 @@ def test_captured_steps_give_their_memory_back(
     budget = MemoryBudget(2**30, 2**30, 2**24, is_filled=True)
     memory = PoolMemory(loaded.model, loaded.sampler, device, budget)
     engine = Engine(config, replace(loaded, device=device, memory=memory))
-    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
     requests = [Request(index, (7,) * size, params) for index, size in enumerate((10, 200))]
     assert [completion.error for completion in engine.start(requests[:1])] == [None]
     run = engine.start(requests)

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.decode_buffers import GraphShape
-from pagedrun.paged.execution.decode_graphs import DecodeGraphs
+from pagedrun.paged.execution.decode_graphs import (
+    CAPTURE_COST,
+    LAUNCHED_COST,
+    DecodeGraphs,
+    Replayed,
+)
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.logits.sampler import Sampler
 from pagedrun.paged.execution.step_result import InFlight, StepResult
@@ -116,12 +121,38 @@ def going_on(*chunks: MadeChunk) -> StepInput:
     return replace(step, sources=np.arange(len(step.sources)))
 
 
-def test_a_shape_is_captured_when_it_comes_back(graphs: DecodeGraphs) -> None:
-    step = going_on(chunk(6, 7))
-    assert graphs.run(step, before(9)) is None
-    assert not graphs.shapes
-    assert graphs.run(step, before(9)) is not None
+TIMES = -(-CAPTURE_COST // LAUNCHED_COST)  # that a step is launched, but the last
+
+
+def replayed(graphs: DecodeGraphs, step: StepInput, *tokens: int) -> Replayed:
+    """Return the first step that is replayed."""
+    ran = [graphs.run(step, before(*tokens)) for _ in range(TIMES)]
+    assert ran[:-1] == [None] * (TIMES - 1)
+    assert ran[-1] is not None
+    return ran[-1]
+
+
+def test_a_shape_is_captured_when_launches_have_cost_as_much(graphs: DecodeGraphs) -> None:
+    replayed(graphs, going_on(chunk(6, 7)), 9)
     assert len(graphs.shapes) == 1
+
+
+def test_steps_of_other_runs_capture_nothing(graphs: DecodeGraphs) -> None:
+    """Numbers of rows at the beginning and the end of a run occur once in each."""
+    for _ in range(2 * CAPTURE_COST):
+        graphs.begin_run()
+        assert graphs.run(going_on(chunk(6, 7)), before(9)) is None
+    assert not graphs.shapes
+
+
+def test_few_rows_stay_in_a_large_graph_for_a_while(graphs: DecodeGraphs) -> None:
+    many, few = (going_on(*[chunk(6, 7)] * count) for count in (16, 2))
+    replayed(graphs, many, *[9] * 16)
+    for _ in range(CAPTURE_COST - 1):
+        assert graphs.run(few, before(9, 9)) is not None
+        assert [shape.num_rows for shape in graphs.shapes] == [16]
+    assert graphs.run(few, before(9, 9)) is not None
+    assert [shape.num_rows for shape in graphs.shapes] == [16, 2]
 
 
 class Growing(Device):
@@ -145,7 +176,7 @@ def test_no_more_is_captured_than_there_is_room_for(graphs: DecodeGraphs) -> Non
         return going_on(*[chunk(6, 7)] * num_rows)
 
     for num_rows in (1, 4, 16):
-        ran = [graphs.run(step(num_rows), before(*[9] * num_rows)) for _ in range(3)]
+        ran = [graphs.run(step(num_rows), before(*[9] * num_rows)) for _ in range(TIMES + 1)]
         assert (ran[-1] is None) == (num_rows == 16)
     assert [shape.num_rows for shape in graphs.shapes] == [1, 4]
     assert graphs.num_bytes == 20
@@ -155,10 +186,7 @@ def test_no_more_is_captured_than_there_is_room_for(graphs: DecodeGraphs) -> Non
 
 
 def test_prompts_are_left_for_others_to_compute(graphs: DecodeGraphs) -> None:
-    step = going_on(chunk(6, 7), chunk(0, 4), chunk(7, 8))
-    assert graphs.run(step, before(9, 8)) is None
-    found = graphs.run(step, before(9, 8))
-    assert found is not None
+    found = replayed(graphs, going_on(chunk(6, 7), chunk(0, 4), chunk(7, 8)), 9, 8)
     assert found.rest is not None
     assert found.rest.rows.tolist() == [1]
     assert found.read.context_lens.tolist() == [7, 8]
@@ -169,14 +197,11 @@ def test_prompts_are_left_for_others_to_compute(graphs: DecodeGraphs) -> None:
 def test_generated_tokens_computed_again_keep_a_step_whole(graphs: DecodeGraphs) -> None:
     """They read prefixes with those that decode, and are counted so in the plan."""
     step = going_on(chunk(6, 7), chunk(3, 7))
-    assert graphs.run(step, before(9, 8)) is None
-    assert graphs.run(step, before(9, 8)) is None
+    assert [graphs.run(step, before(9, 8)) for _ in range(TIMES)] == [None] * TIMES
 
 
 def test_what_the_device_has_advanced_is_what_a_start_would_put_there(graphs: DecodeGraphs) -> None:
-    assert graphs.run(going_on(chunk(5, 6)), before(8)) is None
-    first = graphs.run(going_on(chunk(5, 6)), before(8))
-    assert first is not None
+    first = replayed(graphs, going_on(chunk(5, 6)), 8)
     graph = next(iter(graphs._graphs.values()))
     advanced = graph.buffers.integers.clone()
     token = int(first.ids[first.rows[0]])
