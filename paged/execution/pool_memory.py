@@ -120,6 +120,12 @@ class PoolMemory:
                 ],
                 None if slots is None else self._states(slots, to_swap),
             )
+        except torch.OutOfMemoryError as error:
+            raise UsageError(
+                f"the GPU has no room any more for a KV pool of {sum(num_blocks)} blocks: another "
+                "process, or an earlier run that was not finished, holds memory that was free when "
+                f"the model was loaded; end it, or pass a smaller {option('kv_cache_memory_bytes')}"
+            ) from error
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):  # torch has no error class for host memory
                 raise

@@ -12,7 +12,8 @@ from torch import Tensor
 from pagedrun import LLM, SamplingParams
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.cache.kv_cache import KVCache
+from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
+from pagedrun.paged.execution import pool_memory
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.pool_memory import PoolMemory
@@ -20,7 +21,7 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import EngineError
+from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
@@ -124,6 +125,21 @@ def test_captured_steps_give_their_memory_back(
     Shortage(monkeypatch, 100, torch.OutOfMemoryError("CUDA out of memory"))
     assert [completion.error for completion in run] == [None, None]
     assert engine.start(requests[:1]).captured_shapes == []
+
+
+def test_a_pool_that_has_no_room_any_more_names_what_to_do(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU another process may have taken what was free when the model was loaded."""
+    engine = load_engine(EngineConfig(model=make_model("qwen3", "memory"), dtype="float32"))
+
+    def full(*arguments: object) -> KVMemory:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pool_memory, "KVMemory", full)
+    asked = [Request(0, (7,), SamplingParams(max_tokens=4))]
+    with pytest.raises(UsageError, match=r"no room any more for a KV pool .* kv_cache_memory"):
+        engine.start(asked)
 
 
 class Releasing(Device):
