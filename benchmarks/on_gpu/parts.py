@@ -27,8 +27,8 @@ from typing import IO, Any, Literal
 # As nano-vLLM's benchmark has it, nothing shared; and what pagedrun is for.
 UNSHARED = "--rows 256 --shared 0 --unique 100:1024 --output 100:1024 --max-model-len 2048"
 SHARED = "--rows 1024 --shared 4096 --unique 128 --output 128 --max-model-len 4352"
-# Rows that finish and are admitted all the time, eight times as many as seats.
-STEADY = "--rows 8192 --shared 0 --unique 64:512 --output 32:256 --max-model-len 1024"
+# Rows that finish and are admitted all the time, four times as many as seats.
+STEADY = "--rows 4096 --shared 0 --unique 64:512 --output 32:256 --max-model-len 1024"
 FEW = "--rows 64 --shared 512 --unique 32:96 --output 16:48 --max-model-len 1024"
 
 SMALL_LIMIT_S = 1500.0  # of a part on a CPU, which may be busy: it is not what is tried there
@@ -97,7 +97,7 @@ def read_parts(path: Path) -> Parts:
 
 
 def gpu_parts() -> Parts:
-    """Return the parts A to E. Each is done in less than nine minutes, its start included."""
+    """Return the parts A to E; on an H200 each took half of its limit, its start included."""
     engine = (
         "--device cuda --dtype bfloat16 --max-num-seqs 1024 --max-num-batched-tokens 16384 "
         "--block-size 64 --gpu-memory-utilization 0.9"
@@ -106,49 +106,48 @@ def gpu_parts() -> Parts:
         f"bench throughput --shape {shape} {engine}" for shape in ("qwen3-0.6b", "qwen3-8b")
     )
     kernels = "bench kernels --device cuda --shape qwen3-8b --block-size 64"
+    few = SHARED.replace("--output 128", "--output 32")
     return {
         "A": Part(
             240,
             (
-                Step("imports", "benchmarks/on_gpu/imports.py", "script", 0.5),
-                Step("roofline", "bench kernels --device cuda --only ops --budget 15"),
-                Step("the engine's tests", "-m gpu -q tests/whole/test_gpu.py", "pytest", 2.0),
+                Step("imports", "benchmarks/on_gpu/imports.py", "script", 0.2),
+                Step(
+                    "all tests",
+                    "-m gpu -q -n 12 --dist worksteal tests/kernels tests/whole/test_gpu.py "
+                    "tests/bench/test_bench_kernels.py",
+                    "pytest",
+                    4.0,
+                ),
                 Step(
                     "graphs against eager",
                     f"{small} {FEW} --reproducible --compare enforce-eager --repeat 1",
                     alike=True,
                 ),
-                Step("0.6B, shared, profiled", f"{small} {SHARED} --repeat 1 --profile"),
             ),
-            "imports, roofline, the engine's own tests, graphs against eager, a profile",
+            "imports, all tests that need a GPU, graphs against eager",
         ),
         "B": Part(
-            480,
+            240,
             (
+                # The first run of a process loads kernels that the later ones have.
                 Step("0.6B, shared", f"{small} {SHARED} --repeat 3"),
-                Step("0.6B, nothing shared", f"{small} {UNSHARED} --repeat 3"),
-                Step("0.6B, steady state", f"{small} {STEADY} --repeat 1 --profile"),
-                Step("0.6B, once against alone", f"{small} {SHARED} --compare alone --repeat 1"),
                 Step("8B, shared", f"{large} {SHARED} --repeat 2", weight=1.5),
-                Step("8B, nothing shared", f"{large} {UNSHARED} --repeat 2", weight=1.5),
-                Step("8B, steady state", f"{large} {STEADY} --repeat 1 --profile", weight=2.0),
+                Step("0.6B, nothing shared", f"{small} {UNSHARED} --repeat 2"),
+                Step("0.6B, steady state", f"{small} {STEADY} --repeat 2"),
+                Step("8B, nothing shared", f"{large} {UNSHARED} --repeat 2", weight=2.0),
             ),
             "tokens a second of Qwen3-0.6B and 8B",
         ),
         "C": Part(
-            480,
+            150,
             (
                 Step(
-                    "decode points",
-                    f"{kernels} --only decode --context 64,128,256,512 --batch 256,512,1024 "
-                    "--budget 100",
+                    "attention",
+                    f"{kernels} --only decode,prefix,prefill --context 128,512 --batch 256,1024 "
+                    "--prefix 1024,4096,16384 --group 64,256,1024 --budget 30",
                 ),
-                Step(
-                    "prefix points",
-                    f"{kernels} --only prefix --prefix 1024,4096,16384 --group 64,256,1024 "
-                    "--budget 100",
-                ),
-                Step("prefill points", f"{kernels} --only prefill --budget 60"),
+                Step("the rest of a layer", f"{kernels} --only ops --budget 15", weight=0.5),
                 Step(
                     "quantized weights",
                     "benchmarks/packed_linears.py --device cuda --json",
@@ -158,7 +157,7 @@ def gpu_parts() -> Parts:
             "kernels by size",
         ),
         "D": Part(
-            360,
+            180,
             (
                 Step(
                     "Transformers, continuous batching",
@@ -175,16 +174,21 @@ def gpu_parts() -> Parts:
             "what others do on the same rows and sizes",
         ),
         "E": Part(
-            480,
+            240,
             (
+                Step("0.6B, shared, profiled", f"{small} {SHARED} --repeat 1 --profile"),
                 Step(
-                    "the other tests",
-                    "benchmarks/on_gpu/spread_tests.py --marked gpu --processes 6 "
-                    "--without tests/whole/test_gpu.py tests",
-                    "script",
+                    "0.6B, once against alone",
+                    f"{small} {few} --compare no-prefix-once --repeat 2 --reproducible",
+                    alike=True,
                 ),
+                Step(
+                    "0.6B, the vendor's products against ours",
+                    f"{small} {few} --compare reproducible --repeat 2",
+                ),
+                Step("8B, shared, profiled", f"{large} {few} --repeat 1 --profile", weight=2.0),
             ),
-            "the other tests that a GPU can run, in parallel processes",
+            "profiles, and what reading a prefix once and the same bytes cost",
         ),
     }
 
@@ -230,9 +234,9 @@ def small_parts() -> Parts:
             (
                 Step(
                     "two files of tests",
-                    "benchmarks/on_gpu/spread_tests.py --processes 2 --marked 'not gpu' "
-                    "tests/bench/test_spread.py tests/kernels/gpu/test_chip.py",
-                    "script",
+                    "-m 'not gpu' -q -n 2 tests/bench/test_spread.py "
+                    "tests/kernels/gpu/test_chip.py",
+                    "pytest",
                 ),
             ),
         ),

@@ -142,25 +142,26 @@ def test_a_quantised_cache_gives_the_tokens_of_the_reference(
     assert [each.outputs for each in got] == [each.outputs for each in expected]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "dtype", [pytest.param(name, marks=thorough) for name in ("float32", "bfloat16")]
+    "setting",
+    [
+        pytest.param({"max_num_seqs": 1}, id="alone", marks=thorough),
+        pytest.param(
+            {"max_num_seqs": 3, "max_num_batched_tokens": 37}, id="odd chunks", marks=thorough
+        ),
+        pytest.param({"num_blocks": 24}, id="small pool", marks=thorough),
+        pytest.param({"enforce_eager": True, "block_size": 32}, id="eager", marks=thorough),
+        pytest.param({"prefix_once": False}, id="prefix alone", marks=thorough),
+    ],
 )
 def test_the_same_bytes_whatever_runs_beside_a_row(
-    dtype: str, folder: Path, device: Device
+    setting: dict[str, Any], dtype: str, folder: Path, device: Device
 ) -> None:
-    """`--reproducible`: one row at a time, a few, all, in odd chunks, out of a small pool."""
-    settings: list[dict[str, Any]] = [
-        {"max_num_seqs": 1},
-        {"max_num_seqs": 3, "max_num_batched_tokens": 37},
-        {"num_blocks": 24},
-        {"enforce_eager": True, "block_size": 32},
-        {"prefix_once": False},
-    ]
     fixed = {"dtype": dtype, "reproducible": True}
     expected = answers(folder, device, SAMPLED, **fixed)
-    for setting in settings:
-        got = answers(folder, device, SAMPLED, **fixed, **setting)
-        assert [each.outputs for each in got] == [each.outputs for each in expected], setting
+    got = answers(folder, device, SAMPLED, **fixed, **setting)
+    assert [each.outputs for each in got] == [each.outputs for each in expected]
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
