@@ -114,8 +114,8 @@ def gpu_parts() -> Parts:
                 Step("imports", "benchmarks/on_gpu/imports.py", "script", 0.2),
                 Step(
                     "all tests",
-                    "-m gpu -q -n 12 --dist worksteal tests/kernels tests/whole/test_gpu.py "
-                    "tests/bench/test_bench_kernels.py",
+                    "-m gpu -q -n 12 --dist worksteal tests/whole/test_gpu_families.py "
+                    "tests/whole/test_gpu.py tests/kernels tests/bench/test_bench_kernels.py",
                     "pytest",
                     4.0,
                 ),
