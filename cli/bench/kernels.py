@@ -59,9 +59,9 @@ the same keys and values. prefix: a shared prefix read once, or by each row. pre
 prompt. ops: the rest of a layer, and sampling, compared with plain torch.
 
 Kernels are first checked against each other (a wrong kernel gets no figure), then measured in \
-turns. A copy and a matrix product of the same run are the roofline. Caches are emptied before \
-each call. Without --shape, a layer of {DEFAULT_SHAPE} is measured; for Llama 70B, pass --heads \
-64 --kv-heads 8 --head-dim 128.
+turns. A copy or a sum, and a matrix product of the same run are the roofline. Caches are emptied \
+before each call. Without --shape, a layer of {DEFAULT_SHAPE} is measured; for Llama 70B, pass \
+--heads 64 --kv-heads 8 --head-dim 128.
 
 Examples:
 
@@ -348,7 +348,7 @@ def describe_roofline(result: "KernelsBenchFigures") -> str:
         )
     )
     return (
-        f"GB/s of a copy, read + written: {copied}; TFLOP/s of a {roofline.dtype} matrix "
+        f"GB/s of a copy or a sum, the faster one: {copied}; TFLOP/s of a {roofline.dtype} matrix "
         f"product: {multiplied}; {roofline.launch_s * 1e6:.1f} us for a call that does nothing"
     )
 

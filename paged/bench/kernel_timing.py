@@ -140,8 +140,9 @@ class GpuStopwatch(Stopwatch):
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Bytes per second of a large copy (read and written) and operations per second of a large
-    matrix product in `dtype`: the best of several runs, and their median (`usual_`).
+    """Bytes per second of a large copy (read and written) or sum (read), the faster one, and
+    operations per second of a large matrix product in `dtype`: the best of several runs, and their
+    median (`usual_`).
 
     `launch_s` is the time of an almost empty call; every other time contains it.
     """
@@ -169,20 +170,22 @@ class Roofline:
         target = torch.zeros_like(source)
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         product = torch.empty_like(left)
-        nothing = torch.zeros(1, device=device)
+        total, nothing = (torch.zeros(1, device=device) for _ in range(2))
         calls: tuple[Call, ...] = (
             lambda: target.copy_(source),
+            lambda: torch.sum(source, 0, keepdim=True, out=total),
             lambda: torch.matmul(left, right, out=product),
             lambda: nothing.zero_(),
         )
         for call in calls:
             call()
         prepared = [stopwatch.prepare(call) for call in calls]
-        copy_s, product_s, launch_s = stopwatch.seconds(prepared, TURNS)
+        copy_s, sum_s, product_s, launch_s = stopwatch.seconds(prepared, TURNS)
+        size_read = source.nbytes
         return cls(
-            bytes_per_s=2 * source.nbytes / min(copy_s),
+            bytes_per_s=max(2 * size_read / min(copy_s), size_read / min(sum_s)),
             flops_per_s=2 * size**3 / min(product_s),
-            usual_bytes_per_s=2 * source.nbytes / median(copy_s),
+            usual_bytes_per_s=max(2 * size_read / median(copy_s), size_read / median(sum_s)),
             usual_flops_per_s=2 * size**3 / median(product_s),
             launch_s=min(launch_s),
             dtype=str(dtype).removeprefix("torch."),
@@ -191,8 +194,7 @@ class Roofline:
     def share(self, work: Work, seconds: float) -> float:
         """Return the share of the roofline reached by work done in `seconds`.
 
-        It may exceed 1: data that is read again comes from a cache, and memory is read faster than
-        it is copied.
+        It may exceed 1: data that is read again comes from a cache.
         """
         bounds = (work.num_bytes / self.bytes_per_s, work.flops / self.flops_per_s)
         return max(bounds) / seconds

@@ -26,10 +26,10 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.execution.pooling.engines import pooled_model, requests, results
 from tests.support.engines import ANY_PREFIX, load_engine
 from tests.support.families import RECURRENT, TINY, save_tiny
 from tests.support.mixture_families import MIXTURES
+from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.quantized_checkpoints import write
 from tests.support.quantized_forms import PACKED
 from tests.support.tiny_encoders import FAMILIES as ENCODERS

@@ -29,7 +29,7 @@ class TestKernels:
             "Prefill attention, TFLOP/s (of roofline)",
             "Other ops, ms",
             "sample, greedy",
-            "GB/s of a copy, read + written",
+            "GB/s of a copy or a sum, the faster one",
             "tiny: 4 query heads, 2 kv heads of 16, float32",
         ):
             assert words in err

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from pagedrun.paged.values.errors import ModelError
-from tests.execution.pooling.engines import pooled_model, requests, results
+from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model, write_modules
 
 LENGTHS = [1, 5, 40, 90]

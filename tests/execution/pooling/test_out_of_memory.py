@@ -10,7 +10,7 @@ import torch
 from pagedrun.paged.execution.pooling.flat_pass import FlatPass
 from pagedrun.paged.models.pooler import Rows
 from pagedrun.paged.values.pooling import PooledText
-from tests.execution.pooling.engines import pooled_model, requests, results
+from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model
 
 LENGTHS = [3, 20, 1, 60, 20, 9, 30, 30, 5, 5, 5, 90]

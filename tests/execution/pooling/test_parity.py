@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from pagedrun.paged.execution.pooling.flat_pass import FlatPass
 from pagedrun.paged.values.pooling import Pooling, Task
-from tests.execution.pooling.engines import pooled_model, requests, results
+from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import FAMILIES, texts, write_model
 
 LENGTHS = [1, 2, 17, 33, 64, 150]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
 from pagedrun.paged.text.prompt import Overlong
-from tests.execution.pooling.engines import pooled_model, requests, results
 from tests.execution.pooling.real_model import extracted_model, paragraphs
+from tests.support.pooled_engines import pooled_model, requests, results
 
 QUERIES = [
     "How do I continue a run that was killed?",

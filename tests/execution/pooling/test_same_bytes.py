@@ -8,8 +8,8 @@ import pytest
 
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
 from pagedrun.paged.values.request import Request
-from tests.execution.pooling.engines import pooled_model, requests, results
 from tests.support.kernel_cases import THREADS, threads
+from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model
 
 LENGTHS = [1, 3, 40, 7, 90, 5, 5, 130, 2, 60, 11, 11]
