@@ -374,6 +374,23 @@ def test_rows_that_come_later_end_the_passes(
     assert together == 0 < until_then < alone
 
 
+def test_a_store_gets_the_keys_of_the_module_from_runs_that_need_none(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run of a few sequences predicts by them."""
+    twin = save_mtp("mimo", tmp_path)
+    shared = [j % 90 + 5 for j in range(2 * PARTITION_TOKENS)]
+    prompts = [[*shared, *range(i, i + 9)] for i in range(3)]
+    config = tiny(tmp_path, prefix_store=tmp_path / "store")
+    with monkeypatch.context() as few:
+        few.setattr("pagedrun.paged.speculation.speculation.MAX_FOLLOWED", 1)
+        run(load_engine(config), [replace(GREEDY, max_tokens=2)], prompts)
+    watched.found.clear()
+    _, report = run(load_engine(replace(config, speculate="2")), [GREEDY], prompts)
+    assert report["tokens"]["cached"] == 3 * len(shared)
+    assert watched.share_of(twin) > 0.9
+
+
 @pytest.mark.parametrize("kind", NAMES)
 def test_crowded_steps_write_the_keys_for_the_few_that_remain(
     kind: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
