@@ -128,18 +128,20 @@ def decode_batch(
     block_size: int,
     shapes: Seq[AttentionShape],
     device: Device,
+    *,
+    is_stored: bool,
 ) -> ForwardBatch:
     """Return the batch of one generated token of each sequence, for a pass that reads no ids.
 
     tables: of each group of layers, [num_sequences, width] int32. positions: [num_sequences]
-    int64, of the tokens. shapes: of each group.
+    int64, of the tokens. shapes: of each group. is_stored: their keys and values are in the cache.
     """
     rows = np.arange(len(positions))
-    nowhere = np.zeros(len(positions), dtype=np.bool_)
+    stored = np.full(len(positions), is_stored)
     decode = _decode_inputs(rows, positions)
     groups = []
     for table, shape in zip(tables, shapes, strict=True):
-        slots = _slots(table, rows, positions, nowhere, block_size)
+        slots = _slots(table, rows, positions, stored, block_size)
         inputs = AttentionInputs(torch.from_numpy(table), 0, None, decode).placed(device.place)
         groups.append(GroupBatch(device.place(slots), device.kernels.prepare(inputs, shape)))
     there = device.place(torch.from_numpy(positions))

@@ -8,7 +8,6 @@ import functools
 import sys
 from dataclasses import dataclass
 from traceback import clear_frames
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,20 +52,12 @@ class AttentionReads:
     num_bytes_without_sharing: int = 0  # if each row had read its own prefix
 
 
-class MtpOutput(NamedTuple):
-    """Results of an MTP module for the tokens of a step: inputs of the head, and states for a
-    further prediction, [num_tokens, hidden_size] each."""
-
-    hidden: Tensor
-    states: Tensor
-
-
 class ModelRunner:
     """Transfers the blocks of a step, then computes it.
 
     `shared_prefix_attention`: rows read the partitions that they share together. `graphs`: replay
     decode steps; `repeated`: replay those that repeat the step before. None of both computes all
-    steps kernel by kernel. `keeps_states`: results have hidden states for the MTP module.
+    steps kernel by kernel.
     """
 
     def __init__(
@@ -79,10 +70,9 @@ class ModelRunner:
         shared_prefix_attention: bool = True,
         graphs: DecodeGraphs | None = None,
         repeated: RepeatedSteps | None = None,
-        keeps_states: bool = False,
     ) -> None:
         self._model = model
-        self._keeps_states = keeps_states
+        self.keeps_states = False  # results have hidden states for the MTP module
         self._cache = cache
         self._sampler = sampler
         self._device = device
@@ -172,10 +162,15 @@ class ModelRunner:
             piece = repeated.padded(piece)
         batch, attention = self._batch(piece, before)
         if repeated is not None and not len(piece.targets):
-            logits, states = repeated.logits(batch, attention, will_repeat=bool(piece.drafts))
-            kept = states if self._keeps_states else None
+            logits, states = repeated.logits(
+                batch,
+                attention,
+                will_repeat=bool(piece.drafts),
+                with_states=self.keeps_states,
+            )
+            kept = states if self.keeps_states else None
             return _with_states(self._sampler.sample(logits, piece), piece, batch, kept)
-        if not self._keeps_states:
+        if not self.keeps_states:
             return self._drawn(self._model.hidden(batch, self._cache), piece)
         hidden, states = self._model.hidden_and_states(batch, self._cache)
         return _with_states(self._drawn(hidden, piece), piece, batch, states)
@@ -213,62 +208,60 @@ class ModelRunner:
         return joined(parts)
 
     @torch.inference_mode()
-    def follow(self, result: StepResult, next_ids: Int64s) -> MtpOutput | None:
-        """Apply the MTP module to the tokens of the last step; next_ids: [num_tokens] int64, the
-        tokens behind them.
+    def follow(self, result: StepResult, next_ids: Int64s) -> None:
+        """Write the keys and values of the MTP module for the tokens of the last step; next_ids:
+        [num_tokens] int64, the tokens behind them.
 
-        Without enough memory returns None, and later results have no states: drafts are not worth
-        an error.
+        Without enough memory later results have no states: drafts are not worth an error.
         """
-        end, found = 0, []
+        end = 0
         try:
             for batch, order, states in result.states:
                 end, start = end + len(order), end
                 ids = self._device.place(torch.from_numpy(next_ids[start:end][order]))
-                passed = self._model.predict(states, ids, batch, self._cache)
-                back = self._device.place(torch.from_numpy(np.argsort(order)))
-                found.append([each[back] for each in passed])
+                self._model.follow(states, ids, batch, self._cache)
         except (RuntimeError, MemoryError) as error:
-            self._keep_no_states(error)
-            return None
-        return MtpOutput(*map(torch.cat, zip(*found, strict=True)))
+            self._end_predictions(error)
 
     @torch.inference_mode()
-    def predict(self, output: MtpOutput, ahead: TokensAhead) -> Int64s:
-        """Return the tokens that an MTP module predicts, [num_sequences, ahead.most] int64, -1
-        where a sequence has no room for another, or memory is missing.
-
-        output: of `follow`.
+    def predict(self, result: StepResult, ahead: TokensAhead) -> Int64s:
+        """Return the tokens that the MTP module predicts behind the last step, which it has
+        followed: [num_sequences, ahead.most] int64, -1 where a sequence has no room for another, or
+        memory is missing.
         """
         drafts = np.full((len(ahead.tokens), ahead.most), NO_DRAFT)
         chosen = np.arange(len(ahead.tokens))
-        rows = self._device.place(torch.from_numpy(ahead.tokens))
-        hidden, states = output.hidden[rows], output.states[rows]
+        shapes = attention_shapes(self._model, self._cache)
+        place = self._device.place
         try:
+            states = _states_of(result, ahead.tokens, self._device)
+            ids = place(torch.from_numpy(ahead.newest))
             for count in range(ahead.most):
+                batch = decode_batch(
+                    [each[chosen] for each in ahead.block_tables],
+                    ahead.positions[chosen] + count - 1,
+                    self._cache.block_size,
+                    shapes,
+                    self._device,
+                    is_stored=not count,
+                )
+                hidden, states = self._model.predict(states, ids, batch, self._cache)
                 ids = self._model.head(hidden).argmax(dim=1)
                 drafts[chosen, count] = self._device.to_host(ids).wait().numpy()
                 has_room = ahead.num_free[chosen] > count
-                if count + 1 == ahead.most or not has_room.any():
+                if not has_room.any():
                     break
-                chosen = chosen[has_room]
-                kept = self._device.place(torch.from_numpy(np.flatnonzero(has_room)))
-                shapes = attention_shapes(self._model, self._cache)
-                tables = [each[chosen] for each in ahead.block_tables]
-                positions = ahead.positions[chosen] + count
-                batch = decode_batch(
-                    tables, positions, self._cache.block_size, shapes, self._device
-                )
-                hidden, states = self._model.predict(states[kept], ids[kept], batch, self._cache)
+                chosen, kept = chosen[has_room], place(torch.from_numpy(np.flatnonzero(has_room)))
+                states, ids = states[kept], ids[kept]
         except (RuntimeError, MemoryError) as error:
-            self._keep_no_states(error)
+            self._end_predictions(error)
         return drafts
 
-    def _keep_no_states(self, error: Exception) -> None:
+    def _end_predictions(self, error: Exception) -> None:
         """Do without the MTP module from now on. Raises the error if memory was not missing."""
         if not is_out_of_memory(error):
             raise error
-        self._keeps_states = False
+        self.keeps_states = False
 
     @property
     def is_usual(self) -> bool:
@@ -293,6 +286,17 @@ def _with_states(
     if states is None:
         return result
     return result._replace(states=(TokenStates(batch, batch_order(piece), states),))
+
+
+def _states_of(result: StepResult, tokens: Int64s, device: Device) -> Tensor:
+    """Return the hidden states of tokens of a step; tokens: [num_tokens] int64, their indices."""
+    orders, end = [], 0
+    for _, order, _ in result.states:
+        orders.append(np.argsort(order) + end)
+        end += len(order)
+    states = [each.states for each in result.states]
+    rows = device.place(torch.from_numpy(np.concatenate(orders)[tokens]))
+    return (torch.cat(states) if len(states) > 1 else states[0])[rows]
 
 
 def is_out_of_memory(error: Exception) -> bool:

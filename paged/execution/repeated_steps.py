@@ -35,47 +35,47 @@ Shape = tuple[torch.Size, ...]
 class RepeatedSteps:
     """Logits of decode steps, by replay where the shape has repeated."""
 
-    def __init__(
-        self, model: Model, cache: KVCache, kernels: Backend, *, with_states: bool
-    ) -> None:
+    def __init__(self, model: Model, cache: KVCache, kernels: Backend) -> None:
         self._model = model
         self._cache = cache
         self._kernels = kernels
         self._num_same: Counter[Shape] = Counter()
         self._recordings: dict[Shape, _Recording] = {}
         self._can_record = True
-        self._with_states = with_states
         self.is_usual = True  # the last step took the time that others of its shape will take
 
     @classmethod
     def of(
-        cls, model: Model, cache: KVCache, kernels: Backend, *, eager: bool, with_states: bool
+        cls, model: Model, cache: KVCache, kernels: Backend, *, eager: bool
     ) -> "RepeatedSteps | None":
-        """Return the steps of a model, None if they cannot be recorded, or must not: `eager`.
-
-        with_states: they give the hidden states of all tokens, too.
-        """
+        """Return the steps of a model, None if they cannot be recorded, or must not: `eager`."""
         can_record = kernels.records and model.network.is_capturable
         if eager or not can_record:
             return None
-        return cls(model, cache, kernels, with_states=with_states)
+        return cls(model, cache, kernels)
 
     def padded(self, step: StepInput) -> StepInput:
         """Return the step with block tables whose width seldom changes."""
         return replace(step, block_tables=tuple(map(_padded, step.block_tables)))
 
     def logits(
-        self, batch: ForwardBatch, attention: tuple[AttentionInputs, ...], *, will_repeat: bool
+        self,
+        batch: ForwardBatch,
+        attention: tuple[AttentionInputs, ...],
+        *,
+        will_repeat: bool,
+        with_states: bool,
     ) -> "Computed":
         """Compute the logits of a batch without scored tokens.
 
         attention: inputs that the attention of the batch was prepared from. will_repeat: record the
-        step at once. The result is overwritten by the next call.
+        step at once. with_states: give the hidden states of all tokens, too; steps recorded with
+        them keep them. The result is overwritten by the next call.
         """
         self.is_usual = True
         if batch.has_prefill or len(batch.input_ids) > MAX_ROWS or not self._can_record:
             self._forget()
-            return self._compute(batch)
+            return self._compute(batch, with_states=with_states)
         inputs = list(_tensors(batch, attention))
         shape = tuple(each.shape for each in inputs)
         if (known := self._recordings.get(shape)) is not None:
@@ -88,15 +88,15 @@ class RepeatedSteps:
             self._drop(next(iter(self._num_same)))  # the oldest
         self._num_same[shape] += 1
         if self._num_same[shape] <= STEPS_BEFORE and not will_repeat:
-            return self._compute(batch)
-        recorded = self._kernels.record(lambda: self._compute(batch))
+            return self._compute(batch, with_states=with_states)
+        recorded = self._kernels.record(lambda: self._compute(batch, with_states=with_states))
         self._can_record = recorded.can_replay
         if recorded.can_replay:
             self._recordings[shape] = _Recording(inputs, recorded)
         return recorded.result
 
-    def _compute(self, batch: ForwardBatch) -> "Computed":
-        if not self._with_states:
+    def _compute(self, batch: ForwardBatch, *, with_states: bool) -> "Computed":
+        if not with_states:
             return Computed(self._model.head(self._model.hidden(batch, self._cache)))
         hidden, states = self._model.hidden_and_states(batch, self._cache)
         return Computed(self._model.head(hidden), states)

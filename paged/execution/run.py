@@ -151,8 +151,6 @@ class Run:
         self._recorder = recorder_of(self.scheduler, cache.shapes)
         self._sampler = sampler
         self._grammars = loaded.grammar_mask
-        self._speculation = self._speculating(config.speculate)
-        predicts = self._speculation is not None and self._speculation.has_mtp
         self._runner = ModelRunner(
             model,
             cache,
@@ -161,14 +159,10 @@ class Run:
             shared_prefix_attention=config.prefix_once,
             graphs=graphs,
             repeated=RepeatedSteps.of(
-                model,
-                cache,
-                loaded.device.kernels,
-                eager=config.enforce_eager,
-                with_states=predicts,
+                model, cache, loaded.device.kernels, eager=config.enforce_eager
             ),
-            keeps_states=predicts,
         )
+        self._speculation = self._speculating(config.speculate)
         self._stop_rule = StopRule(tokenizer, sampler.eos_token_ids)
         self._searches = BeamSearches(self.scheduler, self._stop_rule)
         self._answers = OutputCollector()
@@ -249,6 +243,9 @@ class Run:
         self._num_prompt_tokens += plan.num_prompt_tokens
         self._recorder.note_prefixes(window.prefixes)
         self._answers.expect(plan.duplicates.asked)
+        if self._speculation is not None and self._stored is None:  # a store serves later runs
+            self._speculation.note_requests(plan.rows.requests)
+            self._runner.keeps_states &= self._speculation.uses_mtp
         self.statistics.note_sharing(plan.sharing)
         requests = iter(plan) if self._stored is None else self._stored.watched(plan)
         self.scheduler.add(map(self._entered, requests), len(plan))
@@ -337,13 +334,14 @@ class Run:
     def _predict(self, step: InFlight, speculation: Speculation) -> None:
         """Apply the MTP module to the tokens of a step, and let it predict the next ones."""
         followed = FollowedStep(step.step, self.scheduler)
-        output = self._runner.follow(step.result, followed.next_ids())
+        self._runner.follow(step.result, followed.next_ids)
         num_predicted = speculation.num_predicted
-        if output is None or not num_predicted:
+        if not (num_predicted and self._runner.keeps_states):
             return
         began, ahead = time.perf_counter(), followed.ahead(num_predicted)
-        drafts = self._runner.predict(output, ahead)
-        speculation.note_predictions(ahead.uids, drafts, time.perf_counter() - began)
+        if len(ahead.uids):
+            drafts = self._runner.predict(step.result, ahead)
+            speculation.note_predictions(ahead.uids, drafts, time.perf_counter() - began)
 
     def _store(self, step: StepInput) -> None:
         """Store blocks and states of a step, in which every layer has its keys and values."""
@@ -406,13 +404,16 @@ class Run:
             is_row_invariant=self._device.is_row_invariant or self._config.reproducible,
         ):
             return None
-        return Speculation.of(
+        speculation = Speculation.of(
             asked,
             self.scheduler,
             self._grammars.matcher,
             streams=self._model.streamed is not None,
-            has_mtp=network.has_mtp,
         )
+        if speculation is not None and network.has_mtp:
+            speculation.use_mtp()
+            self._runner.keeps_states = True
+        return speculation
 
     def _process_tokens(
         self, row_indices: Int64s, positions: Int64s, tokens: Int64s

@@ -143,10 +143,16 @@ class Decoder(Model):
     ) -> tuple[Tensor, Tensor]:
         """See `Model`."""
         assert self._mtp is not None, "a network without an MTP module"
-        embedded = self._embedding(next_ids)
-        if self._scale != 1.0:
-            embedded = embedded * self._scale
-        return self._mtp(embedded, states, batch, cache)
+        return self._mtp(self._embedded(next_ids), states, batch, cache)
+
+    def follow(self, states: Tensor, next_ids: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
+        """See `Model`."""
+        assert self._mtp is not None, "a network without an MTP module"
+        self._mtp.store(self._embedded(next_ids), states, batch, cache)
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        embedded = self._embedding(ids)
+        return embedded if self._scale == 1.0 else embedded * self._scale
 
     def _passed(
         self,
@@ -272,6 +278,11 @@ class DecoderLayer:
         residual *= self._scale
         return None, residual
 
+    def store(self, residual: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
+        """Store the keys and values of a first layer with attention, and compute no more."""
+        assert isinstance(self._mixer, SelfAttention), "a layer with attention"
+        self._mixer.store(self._around_mixer.read(None, residual), batch, cache)
+
 
 class _Residual:
     """Norms and multiplier around one part of a layer."""
@@ -317,7 +328,9 @@ class MtpModule:
         self._embedding_norm = load_norm(spec.embedding_norm, source)
         self._hidden_norm = load_norm(spec.hidden_norm, source)
         self._projection = spec.projection.load(source)
-        self._layer = _load_layer(spec.layer, index, tables, source)
+        layer = _load_layer(spec.layer, index, tables, source)
+        assert isinstance(layer, DecoderLayer), "an MTP module has a plain layer"
+        self._layer = layer
         self._norm = load_norm(spec.norm, source)
 
     @property
@@ -335,12 +348,20 @@ class MtpModule:
         [num_tokens, hidden_size] each. Returns the inputs of the head, and the states for the next
         prediction, in the same shape.
         """
-        parts = self._embedding_norm.normalize(embedded), self._hidden_norm.normalize(states)
-        joined = torch.cat(parts[::-1] if self.spec.hidden_first else parts, dim=1)
-        residual = self._projection(joined).float()
+        residual = self._joined(embedded, states)
         x, residual = self._layer(None, residual, batch, cache, None, None)
         normed = self._norm(x, residual)
         return normed, normed if self.spec.repeats_normed else residual.to(normed.dtype)
+
+    def store(self, embedded: Tensor, states: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
+        """Store keys and values only; arguments as those of a call."""
+        self._layer.store(self._joined(embedded, states), batch, cache)
+
+    def _joined(self, embedded: Tensor, states: Tensor) -> Tensor:
+        """Return the residual stream before the layer."""
+        parts = self._embedding_norm.normalize(embedded), self._hidden_norm.normalize(states)
+        joined = torch.cat(parts[::-1] if self.spec.hidden_first else parts, dim=1)
+        return self._projection(joined).float()
 
 
 class PostNormLayer:

@@ -98,6 +98,11 @@ class Model(ABC):
         the model's dtype; only for a network that has an MTP module."""
         raise NotImplementedError("a network without an MTP module")
 
+    def follow(self, states: Tensor, next_ids: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
+        """Write the keys and values of the MTP module for the tokens of a batch into the cache, and
+        compute no more of it; arguments as those of `predict`."""
+        raise NotImplementedError("a network without an MTP module")
+
     def predict(
         self, states: Tensor, next_ids: Tensor, batch: ForwardBatch, cache: KVCache
     ) -> tuple[Tensor, Tensor]:

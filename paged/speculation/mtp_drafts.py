@@ -1,9 +1,9 @@
 """Drafts of a module for multi-token prediction (MTP), which models of some families have.
 
-Behind each step the module gets the hidden states of its tokens and the tokens behind them, so that
-it has keys and values of its own for each token, prompts included: they lie in the same blocks. For
-a token whose next token is the newest of an answer it predicts the one after that, and from its own
-results further ones.
+Behind each step the module gets the hidden states of its tokens and the tokens behind them, and
+writes its own keys and values of each token, prompts included, in the same blocks. The rest of its
+layer is computed where it predicts: for a token whose next token is the newest of an answer
+it predicts the one after that, and from its own results further ones.
 
 Keys and values of the last token of a shared block follow the next token of the row that computed
 the block. Those of rejected drafts are written again, as in other layers. Neither can change an
@@ -12,6 +12,7 @@ answer: the module decides about drafts alone.
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,12 +32,14 @@ class TokensAhead:
     """Sequences whose next tokens are to be predicted, up to `most` of each.
 
     All of the arrays [num_sequences] int64. uids: of the sequences. tokens: index in the step of
-    the token before the newest one. positions: of the newest one. num_free: tokens from that on for
-    which the sequence has blocks. block_tables: of each group of layers, [num_sequences, width].
+    the token before the newest one. newest: that token; positions: its position. num_free: tokens
+    from it on for which the sequence has blocks. block_tables: of each group of layers,
+    [num_sequences, width].
     """
 
     uids: Int64s
     tokens: Int64s
+    newest: Int64s
     positions: Int64s
     num_free: Int64s
     block_tables: tuple[Int32s, ...]
@@ -63,8 +66,9 @@ class FollowedStep:
                 chunks = self._chunks_of_drafts[each.uid] = step.draws.chunk[draws]
                 self._row_indices[chunks] = each.row_index
 
+    @cached_property
     def next_ids(self) -> Int64s:
-        """Return the token behind each token of the step, [num_tokens] int64.
+        """The token behind each token of the step, [num_tokens] int64.
 
         A token without a next one, since its sequence has ended, stands for it itself.
         """
@@ -90,13 +94,16 @@ class FollowedStep:
             for chunk, uid in enumerate(step.uids.tolist())
             if uid in self._sequences and self._is_drafted(self._sequences[uid])
         ]
-        tokens = [self._token_before_newest(chunk, uid) for uid, chunk, _ in found]
+        tokens = np.array(
+            [self._token_before_newest(chunk, uid) for uid, chunk, _ in found], dtype=np.int64
+        )
         row_indices = np.array([each.row_index for _, _, each in found], dtype=np.int64)
         positions = table.num_computed_tokens[row_indices]
         ends = np.min([each.ends[row_indices] for each in table.kv_groups], axis=0)
         return TokensAhead(
             np.array([uid for uid, _, _ in found], dtype=np.int64),
-            np.array(tokens, dtype=np.int64),
+            tokens,
+            self.next_ids[tokens],
             positions,
             ends * self._block_size - positions,
             tuple(each.gather(row_indices) for each in table.kv_groups),

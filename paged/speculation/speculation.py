@@ -1,5 +1,6 @@
 """Speculation: which sequences of a run get drafts, how many, and what becomes of them."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
@@ -32,6 +33,7 @@ from pagedrun.paged.speculation.mtp_drafts import LIKE_MATCHED, MtpDrafter, MtpD
 from pagedrun.paged.speculation.verification import Followed
 from pagedrun.paged.text.structured_answer import GrammarMatcher
 from pagedrun.paged.values.engine_config import AUTO, OFF
+from pagedrun.paged.values.request import Request
 
 MOST_AUTO = 15  # drafts of a sequence
 # Tokens that an MTP module predicts ahead: further ones, of its own results, are seldom right.
@@ -40,6 +42,10 @@ LEAST_CHANCE = 0.2  # of a token to be predicted: of it and all before it to be 
 KEPT_SECONDS = 0.8  # weight of earlier predictions in the seconds of one
 # Above, arithmetic binds wherever weights are in memory; a pass over a disk has room for more.
 MAX_RUNNING, MAX_RUNNING_STREAMED = 64, 4096
+# An MTP module costs a small part of every step, and saves steps of few sequences: those at the end
+# of a run, if it has more.
+MAX_FOLLOWED = 4 * MAX_RUNNING  # sequences of a run
+MIN_PREDICTABLE = 3  # tokens of an answer: one before a draft, and one behind
 MOST_SKIPPED = 32  # steps between two attempts where drafts do not pay
 # Tokens in indexes, about 500 bytes each: of a prompt, of all sequences, and of other answers.
 PROMPT_TOKENS, OWN_TOKENS, OTHER_TOKENS = 2**13, 2**17, 2**15
@@ -96,11 +102,9 @@ class Speculation:
         max_running: int,
         *,
         adapts: bool,
-        has_mtp: bool = False,
     ) -> None:
         """most: drafts of a sequence in a step. max_running: no drafts beside more sequences.
-        adapts: choose their numbers by costs and chances. has_mtp: a module predicts tokens, which
-        `note_predictions` gets."""
+        adapts: choose their numbers by costs and chances."""
         self._scheduler = scheduler
         self._matcher_of = matcher_of
         self._choices = GrammarChoices()
@@ -110,7 +114,8 @@ class Speculation:
         self._adapts = adapts
         self._chances = Chances()
         self._others = OtherAnswers(OTHER_TOKENS)
-        self._mtp = MtpDrafts() if has_mtp else None
+        self._mtp: MtpDrafts | None = None
+        self._num_predictable = 0  # sequences that an MTP module may predict tokens of
         self._predicting_s: float | None = None  # of a step, None before the second one
         self._num_predictions = 0
         self._last_predicting_s = 0.0
@@ -135,19 +140,17 @@ class Speculation:
         matcher_of: MatcherOf,
         *,
         streams: bool,
-        has_mtp: bool = False,
     ) -> "Speculation | None":
         """Return the speculation that was asked for, None without any.
 
-        streams: weights are read in each pass, so that a step saved is a pass saved. has_mtp: see
-        the class.
+        streams: weights are read in each pass, so that a step saved is a pass saved.
         """
         if asked == OFF:
             return None
         adapts = asked == AUTO
         most = MOST_AUTO if adapts else int(asked)
         beside = max_running(asked, scheduler.limits.max_num_seqs, streams=streams)
-        return cls(scheduler, matcher_of, most, beside, adapts=adapts, has_mtp=has_mtp)
+        return cls(scheduler, matcher_of, most, beside, adapts=adapts)
 
     @property
     def is_due(self) -> bool:
@@ -157,10 +160,29 @@ class Speculation:
         is_known = self._costs.is_known or not self._adapts
         return not is_known or self._num_skipped >= self._num_to_skip
 
+    def use_mtp(self) -> None:
+        """Draft by an MTP module that follows each step; `note_predictions` gets its tokens."""
+        self._mtp = MtpDrafts()
+
     @property
-    def has_mtp(self) -> bool:
+    def uses_mtp(self) -> bool:
         """True if an MTP module is to follow each step."""
         return self._mtp is not None
+
+    def note_requests(self, requests: Seq[Request]) -> None:
+        """Add requests that are to run. From then on no MTP module drafts if it cannot pay: no
+        answer has room for a draft, or all answers together are many."""
+        if self._mtp is None or not requests:
+            return
+        self._num_predictable += sum(
+            each.params.num_sequences
+            for each in requests
+            if can_draft(each) and each.params.max_tokens >= MIN_PREDICTABLE
+        )
+        most = MAX_FOLLOWED if self._adapts else sys.maxsize
+        if not 0 < self._num_predictable <= most:
+            self._mtp.clear()
+            self._mtp = None
 
     @property
     def num_predicted(self) -> int:

@@ -25,7 +25,7 @@ from pagedrun.paged.models.decoder import Decoder
 from pagedrun.paged.models.model_config import ModelConfig, describe_model
 from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import PromptLookup, RunningAnswer
-from pagedrun.paged.speculation.speculation import Speculation
+from pagedrun.paged.speculation.speculation import MAX_FOLLOWED, Speculation
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.request import Request
@@ -292,6 +292,136 @@ def test_auto_does_without_a_module_that_does_not_pay(
     _, report = run(load_engine(config), params)
     assert report["speculation"]["proposed"] < 25
     assert 1 < len(asked) < 60
+
+
+class Passes:
+    """Counts of the calls of the module in runs, and of sequences that ran beside predictions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_followed = self.num_predicted = 0
+        self.num_running: list[int] = []
+        follow, predict, note = Decoder.follow, Decoder.predict, Speculation.note_predictions
+
+        def followed(*given: Any) -> None:
+            self.num_followed += 1
+            follow(*given)
+
+        def predicted(*given: Any) -> Any:
+            self.num_predicted += 1
+            return predict(*given)
+
+        def noted(each: Speculation, *given: Any) -> None:
+            self.num_running.append(len(each._scheduler.running))
+            note(each, *given)
+
+        monkeypatch.setattr(Decoder, "follow", followed)
+        monkeypatch.setattr(Decoder, "predict", predicted)
+        monkeypatch.setattr(Speculation, "note_predictions", noted)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    return Passes(monkeypatch)
+
+
+def test_one_sequence_uses_the_module(near_model: Path, passes: Passes) -> None:
+    run(load_engine(tiny(near_model)), [GREEDY], PROMPTS[:1])
+    assert passes.num_followed > 5
+    assert passes.num_predicted > 0
+
+
+@pytest.mark.parametrize(
+    ("count", "params"),
+    [
+        (MAX_FOLLOWED + 1, replace(GREEDY, max_tokens=3)),
+        (MAX_FOLLOWED // 4 + 1, replace(GREEDY, max_tokens=3, temperature=1.0, n=4)),
+        (4, replace(GREEDY, max_tokens=2)),
+        (2, SamplingParams(max_tokens=9, beam_width=3)),
+    ],
+    ids=["many rows", "many samples", "no room for a draft", "beams"],
+)
+def test_a_run_where_no_draft_pays_has_no_pass_of_the_module(
+    count: int,
+    params: SamplingParams,
+    tmp_path: Path,
+    passes: Passes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it keep the hidden states of prompts, for which the last layer takes longer."""
+    kept: list[int] = []
+    monkeypatch.setattr(Decoder, "hidden_and_states", lambda *_: kept.append(1))
+    save_mtp("mimo", tmp_path, mixing=NEAR)
+    prompts = [[i % 90 + 5, i % 7 + 5, 9] for i in range(count)]
+    run(load_engine(tiny(tmp_path)), [params], prompts)
+    assert passes.num_followed == passes.num_predicted == len(kept) == 0
+
+
+def test_rows_that_come_later_end_the_passes(
+    tmp_path: Path, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of several windows: from the first one with too many on."""
+    monkeypatch.setattr("pagedrun.paged.speculation.speculation.MAX_FOLLOWED", len(PROMPTS))
+    save_mtp("mimo", tmp_path, mixing=NEAR)
+    engine = load_engine(tiny(tmp_path))
+    prompts = [*PROMPTS, *(prompt[::-1] for prompt in PROMPTS)]
+    rows = [Request(i, tuple(prompt), GREEDY) for i, prompt in enumerate(prompts)]
+    num_followed = []
+    for first, more in ((rows[:4], []), (rows[:4], [rows[4:]]), (rows, [])):
+        passes.num_followed = 0
+        assert len(list(engine.start(first, more=more))) == len(first) + sum(map(len, more))
+        num_followed.append(passes.num_followed)
+    alone, until_then, together = num_followed
+    assert together == 0 < until_then < alone
+
+
+def test_a_store_gets_the_keys_of_the_module_from_runs_that_need_none(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run of a few sequences predicts by them."""
+    twin = save_mtp("mimo", tmp_path)
+    shared = [j % 90 + 5 for j in range(2 * PARTITION_TOKENS)]
+    prompts = [[*shared, *range(i, i + 9)] for i in range(3)]
+    config = tiny(tmp_path, prefix_store=tmp_path / "store")
+    with monkeypatch.context() as few:
+        few.setattr("pagedrun.paged.speculation.speculation.MAX_FOLLOWED", 1)
+        run(load_engine(config), [replace(GREEDY, max_tokens=2)], prompts)
+    watched.found.clear()
+    _, report = run(load_engine(replace(config, speculate="2")), [GREEDY], prompts)
+    assert report["tokens"]["cached"] == 3 * len(shared)
+    assert watched.share_of(twin) > 0.9
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_crowded_steps_write_the_keys_for_the_few_that_remain(
+    kind: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is predicted beside many sequences; the last ones have predictions of whole texts."""
+    monkeypatch.setattr("pagedrun.paged.speculation.speculation.MAX_RUNNING", 2)
+    twin, passes = save_mtp(kind, tmp_path), Passes(monkeypatch)
+    params = [replace(GREEDY, max_tokens=length) for length in (9, 40, 12, 50)]
+    run(load_engine(tiny(tmp_path)), params)
+    assert set(passes.num_running) == {1, 2}
+    assert min(len(before) for before, _ in watched.found) > len(PROMPTS[3]) + 9
+    assert watched.share_of(twin) == 1.0
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("asked", ["auto", "1", "4"])
+def test_samples_of_several_lengths_in_small_pools(mode: str, asked: str, near_model: Path) -> None:
+    """Prompts in chunks beside running answers, of which some are preempted."""
+    lengths = (30, 3, 18, 24, 1, 40)
+    params = [
+        replace(GREEDY, max_tokens=length, temperature=i % 2 / 2, seed=i, n=1 + i % 3 % 2)
+        for i, length in enumerate(lengths)
+    ]
+    prompts = [*PROMPTS, *(prompt[::-1] for prompt in PROMPTS)]
+    policy = RunPolicy(new_predictor=OneBlockEach)
+    small = {"num_blocks": 32, "block_size": 4, "max_num_batched_tokens": 9}
+    expected, _ = run(load_engine(tiny(near_model, speculate="off")), params, prompts)
+    config = tiny(near_model, speculate=asked, preemption_mode=mode, **small)
+    found, report = run(load_engine(config, policy), params, prompts)
+    assert found == expected
+    assert report["preemptions"][mode] > 0
 
 
 def test_steps_are_replayed_beside_predictions(

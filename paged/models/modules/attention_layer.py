@@ -56,14 +56,25 @@ class SelfAttention:
         x: [num_tokens, hidden_size]. Returns [num_tokens, num_heads * head_dim], the input of
         `out`.
         """
-        spec = self._spec
         layer, group = cache.layer(self._index), batch.groups[self._index.group]
+        q, gate = self._queries(x, batch, cache)
+        results = attend(q, batch, group, layer, self._softmax, self._spec.window)
+        return results if gate is None else self._kernels.sigmoid_mul(results, gate)
+
+    def store(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
+        """Store keys and values; x: [num_tokens, hidden_size]."""
+        self._queries(x, batch, cache)
+
+    def _queries(
+        self, x: Tensor, batch: ForwardBatch, cache: KVCache
+    ) -> tuple[Tensor, Tensor | None]:
+        """Store keys and values; return queries [num_tokens, num_heads, head_dim], and the gate."""
+        spec, index = self._spec, self._index
         qkv, gate = self._qkv(x), None
         if spec.has_gate:
             gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)
-        q = self._stored(qkv, batch.positions, group.slots, layer)
-        results = attend(q, batch, group, layer, self._softmax, spec.window)
-        return results if gate is None else self._kernels.sigmoid_mul(results, gate)
+        slots = batch.groups[index.group].slots
+        return self._stored(qkv, batch.positions, slots, cache.layer(index)), gate
 
     def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:
         """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""
