@@ -58,9 +58,10 @@ class StateInputs:
     tokens: [num_tokens] int32, the batch's tokens chunk by chunk in each sequence's order: the
     batch itself has all prompt tokens before all generated ones, and a chunk may have both.
     chunk_starts: [num_chunks + 1] int32, offsets into `tokens`. read_slots: [num_chunks] int32, the
-    slot of a chunk's initial state, -1 for zeros. write_slots: [num_chunks] int32, the slot of the
-    state after its last token, -1 for none; may equal the chunk's read slot, but no slot of another
-    chunk.
+    slot of a chunk's initial state, -1 for zeros. write_slots: [num_tokens] int32, the slot of the
+    state after each of `tokens`, -1 for none. Those of a chunk are of its last tokens: usually one,
+    and each draft has its own. The first of them may be the chunk's read slot; none is a slot of
+    another chunk.
     """
 
     tokens: Tensor
@@ -70,8 +71,15 @@ class StateInputs:
 
     def chunks(self) -> tuple[Tensor, ...]:
         """Return the tokens of each chunk, in their order."""
+        return self._by_chunk(self.tokens.long())
+
+    def writes(self) -> tuple[Tensor, ...]:
+        """Return the slots of the states after the tokens of each chunk."""
+        return self._by_chunk(self.write_slots)
+
+    def _by_chunk(self, of_tokens: Tensor) -> tuple[Tensor, ...]:
         starts = self.chunk_starts.tolist()
-        return torch.split(self.tokens.long(), [b - a for a, b in pairwise(starts)])
+        return torch.split(of_tokens, [b - a for a, b in pairwise(starts)])
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> "StateInputs":
         """Return the same on a device, as `place` puts tensors there."""

@@ -1,8 +1,8 @@
 """Recurrent layers: causal convolution and the gated delta rule.
 
 The columns of a head's matrix are independent in the delta rule, so a task is some of them: it
-processes the tokens of a chunk in order, reads the state once before the first and writes it once
-after the last. A generated token costs one read and one write of its state.
+processes the tokens of a chunk in order, reads the state once before the first and writes it after
+those that have a slot, usually the last. A generated token costs a read and a write of its state.
 """
 
 from typing import Any
@@ -70,8 +70,7 @@ def _causal_conv(
         chunk, piece = task // num_pieces, task % num_pieces
         first = piece * _TASK_CHANNELS
         last = min(first + _TASK_CHANNELS, num_channels)
-        own = tokens[chunk_starts[chunk] : chunk_starts[chunk + 1]]
-        read, write = read_slots[chunk], write_slots[chunk]
+        read = read_slots[chunk]
         num_before = weight.shape[0] - 1
         # Inputs before the next token. A ring buffer would save copies of a few hundred numbers.
         before = np.zeros((num_before, last - first), np.float32)
@@ -79,7 +78,8 @@ def _causal_conv(
             for place in range(num_before):
                 _widen(state[read, place, first:last], before[place])
         total = np.empty(last - first, np.float32)
-        for token in own:
+        for number in range(chunk_starts[chunk], chunk_starts[chunk + 1]):
+            token, write = tokens[number], write_slots[number]
             newest = x[token, first:last]
             _begin(bias[first:last], total)
             for place in range(num_before):
@@ -90,9 +90,9 @@ def _causal_conv(
             if num_before > 0:
                 _widen(newest, before[num_before - 1])
             _finish(total, activate, out[token, first:last])
-        if write >= 0:
-            for place in range(num_before):
-                _narrow(before[place], state[write, place, first:last])
+            if write >= 0:
+                for place in range(num_before):
+                    _narrow(before[place], state[write, place, first:last])
 
 
 @inlined()
@@ -211,7 +211,7 @@ def _gated_delta_rule(
         matrix = aligned_zeros(num_rows * _COLUMNS, np.float32)
         query, key = aligned_zeros(num_rows, np.float32), aligned_zeros(num_rows, np.float32)
         value, result = aligned_zeros(_COLUMNS, np.float32), aligned_zeros(_COLUMNS, np.float32)
-        read, write = read_slots[chunk], write_slots[chunk]
+        read = read_slots[chunk]
         if read >= 0 and width == _COLUMNS:
             _load_columns(state, ((read * num_heads + head) * key_dim) * value_dim + first, matrix)
         elif read >= 0:
@@ -222,7 +222,8 @@ def _gated_delta_rule(
         of_query, of_key = key_head * key_dim, num_keys + key_head * key_dim
         of_value = 2 * num_keys + head * value_dim + first
         of_out = head * value_dim + first
-        for token in tokens[chunk_starts[chunk] : chunk_starts[chunk + 1]]:
+        for number in range(chunk_starts[chunk], chunk_starts[chunk + 1]):
+            token, write = tokens[number], write_slots[number]
             numbers = qkv[token]
             _scaled(numbers[of_query : of_query + key_dim], scale[token, key_head], query)
             factor = scale[token, num_keys // key_dim + key_head]
@@ -232,14 +233,14 @@ def _gated_delta_rule(
                 matrix, num_rows, query, key, value, alpha[token, head], beta[token, head], result
             )
             _round(result, out[token, of_out : of_out + width])
-        if write >= 0 and width == _COLUMNS:
-            _store_columns(
-                matrix, state, ((write * num_heads + head) * key_dim) * value_dim + first
-            )
-        elif write >= 0:
-            for row in range(key_dim):
-                target = state[write, head, row, first : first + width]
-                _copy(matrix[row * _COLUMNS : row * _COLUMNS + width], target)
+            if write >= 0 and width == _COLUMNS:
+                _store_columns(
+                    matrix, state, ((write * num_heads + head) * key_dim) * value_dim + first
+                )
+            elif write >= 0:
+                for row in range(key_dim):
+                    target = state[write, head, row, first : first + width]
+                    _copy(matrix[row * _COLUMNS : row * _COLUMNS + width], target)
 
 
 @inlined(fastmath=EXACT)

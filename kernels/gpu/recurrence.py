@@ -139,21 +139,24 @@ def _keep_last(
     BEFORE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Update some channels of one chunk's state, possibly in place."""
+    """Write some channels of the states of one chunk, possibly in place."""
     chunk = tl.program_id(0)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    write = tl.load(write_slots + chunk)
-    if write >= 0:
-        start, end = tl.load(chunk_starts + chunk), tl.load(chunk_starts + chunk + 1)
-        read = tl.load(read_slots + chunk)
-        # A row's place is before the one that it is read from: upwards, none is lost.
+    start, number = tl.load(chunk_starts + chunk), tl.load(chunk_starts + chunk + 1) - 1
+    read = tl.load(read_slots + chunk)
+    write = tl.load(write_slots + number, mask=number >= start, other=-1)
+    # Only the first of the written slots may be the one that is read: it is written last. There a
+    # row's place is before the one that it is read from: upwards, none is lost.
+    while write >= 0:
         for row in tl.static_range(BEFORE):
-            place = end - start - BEFORE + row
+            place = number - start + 1 - BEFORE + row
             values = _input(
                 x, state, tokens, start, place, read, columns, x_stride, num_channels, BEFORE
             )
             target = write.to(tl.int64) * BEFORE + row
             tl.store(state + target * num_channels + columns, values, mask=columns < num_channels)
+        number -= 1
+        write = tl.load(write_slots + number, mask=number >= start, other=-1)
 
 
 # One warp, so that no sum over a head's rows waits for another: 64 registers a thread hold the
@@ -237,7 +240,7 @@ def _gated_delta_rule(
     inside = of_key[:, None] & of_value[None, :]
     places = (head * KEY_DIM + rows[:, None]) * VALUE_DIM + columns[None, :]
     slot_size: tl.constexpr = NUM_HEADS * KEY_DIM * VALUE_DIM
-    read, write = tl.load(read_slots + chunk), tl.load(write_slots + chunk)
+    read = tl.load(read_slots + chunk)
     now = tl.zeros((ROWS, COLUMNS), tl.float32)
     if read >= 0:
         now = tl.load(state + read.to(tl.int64) * slot_size + places, mask=inside, other=0.0)
@@ -268,8 +271,9 @@ def _gated_delta_rule(
             result.to(out.dtype.element_ty),
             mask=of_value,
         )
-    if write >= 0:
-        tl.store(state + write.to(tl.int64) * slot_size + places, now, mask=inside)
+        write = tl.load(write_slots + number)
+        if write >= 0:
+            tl.store(state + write.to(tl.int64) * slot_size + places, now, mask=inside)
 
 
 @triton.jit

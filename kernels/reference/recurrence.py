@@ -24,8 +24,8 @@ def causal_conv(
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     out = torch.empty_like(x)
-    for chunk, tokens in enumerate(inputs.chunks()):
-        read, write = int(inputs.read_slots[chunk]), int(inputs.write_slots[chunk])
+    for chunk, (tokens, writes) in enumerate(zip(inputs.chunks(), inputs.writes(), strict=True)):
+        read = int(inputs.read_slots[chunk])
         before = torch.zeros_like(state[0]) if read < 0 else state[read]
         seen = torch.cat([before, x[tokens]])
         total = torch.zeros(len(tokens), x.shape[1], dtype=wide, device=x.device)
@@ -34,8 +34,8 @@ def causal_conv(
         for place in range(weight.shape[1]):
             total += weight[:, place].to(wide) * seen[place : place + len(tokens)].to(wide)
         out[tokens] = (silu(total) if activate else total).to(x.dtype)
-        if write >= 0:
-            state[write] = seen[len(tokens) :]
+        for place in torch.nonzero(writes >= 0).flatten().tolist():
+            state[writes[place]] = seen[place + 1 : place + weight.shape[1]]
     return out
 
 
@@ -76,19 +76,19 @@ def gated_delta_rule(
     beta = b.sigmoid()
     alpha = (-a_log.to(wide).exp() * softplus(a + dt_bias.to(wide))).exp()
     out = torch.empty_like(values)
-    for chunk, tokens in enumerate(inputs.chunks()):
-        read, write = int(inputs.read_slots[chunk]), int(inputs.write_slots[chunk])
+    for chunk, (tokens, writes) in enumerate(zip(inputs.chunks(), inputs.writes(), strict=True)):
+        read = int(inputs.read_slots[chunk])
         # Without a copy the rounds below would change what another chunk reads.
         now = torch.zeros_like(state[0]) if read < 0 else state[read].clone()
         now = now.to(wide)
-        for token in tokens.tolist():
+        for token, write in zip(tokens.tolist(), writes.tolist(), strict=True):
             now = now * alpha[token, :, None, None]
             k, q = keys[token, :, :, None], queries[token, :, :, None]
             missing = values[token] - (now * k).sum(1)
             now = now + k * (beta[token, :, None] * missing)[:, None]
             out[token] = (now * q).sum(1)
-        if write >= 0:
-            state[write] = now.to(state.dtype)
+            if write >= 0:
+                state[write] = now.to(state.dtype)
     return out.flatten(1).to(qkv.dtype)
 
 

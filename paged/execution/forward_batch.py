@@ -165,16 +165,26 @@ def _slots(
 def _state_inputs(step: StepInput, batch_index: Int64s, lengths: Int64s) -> StateInputs | None:
     """Return the inputs of recurrent layers, None for a model without them.
 
-    batch_index: [num_tokens] int64, position in the batch of each token, chunk by chunk. lengths:
-    [num_chunks] int64, tokens of the chunks.
+    The drafts of a sequence go on from the state behind its newest token, in the chunk of that
+    token. batch_index: [num_tokens] int64, position in the batch of each token, chunk by chunk.
+    lengths: [num_chunks] int64, tokens of the chunks.
     """
     if (step.write_slots == NO_STATE).all():
         return None
+    first = np.arange(step.num_chunks)  # the chunk that each goes on from, or itself
+    written = {slot: chunk for chunk, slot in enumerate(step.write_slots.tolist())}
+    for chunk in np.flatnonzero(step.uids < 0).tolist():
+        first[chunk] = first[written.get(int(step.read_slots[chunk]), chunk)]
+    of_tokens = np.repeat(first, lengths)
+    order = np.argsort(of_tokens, kind="stable")
+    writes = np.full(step.num_tokens, NO_STATE)
+    writes[np.cumsum(lengths) - 1] = step.write_slots
+    heads, counts = np.unique(of_tokens, return_counts=True)
     return StateInputs(
-        tokens=_int32(batch_index),
-        chunk_starts=_int32(np.concatenate([[0], np.cumsum(lengths)])),
-        read_slots=_int32(step.read_slots),
-        write_slots=_int32(step.write_slots),
+        tokens=_int32(batch_index[order]),
+        chunk_starts=_int32(np.concatenate([[0], np.cumsum(counts)])),
+        read_slots=_int32(step.read_slots[heads]),
+        write_slots=_int32(writes[order]),
     )
 
 

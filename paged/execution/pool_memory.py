@@ -205,7 +205,7 @@ def _measure_step(
     cache = KVCache([KVMemory(spec, block_size, width, 0, device) for spec in specs], states)
     starts = torch.tensor([*range(0, num_tokens, CHUNK_TOKENS), num_tokens], dtype=torch.int32)
     num_chunks = len(starts) - 1
-    nowhere = torch.full((num_chunks,), NO_STATE, dtype=torch.int32)
+    nowhere = torch.full((num_tokens,), NO_STATE, dtype=torch.int32)
     passed = torch.arange(num_tokens, dtype=torch.int32)
     positions = torch.arange(num_tokens) % CHUNK_TOKENS
     attention = AttentionInputs(
@@ -229,7 +229,9 @@ def _measure_step(
         ),
         logits_rows=place(torch.arange(min(num_logits, num_tokens))),
         states=(
-            StateInputs(passed, starts, nowhere, nowhere).placed(place) if state_specs else None
+            StateInputs(passed, starts, nowhere[:num_chunks], nowhere).placed(place)
+            if state_specs
+            else None
         ),
     )
     torch.cuda.synchronize(device.torch_device)

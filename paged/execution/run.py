@@ -400,7 +400,6 @@ class Run:
         if not can_speculate(
             network,
             self.cache.specs,
-            has_states=bool(self.cache.states),
             is_row_invariant=self._device.is_row_invariant or self._config.reproducible,
         ):
             return None

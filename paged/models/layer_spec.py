@@ -103,14 +103,15 @@ class MtpSpec:
 
 @dataclass(frozen=True, slots=True)
 class MtpForm:
-    """Tensor names of an MTP module, which begin with `prefix` as those of its layer do, and its
-    variant as in `MtpSpec`.
+    """Tensor names of an MTP module, which begin with `prefix`, and its variant as in `MtpSpec`.
 
-    names: of the norms of embedding and hidden state, the projection, and the last norm.
+    names: of the norms of embedding and hidden state, the projection, and the last norm. layer:
+    prefix of the tensors of its layer behind that of the module.
     """
 
     prefix: str
     names: tuple[str, str, str, str]
+    layer: str = ""
     hidden_first: bool = False
     takes_stream: bool = False
     repeats_normed: bool = False
@@ -127,7 +128,7 @@ class MtpForm:
             norm.named(names[0], size),
             norm.named(names[1], size),
             LinearSpec(projection, 2 * size, has_bias=False, method=Dense()),
-            _renamed(layer, f"{named}.", f"{self.prefix}."),
+            _renamed(layer, f"{named}.", f"{self.prefix}.{self.layer}"),
             norm.named(names[3], size),
             self.hidden_first,
             self.takes_stream,

@@ -354,6 +354,7 @@ MAX_SHARE = 0.5
 MAX_LEVELS = 16
 # A chunk reads one and writes another.
 LEAST_SLOTS = 2
+DRAFT_SLOTS = 16  # of all drafts of a step; with many sequences few drafts pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +392,8 @@ class SlotSizer:
     all of the memory for keys and values.
 
     A running sequence has a slot. While samples or beams fork, each reads the slot of its parent
-    and writes one of its own; and one is kept for each level of the tree of prefixes.
+    and writes one of its own; one is kept for each level of the tree of prefixes; and if a run
+    `may_draft`, there are some for drafts.
     """
 
     def __init__(
@@ -401,9 +403,11 @@ class SlotSizer:
         budget: MemoryBudget,
         *,
         are_opaque: bool = False,
+        may_draft: bool = False,
     ) -> None:
         """Raise `UsageError` if `budget` has no room for one sequence."""
         self._are_opaque = are_opaque
+        self._num_for_drafts = DRAFT_SLOTS if may_draft and not are_opaque else 0
         self._seats = config.max_num_seqs
         self._bytes_per_slot = bytes_per_slot
         self._budget = budget
@@ -415,7 +419,8 @@ class SlotSizer:
         if are_opaque:
             memory = min(config.kv_cache_memory_bytes or budget.pool, budget.available)
         room = memory // bytes_per_slot
-        self._most = min(self._seats + self._seats // 2 + MAX_LEVELS, room)
+        most = self._seats + self._seats // 2 + MAX_LEVELS + self._num_for_drafts
+        self._most = min(most, room)
         if self._most < LEAST_SLOTS and are_opaque:
             raise UsageError(
                 "no memory for a sequence's keys, values and states: two sequences of full "
@@ -462,7 +467,7 @@ class SlotSizer:
             seats = min(self._seats, int(num_sequences.sum()))
             num_forking = max(seats // 2, widest) if widest > 1 else 0
             depth = 0 if first.states is None else first.states.depth
-            num_slots = max(seats, widest) + num_forking + depth + 1
+            num_slots = max(seats, widest) + num_forking + depth + 1 + self._num_for_drafts
         return self._sized(num_slots)
 
     def most(self) -> SlotSizes | None:

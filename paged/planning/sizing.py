@@ -26,7 +26,7 @@ from pagedrun.paged.planning.plan_part import EarlierAnswers
 from pagedrun.paged.planning.planner import Planner, RequestLimits
 from pagedrun.paged.planning.pool_sizing import PoolDemand, PoolSizer, Sizes, SlotSizer, SlotSizes
 from pagedrun.paged.planning.prefix_reuse import MIN_STATE_TOKENS, NO_ROOM, StoreRoom
-from pagedrun.paged.values.engine_config import DTYPE_BYTES, Deadline, EngineConfig
+from pagedrun.paged.values.engine_config import DTYPE_BYTES, OFF, Deadline, EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,8 @@ class RunSizing:
             sum(spec.num_bytes_behind(self.longest) for spec in self.state_specs),
             self._budget,
             are_opaque=any(spec.is_opaque for spec in self.state_specs),
+            may_draft=self.config.speculate != OFF
+            and (self.memory_bytes is None or self.config.reproducible),
         )
 
     @cached_property

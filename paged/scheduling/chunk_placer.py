@@ -166,17 +166,20 @@ class ChunkPlacer:
         of the sequence, and memory lasts; return their number."""
         row_index, newest = sequence.row_index, sequence.num_computed_tokens - 1
         start = step.chunk_start(row_index)
-        if not tokens or start is None or newest != sequence.num_tokens - 1:
+        if start is None or newest != sequence.num_tokens - 1:
             return 0
-        end = newest + 1 + len(tokens)
-        if start < sequence.num_prompt_tokens or not self.reserve(sequence, end, step, start):
+        tokens = tokens[: self._states.num_spare(len(tokens))]
+        if not tokens or start < sequence.num_prompt_tokens:
+            return 0
+        if not self.reserve(sequence, newest + 1 + len(tokens), step, start):
             return 0
         step.draft(row_index, tokens)
+        self._states.draft(row_index, len(tokens), step)
         self._state.counts.computed_tokens += len(tokens)
         return len(tokens)
 
     def accept(self, row_index: int, count: int) -> None:
-        """Record the first drafts of a sequence as stored."""
+        """Record the first drafts of a sequence, behind those recorded before, as stored."""
         table, size = self._table, self._pool.block_size
         start = int(table.num_computed_tokens[row_index])
         end = start + count
@@ -187,6 +190,7 @@ class ChunkPlacer:
         ever = int(table.num_tokens_ever_computed[row_index])
         table.num_computed_tokens[row_index] = table.num_stored_tokens[row_index] = end
         table.num_tokens_ever_computed[row_index] = max(ever, end)
+        self._states.accept(row_index, count)
 
     def _note_scored(self, sequence: Sequence, end: int) -> None:
         """Record the tokens up to `end` as scored, so that a replay does not score them again."""

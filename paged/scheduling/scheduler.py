@@ -189,6 +189,7 @@ class Scheduler:
         the pool.
         """
         self.note_steps(1)
+        self.states.drop_drafts()
         step = StepBuilder(self.table)
         for kv_group in self._state.groups:
             kv_group.written.clear()
@@ -253,10 +254,10 @@ class Scheduler:
         if short:
             self.counts.steps_short_of_memory += 1
             self.counts.blocks_held_when_short += self.pool.num_held
-        self.states.end_step()
         num_chunks = len(step.row_indices)
         for row_index, tokens in (drafts or {}).items():
             budget -= self._chunks.draft(self._sequences[row_index], tokens[:budget], step)
+        self.states.end_step()  # no draft writes what a chunk reads
         made = step.build()
         self._sampling = step.row_indices[made.samples[:num_chunks]]
         return made

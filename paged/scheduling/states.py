@@ -8,6 +8,9 @@ prompt ends there, and its state is pinned until the last of these rows is admit
 
 A slot that one sequence alone holds is written in place. From any other, a kept one or that of
 samples that have just forked, the next chunk reads, and it writes a new one; nothing is copied.
+
+A draft writes a slot of its own, among those that nothing else needs in the step. The sequence goes
+on from that of its last right draft, and the next step frees the others.
 `NoStates` stands in for a model without recurrent layers.
 """
 
@@ -106,6 +109,20 @@ class NoStates:
     def advance(self, row_indices: Int64s, step: StepBuilder) -> None:
         """Record the slots of the chunks just added to the step, of these sequences."""
 
+    def num_spare(self, count: int) -> int:
+        """Return the number of drafts, at most `count`, whose states have room."""
+        return count
+
+    def draft(self, row_index: int, count: int, step: StepBuilder) -> None:
+        """Record the slots of drafts just added to the step, behind the last chunk of a
+        sequence."""
+
+    def accept(self, row_index: int, count: int) -> None:
+        """Continue a sequence from the state behind so many further drafts of it."""
+
+    def drop_drafts(self) -> None:
+        """Free the slots of drafts that were not accepted."""
+
     def publish(self, sequence: Sequence) -> None:
         """Publish the state behind a sequence's last chunk, if a later row needs it."""
 
@@ -181,6 +198,7 @@ class StateSlots(NoStates):
         self._next: dict[int, int] = {}  # row index → the slot that its next chunk writes
         self._read: list[int] = []  # for the last time, by the step being scheduled
         self._new: set[int] = set()  # kept ones which that step writes
+        self._drafted: dict[int, list[int]] = {}  # row index → slots behind drafts not accepted
         self._on_host: dict[int, int] = {}  # row index → host slot
         self._pinned: dict[int, list[BlockKey]] = {}
 
@@ -314,6 +332,32 @@ class StateSlots(NoStates):
         self._table.state_slot[row_indices] = writes
         step.pass_states(reads, writes)
 
+    def num_spare(self, count: int) -> int:
+        """Return the number of drafts, at most `count`, whose states have room: no kept state is
+        given up for one."""
+        return min(count, self.pool.num_free - self.pool.num_cached)
+
+    def draft(self, row_index: int, count: int, step: StepBuilder) -> None:
+        """Record the slots of drafts just added to the step, behind the last chunk of a
+        sequence."""
+        writes = self._drafted[row_index] = self.pool.allocate(count) or []
+        reads = [*self._held(row_index), *writes[:-1]]
+        step.pass_states(np.array(reads), np.array(writes))
+
+    def accept(self, row_index: int, count: int) -> None:
+        """Continue a sequence from the state behind so many further drafts of it."""
+        if count:
+            drafted = self._drafted[row_index]
+            self.pool.release([*self._held(row_index), *drafted[: count - 1]])
+            self._table.state_slot[row_index] = drafted[count - 1]
+            del drafted[:count]
+
+    def drop_drafts(self) -> None:
+        """Free the slots of drafts that were not accepted."""
+        for slots in self._drafted.values():
+            self.pool.release(slots)
+        self._drafted.clear()
+
     def publish(self, sequence: Sequence) -> None:
         """Publish the state behind a sequence's last chunk, if a later row needs it."""
         count, rest = divmod(sequence.num_computed_tokens, self._block_size)
@@ -344,6 +388,7 @@ class StateSlots(NoStates):
         self._table.state_slot[row_index] = NO_STATE
         if row_index in self._next:
             self.pool.release([self._next.pop(row_index)])
+        self.pool.release(self._drafted.pop(row_index, []))
 
     def retire(self, row_index: int) -> None:
         """Free the slots and pins of a sequence whose last step has been scheduled."""
@@ -393,7 +438,8 @@ class StateSlots(NoStates):
         held: row indices of the running sequences. waiting: of those without blocks.
         """
         assert not self._next and not self._read, "a slot that no chunk wrote, or read"
-        self.pool.check([self._held(row_index) for row_index in held])
+        assert set(self._drafted) <= held, "a slot of drafts of a sequence that does not run"
+        self.pool.check([*(self._held(row_index) for row_index in held), *self._drafted.values()])
         assert not any(map(self._held, waiting)), "a waiting sequence holds a slot"
         assert set(self._on_host) <= waiting, "a host slot of a sequence that does not wait"
         on_host = list(self._on_host.values())

@@ -59,15 +59,14 @@ def can_speculate(
     network: object,
     specs: Iterable[KVCacheSpec],
     *,
-    has_states: bool,
     is_row_invariant: bool,
 ) -> TypeGuard[DecoderSpec]:
     """Return whether a run may have drafts: wrong ones can be forgotten, and the bytes of a row do
     not depend on the other rows of a step.
 
-    specs: of the KV pools. has_states: there are recurrent layers.
+    specs: of the KV pools.
     """
-    can_forget = not has_states and not any(spec.is_transient for spec in specs)
+    can_forget = not any(spec.is_transient for spec in specs)
     return isinstance(network, DecoderSpec) and can_forget and is_row_invariant
 
 

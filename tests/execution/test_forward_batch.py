@@ -114,10 +114,43 @@ def test_tokens_pass_a_state_in_the_order_of_their_sequence() -> None:
     assert states is not None
     passed = [batch.input_ids[chunk].tolist() for chunk in states.chunks()]
     assert passed == [[40], [21, 22, 30, 31], [62, 63, 64]]
-    assert (states.read_slots.tolist(), states.write_slots.tolist()) == ([8, -1, 3], [8, 0, 5])
+    assert states.read_slots.tolist() == [8, -1, 3]
+    assert [each.tolist() for each in states.writes()] == [[8], [-1, -1, -1, 0], [-1, -1, 5]]
     tensors = (states.tokens, states.chunk_starts, states.read_slots, states.write_slots)
     assert {each.dtype for each in tensors} == {torch.int32}
     assert build([MadeChunk([1, 2], [], [5], 0, 2)])[0].states is None
+
+
+def test_drafts_go_on_in_the_chunk_of_their_sequence() -> None:
+    """But in a piece that begins with a draft, where they read what the piece before wrote."""
+    step = made_step(
+        MadeChunk([1, 2, 3], [40], [9, 1], 3, 4),
+        MadeChunk([20, 21], [30], [2], 2, 3),
+        MadeChunk([60, 61, 62, 63], [], [4], 0, 3),
+        MadeChunk([20, 21], [30, 31], [2], 3, 4),
+        MadeChunk([1, 2, 3], [40, 41], [9, 1], 4, 5),
+        MadeChunk([1, 2, 3], [40, 41, 42], [9, 1], 5, 6),
+    )
+    step = replace(
+        step,
+        uids=np.array([0, 1, 2, -2, -3, -4]),
+        read_slots=np.array([8, 3, -1, 6, 8, 0]),
+        write_slots=np.array([8, 6, 5, 7, 0, 1]),
+    )
+
+    def walks(each: StepInput) -> list[tuple[list[int], int, list[int]]]:
+        batch, _ = lay_out(each, 4, [FULL])
+        states = batch.states
+        assert states is not None
+        tokens = [batch.input_ids[chunk].tolist() for chunk in states.chunks()]
+        writes = [slots.tolist() for slots in states.writes()]
+        return list(zip(tokens, states.read_slots.tolist(), writes, strict=True))
+
+    prompt = ([60, 61, 62], -1, [-1, -1, 5])
+    assert walks(step) == [([40, 41, 42], 8, [8, 0, 1]), ([30, 31], 3, [6, 7]), prompt]
+    first, second = step.pieces(6)
+    assert walks(first) == [([40], 8, [8]), ([30, 31], 3, [6, 7]), prompt]
+    assert walks(second) == [([41, 42], 8, [0, 1])]
 
 
 def test_what_is_stored_already_gets_no_slot() -> None:

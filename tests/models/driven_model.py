@@ -84,9 +84,11 @@ def inputs(step: StepInput, parts: Sequence[Part]) -> StateInputs:
         own = -1 if part.start == 0 else part.sequence
         return own if part.read is None else part.read
 
+    writes = np.full(step.num_tokens, -1)
+    writes[offsets + lengths - 1] = [part.sequence for part in parts]
     return StateInputs(
         torch.from_numpy(np.argsort(order)).int(),
         torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
         torch.tensor([read(part) for part in parts], dtype=torch.int32),
-        torch.tensor([part.sequence for part in parts], dtype=torch.int32),
+        torch.from_numpy(writes).int(),
     )

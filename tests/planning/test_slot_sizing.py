@@ -8,7 +8,7 @@ import pytest
 
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.pool_sizing import SlotSizer
+from pagedrun.paged.planning.pool_sizing import DRAFT_SLOTS, SlotSizer
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
@@ -48,6 +48,16 @@ def test_beams_take_their_steps_together() -> None:
     sizes = SlotSizer(CONFIG, 1000, BUDGET).sizes(plan, is_whole=True)
     assert sizes is not None
     assert sizes.num_slots >= 2 * 12
+
+
+def test_drafts_have_slots_as_far_as_memory_lasts() -> None:
+    for pool, num_slots in ((800_000, 5 + DRAFT_SLOTS), (16_000, 8)):
+        sizer = SlotSizer(CONFIG, 1000, replace(BUDGET, pool=pool), may_draft=True)
+        sizes = sizer.sizes(plan_of(3), is_whole=True)
+        assert sizes is not None
+        assert sizes.num_slots == num_slots
+    opaque = SlotSizer(CONFIG, 1000, BUDGET, are_opaque=True, may_draft=True)
+    assert opaque.most() == SlotSizer(CONFIG, 1000, BUDGET, are_opaque=True).most()
 
 
 def test_what_later_windows_need_is_not_known() -> None:

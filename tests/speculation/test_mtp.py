@@ -32,7 +32,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.drive import OneBlockEach
 from tests.support.engines import ANY_PREFIX, load_engine
-from tests.support.mtp_models import NAMES, MtpTwin, save_mtp
+from tests.support.mtp_models import NAMES, PREFIXES, MtpTwin, save_mtp
 from tests.support.streamed import streaming
 
 PROMPTS = [[(5 * i + j) % 7 + 10 for j in range(length)] for i, length in enumerate((9, 40, 23, 5))]
@@ -492,7 +492,7 @@ def test_a_run_without_drafts_of_an_engine_that_has_a_module(
 def test_a_checkpoint_without_the_module(kind: str, what: str, tmp_path: Path) -> None:
     save_mtp(kind, tmp_path, mixing=0.0)
     file = tmp_path / "model.safetensors"
-    prefix = "model.mtp_layers.0." if kind == "mimo" else "model.layers.3."
+    prefix = f"{PREFIXES.get(kind, 'mtp')}."
     tensors, norm = load_file(file), f"{prefix}{NAMES[kind][0]}.weight"
     assert norm in tensors
     if what == "a shape":

@@ -14,8 +14,11 @@ from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.engine import Engine
 from pagedrun.paged.execution.logits.sampler import processors_of
+from pagedrun.paged.execution.model_runner import ModelRunner
 from pagedrun.paged.execution.run import DEFAULT_POLICY, Run, RunPolicy
 from pagedrun.paged.metrics.timeline import RunHooks
+from pagedrun.paged.planning.pool_sizing import SlotSizer
+from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.speculation import speculation
 from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import Proposal, RunningAnswer
@@ -49,6 +52,7 @@ def answers(
     params: Seq[SamplingParams] = PARAMS,
     policy: RunPolicy = DEFAULT_POLICY,
     device: Device | None = None,
+    prompts: Seq[Seq[int]] = PROMPTS,
 ) -> tuple[list[Any], Any]:
     """Return the outputs in order, and the report; every step is checked."""
     engine: Engine = load_engine(config, policy, device)
@@ -59,7 +63,7 @@ def answers(
             params[index % len(params)],
             bad_words_ids=((11,), (12, 13)) if params[index % len(params)].bad_words else (),
         )
-        for index, prompt in enumerate(PROMPTS)
+        for index, prompt in enumerate(prompts)
     ]
     run = engine.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     done = sorted(run, key=lambda each: each.request.index)
@@ -87,13 +91,15 @@ class Known:
 
 
 @pytest.fixture
-def drafting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Any], Callable[[int], int]], None]:
+def drafting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let runs draft from given outputs."""
 
-    def draft(outputs: list[Any], change: Callable[[int], int]) -> None:
+    def draft(
+        outputs: list[Any], change: Callable[[int], int], prompts: Seq[Seq[int]] = PROMPTS
+    ) -> None:
         texts = [
             [*prompt, *each.token_ids]
-            for prompt, of_row in zip(PROMPTS, outputs, strict=True)
+            for prompt, of_row in zip(prompts, outputs, strict=True)
             for each in of_row
         ]
 
@@ -261,13 +267,6 @@ def test_a_gpu_whose_rows_depend_on_each_other_drafts_nothing(make_model: MakeMo
         answers(replace(config, speculate="4"), device=device)
 
 
-def test_nothing_is_drafted_where_it_cannot_be_forgotten(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    save_tiny(RECURRENT["qwen3_next"], folder)
-    _, report = answers(tiny(folder, dtype="float32", speculate="5"))
-    assert "speculation" not in report
-
-
 @pytest.mark.parametrize("is_right", [True, False])
 def test_a_drafter_that_is_always_right_or_wrong(
     is_right: bool, make_model: MakeModel, drafting: Callable[..., None]
@@ -374,3 +373,161 @@ def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: 
     folder = make_model("qwen3", "drafted-short", max_position_embeddings=48)
     params = [replace(GREEDY, max_tokens=48 - len(PROMPTS[1]))]
     assert_same(tiny(folder, dtype="float32"), params)
+
+
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_5", "qwen3_next"])
+def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with recurrent layers: short convolutions, or gated delta rules."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    save_tiny(RECURRENT[request.param], folder)
+    return folder
+
+
+@pytest.fixture
+def num_slots(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let state pools have so many slots."""
+
+    def limit(count: int) -> None:
+        sized = SlotSizer._sized
+        monkeypatch.setattr(SlotSizer, "_sized", lambda self, _: sized(self, count))
+
+    return limit
+
+
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_states(dtype: str, kernel_set: KernelSet, recurrent: Path, assert_same: Same) -> None:
+    """A sequence goes on from the state behind its last right draft."""
+    assert_same(tiny(recurrent, dtype=dtype, kernel_set=kernel_set.value))
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_blocks": 14},
+        {"num_blocks": 40, "max_num_batched_tokens": 3},
+        {"num_blocks": 40, "block_size": 16, "max_num_seqs": 3},
+        {"prefix_caching": False},
+    ],
+    ids=str,
+)
+def test_states_in_small_pools_and_steps(
+    flags: dict[str, Any], mode: str, recurrent: Path, assert_same: Same
+) -> None:
+    config = tiny(recurrent, dtype="float32", preemption_mode=mode, **flags)
+    assert_same(config, PARAMS, RunPolicy(new_predictor=OneBlockEach))
+
+
+@pytest.mark.parametrize("count", [5, 6, 7, 9, 12])
+def test_drafts_take_the_slots_that_are_left(
+    count: int,
+    recurrent: Path,
+    drafting: Callable[..., None],
+    num_slots: Callable[[int], None],
+) -> None:
+    """A slot that a chunk of the step reads for the last time is not left."""
+    num_slots(count)
+    config, policy = tiny(recurrent, dtype="float32"), RunPolicy(new_predictor=OneBlockEach)
+    expected, _ = answers(config, PARAMS, policy)
+    generator = random.Random(1)
+    drafting(expected, lambda token: token if generator.random() < 0.6 else token ^ 1)
+    found, report = answers(replace(config, speculate="5"), PARAMS, policy)
+    assert found == expected
+    assert report["speculation"]["accepted"] > 0 or count == 7  # seven answers run at once
+    assert report["states"]["peak_slots"] <= count
+
+
+def test_drafts_that_have_no_slot_preempt_and_delay_no_row(
+    recurrent: Path,
+    drafting: Callable[..., None],
+    num_slots: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_slots(4)
+    steps = itertools.count()
+    monkeypatch.setattr(Scheduler, "begin_step", lambda _: next(steps))
+    config = tiny(recurrent, dtype="float32")
+    prompts = [prompt[: 5 + i] for i, prompt in enumerate(PROMPTS * 3)]
+    params = [replace(GREEDY, max_tokens=10 + 7 * i) for i in range(3)]
+    expected, plain = answers(config, params, prompts=prompts)
+    num_steps = next(steps)
+    drafting(expected, lambda token: token ^ 1, prompts)
+    found, report = answers(replace(config, speculate="5"), params, prompts=prompts)
+    assert found == expected
+    assert report["speculation"]["proposed"] > 0 == report["speculation"]["accepted"]
+    assert report["preemptions"] == plain["preemptions"]
+    assert next(steps) == 2 * num_steps + 1
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_states_behind_drafts_that_are_always_right_or_wrong(
+    is_right: bool, recurrent: Path, drafting: Callable[..., None]
+) -> None:
+    config = tiny(recurrent, dtype="float32", max_num_seqs=2)
+    params = [GREEDY, replace(GREEDY, temperature=1.0, seed=4)]
+    expected, _ = answers(config, params)
+    drafting(expected, lambda token: token if is_right else token ^ 1)
+    found, report = answers(replace(config, speculate="5"), params)
+    assert found == expected
+    figures = report["speculation"]
+    assert figures["accepted"] == (figures["proposed"] if is_right else 0) < 120
+    assert figures["tokens_per_step"] >= 4.0 if is_right else figures["tokens_per_step"] == 1.0
+
+
+@pytest.mark.parametrize("count", [None, 7, 9])
+def test_no_kept_state_is_given_up_for_a_draft(
+    count: int | None,
+    recurrent: Path,
+    drafting: Callable[..., None],
+    num_slots: Callable[[int], None],
+) -> None:
+    """Rows that share a prefix start from as many kept states as without drafts."""
+    if count is not None:
+        num_slots(count)
+    shared = [j % 90 + 5 for j in range(200)]
+    prompts = [[*shared[: 80 + 60 * (i % 3)], *range(i, i + 9)] for i in range(9)]
+    config = tiny(recurrent, dtype="float32", max_num_seqs=4)
+    params = [GREEDY, replace(GREEDY, temperature=1.0, seed=3, n=2, max_tokens=9)]
+    expected, plain = answers(config, params, prompts=prompts)
+    generator = random.Random(2)
+    drafting(expected, lambda token: token ^ (generator.random() < 0.3), prompts)
+    found, report = answers(replace(config, speculate="4"), params, prompts=prompts)
+    assert found == expected
+    assert report["speculation"]["accepted"] > 0
+    assert report["states"]["found_states"] >= plain["states"]["found_states"] > 4
+
+
+def test_states_of_a_step_in_pieces(
+    recurrent: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an out-of-memory error drafts go on from the state that an earlier piece wrote."""
+    launch = ModelRunner._launch_piece
+
+    def short(self: ModelRunner, piece: Any, before: Any) -> Any:
+        if piece.num_tokens > 3:
+            raise MemoryError
+        return launch(self, piece, before)
+
+    monkeypatch.setattr(ModelRunner, "_launch_piece", short)
+    assert_same(tiny(recurrent, dtype="float32"))
+
+
+def test_states_on_a_device_that_the_host_runs_ahead_of(recurrent: Path, assert_same: Same) -> None:
+    device = replace(choose_device("cpu"), async_scheduling=True)
+    config = tiny(recurrent, dtype="float32")
+    assert_same(config, PARAMS, RunPolicy(read_once=ANY_PREFIX), device)
+
+
+def test_auto_drafts_for_models_with_states(
+    recurrent: Path, drafting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 0.01 + 0.001 * rows)
+    config = tiny(recurrent, dtype="float32", max_num_seqs=2)
+    params = [replace(each, max_tokens=60) for each in PARAMS]
+    expected, _ = answers(config, params)
+    drafting(expected, lambda token: token)
+    found, report = answers(replace(config, speculate="auto"), params)
+    assert found == expected
+    assert report["speculation"]["accepted"] > 20
+    assert report["speculation"]["tokens_per_step"] > 1.3

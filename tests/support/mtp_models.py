@@ -3,7 +3,7 @@ the modules in plain PyTorch around a layer of transformers."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextDecoderLayer
 
 from tests.conftest import INITIALIZER_RANGE
-from tests.support.families import Tiny, save_tiny
+from tests.support.families import RECURRENT, Tiny, save_tiny
 from tests.support.mixture_families import MIXTURES
 
 
@@ -29,7 +31,7 @@ class MtpTwin:
     norms: tuple[Any, Any, Any]
     projection: Tensor
     layer: Any
-    is_mimo: bool
+    kind: str
 
     @torch.inference_mode()
     def drafts(self, token_ids: Sequence[int], count: int) -> list[int]:
@@ -40,18 +42,20 @@ class MtpTwin:
         states: list[Tensor] = []
         with model.norm.register_forward_pre_hook(lambda _, given: states.append(given[0])):
             normed = model(ids[:, :-1]).last_hidden_state
-        hidden = states[0] if self.is_mimo else normed
+        is_mimo = self.kind == "mimo"
+        hidden = states[0] if is_mimo else normed
         next_ids = ids[:, 1:]
         for _ in range(count):
             of_embedding, of_hidden, of_result = self.norms
             parts = [of_embedding(embed(next_ids)), of_hidden(hidden)]
-            joined = torch.cat(parts[::-1] if self.is_mimo else parts, dim=-1)
+            joined = torch.cat(parts[::-1] if is_mimo else parts, dim=-1)
             result = self._layered(joined @ self.projection.T)
             last = of_result(result[:, -1:])
             token = head(last).argmax(dim=-1)
             found.append(int(token))
             next_ids = torch.cat([next_ids, token], dim=1)
-            hidden = torch.cat([hidden, last if self.is_mimo else result[:, -1:]], dim=1)
+            repeated = result[:, -1:] if self.kind == "glm4_moe" else last
+            hidden = torch.cat([hidden, repeated], dim=1)
         return found
 
     def _layered(self, x: Tensor) -> Tensor:
@@ -63,10 +67,17 @@ class MtpTwin:
         return found
 
 
+_QWEN = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "fc")
 NAMES = {
     "glm4_moe": ("enorm", "hnorm", "shared_head.norm", "eh_proj"),
     "mimo": ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_proj"),
+    "qwen3_5": _QWEN,
+    "qwen3_next": _QWEN,
 }
+PREFIXES = {"glm4_moe": "model.layers.3", "mimo": "model.mtp_layers.0"}  # of other types: mtp
+
+
+_ADDING = ("o_proj.weight", "out_proj.weight", "down_proj.weight", "down_proj")
 
 
 def save_mtp(kind: str, folder: Path, *, mixing: float = 1.0, **fields: Any) -> MtpTwin:
@@ -75,9 +86,12 @@ def save_mtp(kind: str, folder: Path, *, mixing: float = 1.0, **fields: Any) -> 
     mixing: factor of what layers add to the residual stream. At 0 a token alone decides the next
     one, and the module knows which; near 0 it is wrong at times.
     """
-    is_mimo = kind == "mimo"
+    is_mimo, is_qwen = kind == "mimo", kind in RECURRENT
     if is_mimo:
         model = save_tiny(Tiny("Qwen2Config", fields, without=("head_dim",)), folder)
+    elif is_qwen:
+        tiny = RECURRENT[kind]
+        model = save_tiny(replace(tiny, fields={**tiny.fields, **fields}), folder)
     else:
         tiny = MIXTURES["glm4_moe"]
         model = save_tiny(Tiny(tiny.config_class, {**tiny.fields, **fields}), folder)
@@ -87,6 +101,9 @@ def save_mtp(kind: str, folder: Path, *, mixing: float = 1.0, **fields: Any) -> 
         torch.manual_seed(20_261_128)
         if is_mimo:
             layer: Any = Qwen2DecoderLayer(config, layer_idx=0)
+        elif is_qwen:
+            made = Qwen3_5DecoderLayer if kind == "qwen3_5" else Qwen3NextDecoderLayer
+            layer = made(config, layer_idx=config.layer_types.index("full_attention"))
         else:
             layer = Glm4MoeDecoderLayer(config, layer_idx=index)
         for name, parameter in (*layer.named_parameters(), *layer.named_buffers()):
@@ -98,28 +115,32 @@ def save_mtp(kind: str, folder: Path, *, mixing: float = 1.0, **fields: Any) -> 
         if mixing != 1.0:
             for each in (*model.model.layers, layer):
                 for name, parameter in each.named_parameters():
-                    if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+                    if name.endswith(_ADDING):
                         parameter *= mixing
-            norms = [torch.ones(size), torch.ones(size), model.model.norm.weight.clone()]
+            norms = [torch.ones(size), torch.ones(size), model.model.norm.weight + float(is_qwen)]
             half, none = torch.eye(size), torch.zeros(size, size)
             projection = torch.cat([none, half] if is_mimo else [half, none], dim=1)
-    twin = MtpTwin(model, _norms(norms, config), projection, layer.eval(), is_mimo)
-    prefix = "model.mtp_layers.0" if is_mimo else f"model.layers.{index}"
+    twin = MtpTwin(model, _norms(norms, config), projection, layer.eval(), kind)
+    prefix = PREFIXES.get(kind, "mtp")
     *names, projected = NAMES[kind]
-    tensors = {f"{prefix}.{name}": each for name, each in layer.state_dict().items()}
+    of_layer = f"{prefix}.layers.0" if is_qwen else prefix
+    tensors = {f"{of_layer}.{name}": each for name, each in layer.state_dict().items()}
     if not is_mimo:
         tensors = _split_experts(tensors)
+    if kind == "glm4_moe":
         tensors[f"{prefix}.shared_head.head.weight"] = model.lm_head.weight
         tensors[f"{prefix}.embed_tokens.weight"] = model.model.embed_tokens.weight
     for name, norm in zip(names, norms, strict=True):
-        tensors[f"{prefix}.{name}.weight"] = norm
+        tensors[f"{prefix}.{name}.weight"] = norm - float(is_qwen)  # theirs are added to 1
     tensors[f"{prefix}.{projected}.weight"] = projection
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
     saved = {**load_file(file), **{name: each.clone() for name, each in tensors.items()}}
     save_file(saved, file, metadata={"format": "pt"})
     described = json.loads((folder / "config.json").read_text())
-    described |= {"num_nextn_predict_layers": 1, "model_type": kind}
+    described |= {"num_nextn_predict_layers": 1}
+    if not is_qwen:
+        described["model_type"] = kind
     (folder / "config.json").write_text(json.dumps(described))
     return twin
 

@@ -16,6 +16,7 @@ from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.metrics.step_costs import USUAL_NEW_TOKEN, USUAL_STEP, StepCosts
 from pagedrun.paged.planning.forecast_sections import DraftFigures
 from pagedrun.paged.planning.planner import Planner
+from pagedrun.paged.planning.pool_sizing import SlotSizes
 from pagedrun.paged.planning.simulation import Simulation, costless_scheduler
 from pagedrun.paged.scheduling.scheduler import SchedulerLimits
 from pagedrun.paged.speculation.drafts import can_draft
@@ -125,7 +126,7 @@ def _texts(line: bytes) -> list[str]:
 class DraftForecast:
     """Forecast of the drafts of a run; all but the answers is that of its plan.
 
-    streams: weights are read in each pass.
+    states: slots of recurrent layers. streams: weights are read in each pass.
     """
 
     recorded: RecordedAnswers
@@ -135,6 +136,7 @@ class DraftForecast:
     config: EngineConfig
     shapes: Sequence[PoolShape]
     simulation: Simulation
+    states: SlotSizes | None
     streams: bool
 
     def figures(self, costs: StepCosts | None) -> DraftFigures:
@@ -150,7 +152,7 @@ class DraftForecast:
         most = max_running(config.speculate, config.max_num_seqs, streams=self.streams)
         limits = SchedulerLimits.of(config)
         limits = replace(limits, max_num_seqs=min(limits.max_num_seqs, most))
-        scheduler = costless_scheduler(config, limits, self.shapes)
+        scheduler = costless_scheduler(config, limits, self.shapes, states=self.states)
         speculation = Speculation.of(
             config.speculate, scheduler, lambda row, sample: None, streams=self.streams
         )

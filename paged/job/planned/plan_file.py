@@ -291,7 +291,6 @@ class FilePlan:
             if config.speculate != OFF and can_speculate(
                 network,
                 specs,
-                has_states=states is not None,
                 is_row_invariant=device.memory is None or config.reproducible,
             ):
                 self._drafts = DraftForecast(
@@ -302,6 +301,7 @@ class FilePlan:
                     config,
                     shapes,
                     simulation,
+                    states,
                     streams=passes is not None,
                 )
             else:

@@ -21,6 +21,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
     StoredTensors,
 )
 from pagedrun.paged.models.decoder_spec import DecoderSpec, decoder
+from pagedrun.paged.models.layer_spec import MtpForm
 from pagedrun.paged.models.modules.attention import AttentionSpec, Heads, QkNormForm, attention
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.mlp import check_activation
@@ -222,7 +223,8 @@ def delta_net_decoder(
     """Return a decoder with attention by `layer_types`, else by `full_attention_interval`.
 
     `ffn` gives the feed-forward part of a layer by its index, `inputs` the input projections of a
-    DeltaNet. Raises `ModelError` for unsupported variants.
+    DeltaNet. A single MTP module, with attention, is described. Raises `ModelError` for unsupported
+    variants.
     """
     check_activation(config, "silu")
     if not config.boolean("attn_output_gate", True):
@@ -239,13 +241,23 @@ def delta_net_decoder(
     qk_norm = QkNormForm()
 
     def mixer(layer: int) -> AttentionSpec | DeltaNetSpec:
-        if not attends[layer]:
+        if layer < len(attends) and not attends[layer]:
             return _delta_net(config, layer, sizes, norm.eps, inputs)
         return attention(
             config, heads, norm, rope, None, layer, bias=bias, qk_norm=qk_norm, has_gate=True
         )
 
-    return decoder(config, max_positions, norm, mixer, ffn, tensors=MTP_TENSORS)
+    has_mtp = config.integer("mtp_num_hidden_layers", 0, 64, 1) == 1
+    mtp = _MTP if has_mtp else None
+    return decoder(config, max_positions, norm, mixer, ffn, tensors=MTP_TENSORS, mtp=mtp)
+
+
+_MTP = MtpForm(
+    "mtp",
+    ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"),
+    layer="layers.0.",
+    repeats_normed=True,
+)
 
 
 def _delta_net(

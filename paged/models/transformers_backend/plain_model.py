@@ -57,7 +57,8 @@ class PlainModel(Model):
         assert isinstance(states, OpaqueStates) and inputs is not None, "made without caches"
         wanted = set(batch.logits_rows.tolist())
         logits: dict[int, Tensor] = {}
-        slots = zip(inputs.read_slots.tolist(), inputs.write_slots.tolist(), strict=True)
+        writes = [int(each[-1]) for each in inputs.writes()]
+        slots = zip(inputs.read_slots.tolist(), writes, strict=True)
         for tokens, (read, write) in zip(inputs.chunks(), slots, strict=True):
             indices = tokens.tolist()
             num_prompt = sum(index < batch.num_prefill_tokens for index in indices)

@@ -9,8 +9,9 @@ from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
 
 DTYPES = [torch.float32, torch.bfloat16]
-# Shorter than the state, as long, one token, none.
-LENGTHS, READS, WRITES = [5, 1, 2, 3, 0, 20], [0, -1, 3, 2, 1, 5], [4, 6, 3, -1, 7, 5]
+# Shorter than the state, as long, one token, none; two have drafts, one of them in place.
+LENGTHS, READS = [5, 1, 2, 3, 0, 20, 4, 7], [0, -1, 3, 2, 1, 5, 8, -1]
+WRITES: list[int | list[int]] = [4, 6, 3, -1, 7, 5, [8, 9, 10, 11], [12, 13]]
 
 
 def made(num_channels: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -18,7 +19,7 @@ def made(num_channels: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tens
     x = torch.randn(sum(LENGTHS), num_channels, generator=generator).to(dtype)
     weight = torch.randn(num_channels, size, generator=generator).to(dtype)
     bias = torch.randn(num_channels, generator=generator).to(dtype)
-    state = torch.randn(8, size - 1, num_channels, generator=generator).to(dtype)
+    state = torch.randn(14, size - 1, num_channels, generator=generator).to(dtype)
     return x, weight, bias, state
 
 
@@ -85,3 +86,18 @@ def test_columns_of_a_wider_product(twin: Twin) -> None:
     expected = twin.ops.causal_conv(x, weight, None, state.clone(), inputs, False)
     out = twin.ops.causal_conv(wide[:, 64:128], weight, None, state, inputs, False)
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("first", [5, 9], ids=["in place", "elsewhere"])
+def test_each_draft_leaves_the_state_of_a_walk_that_ends_there(first: int, twin: Twin) -> None:
+    x, weight, _, state = (each.to(twin.device) for each in made(1030, 4, torch.bfloat16))
+    slots: list[int | list[int]] = [[first, 6, 7, 8]]
+    together = state.clone()
+    inputs = state_inputs([6], [5], slots, scattered=False)
+    placed = inputs.placed(lambda each: each.to(twin.device))
+    twin.ops.causal_conv(x[:6].contiguous(), weight, None, together, placed, True)
+    for length, slot in zip(range(3, 7), (first, 6, 7, 8), strict=True):
+        own, inputs = state.clone(), state_inputs([length], [5], [5], scattered=False)
+        placed = inputs.placed(lambda each: each.to(twin.device))
+        twin.ops.causal_conv(x[:length].contiguous(), weight, None, own, placed, True)
+        assert torch.equal(together[slot], own[5])

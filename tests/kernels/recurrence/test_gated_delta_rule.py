@@ -10,7 +10,16 @@ from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
 
 DTYPES = [torch.float32, torch.bfloat16]
-LENGTHS, READS, WRITES = [5, 1, 1, 0, 12], [0, -1, 3, 1, 5], [4, 6, 3, 7, -1]
+LENGTHS, READS = [5, 1, 1, 0, 12, 3, 6], [0, -1, 3, 1, 5, 8, -1]
+WRITES: list[int | list[int]] = [
+    4,
+    6,
+    3,
+    7,
+    -1,
+    [8, 9, 10],
+    [11, 12],
+]  # two with drafts, one of them in place
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ def made(
         (2 * normal(num_tokens, 2 * num_heads)).to(dtype),
         normal(num_heads),
         2 * normal(num_heads),
-        normal(8, num_heads, key_dim, value_dim),
+        normal(13, num_heads, key_dim, value_dim),
     )
 
 
@@ -72,7 +81,7 @@ def test_matches_reference(
     assert out.dtype is dtype
     assert_close(out, expected)
     assert_close(own.state, exact.state)
-    untouched = [0, 1, 2, 5]
+    untouched = [0, 1, 2, 5, 7]
     assert torch.equal(own.state[untouched].cpu(), given.state[untouched])
 
 
@@ -130,8 +139,8 @@ def test_a_chunk_does_not_depend_on_who_else_is_there(twin: Twin) -> None:
             alone.placed(lambda each: each.to(twin.device)),
         )
         assert torch.equal(out, together[rows])
-        if WRITES[chunk] >= 0:
-            assert torch.equal(own[WRITES[chunk]], state[WRITES[chunk]])
+        for slot in alone.write_slots.tolist():
+            assert slot < 0 or torch.equal(own[slot], state[slot])
 
 
 def test_what_hardly_decays_still_does(twin: Twin) -> None:
@@ -149,3 +158,28 @@ def test_what_hardly_decays_still_does(twin: Twin) -> None:
     assert torch.allclose(own.state[1].cpu().double(), exact.state[1], rtol=1e-4, atol=1e-5)
     faded = own.state[1].cpu().abs().sum() / given.state[0].abs().sum()
     assert 0.997 < faded < 0.9995
+
+
+@pytest.mark.parametrize("first", [5, 9], ids=["in place", "elsewhere"])
+@pytest.mark.parametrize("dims", [(8, 16), (64, 40)])
+def test_each_draft_leaves_the_state_of_a_walk_that_ends_there(
+    dims: tuple[int, int], first: int, twin: Twin
+) -> None:
+    given = made((2, 4), dims, torch.bfloat16, 6).to(twin.device)
+
+    def states(length: int, writes: list[int]) -> Tensor:
+        state, inputs = given.state.clone(), state_inputs([length], [5], [writes], scattered=False)
+        twin.ops.gated_delta_rule(
+            given.qkv[:length],
+            given.gates[:length],
+            given.a_log,
+            given.dt_bias,
+            state,
+            inputs.placed(lambda each: each.to(twin.device)),
+        )
+        return state
+
+    slots = [first, 6, 7, 8]
+    together = states(6, slots)
+    for length, slot in zip(range(3, 7), slots, strict=True):
+        assert torch.equal(together[slot], states(length, [5])[5])

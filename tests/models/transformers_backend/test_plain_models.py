@@ -38,6 +38,7 @@ def test_tokens_and_first_logits_are_those_of_transformers(
     assert report["library"]["rows_depend_on_batch"] is False
     assert report["prefix"]["hit_tokens"] == 0
     assert report["states"]["peak_slots"] == len(LENGTHS)
+    assert "speculation" not in report  # their states cannot be kept behind each draft
 
 
 KEPT = {  # of two layers: numbers whatever a row's length, and those of a token

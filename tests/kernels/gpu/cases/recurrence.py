@@ -11,8 +11,8 @@ from tests.kernels.gpu.ahead_of_time import Case
 
 def inputs() -> StateInputs:
     starts = torch.tensor([0, 1, 3], dtype=torch.int32)
-    slots = torch.zeros(2, dtype=torch.int32)
-    return StateInputs(torch.arange(3, dtype=torch.int32), starts, slots, slots)
+    slots = torch.zeros(3, dtype=torch.int32)
+    return StateInputs(torch.arange(3, dtype=torch.int32), starts, slots[:2], slots)
 
 
 def conv(num_channels: int, size: int, has_bias: bool, dtype: torch.dtype) -> None:
