@@ -291,6 +291,10 @@ class Backend:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return functional.gelu(wide).to(x.dtype)
 
+    def gelu_mlp(self, up: Linear, down: Linear, x: Tensor) -> Tensor:
+        """Return `down(gelu(up(x)))`, the bytes of these three operations."""
+        return down(self.gelu(up(x)))
+
     @staticmethod
     def gelu_mul(gate_up: Tensor) -> Tensor:
         """Return `gelu(gate) * up` by the error function, with gate and up side by side.

@@ -78,11 +78,12 @@ def gelu(x: Tensor) -> Tensor:
 @kernel
 def _gelu(x: Any, out: Any) -> None:
     for token in numba.prange(out.shape[0]):
-        _gelu_row(x[token], out[token])
+        gelu_row(x[token], out[token])
 
 
 @inlined()
-def _gelu_row(x: Any, out: Any) -> None:
+def gelu_row(x: Any, out: Any) -> None:
+    """Write gelu of a row to another one."""
     for i in range(out.shape[0]):
         out[i] = from_float32(_erf_gelu(to_float32(x[i])), out)
 

@@ -135,6 +135,11 @@ class CpuBackend(Backend):
         """Return a linear layer of int8 codes."""
         return Int8Linear(codes, scales, bias, self.kernel_set)
 
+    def gelu_mlp(self, up: Linear, down: Linear, x: Tensor) -> Tensor:
+        """Return `down(gelu(up(x)))`, of int8 layers without the numbers between in memory."""
+        joined = int8_linear.joined_gelu_mlp(up, down, x)
+        return super().gelu_mlp(up, down, x) if joined is None else joined
+
     def pack_quantized(
         self,
         weight: PackedWeight,

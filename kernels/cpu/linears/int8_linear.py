@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pagedrun.kernels.cpu.activations import gelu_row
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
-from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel
+from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel, num_threads
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
 from pagedrun.kernels.cpu.linears.panel_product import (
@@ -30,9 +31,10 @@ from pagedrun.kernels.cpu.quantized.code_arrays import EIGHT_BITS, QUADS, pack_q
 from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
 from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, largest_magnitude, write_quads
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
-from pagedrun.kernels.cpu.simd.lanes import splat
-from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
+from pagedrun.kernels.cpu.simd.lanes import splat, store
+from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes, transpose_words
 from pagedrun.kernels.kernel_set import KernelSet, has_features
+from pagedrun.kernels.ops import Linear
 from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST, check_in_features, int8_bytes
 
 
@@ -78,6 +80,11 @@ class Int8Quads:
         pack_quads(codes.view(np.uint8), 8, _OFFSET, self._weights, nothing)
         self._columns, self._bias = columns, bias
 
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Packed weight, scales and bias."""
+        return self._weights, self._columns, self._bias
+
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
         if len(x) == 0:
@@ -115,15 +122,35 @@ class Int8Linear:
         columns = np.zeros(num_columns, np.float32)
         columns[: self.out_features] = scales.numpy()
         multiply = products or _fastest_products(KernelSet.usable(kernel_set))
-        self._multiply = multiply(
+        self.products = multiply(
             codes.contiguous().numpy(), columns, padded_bias(bias, num_columns)
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
-        self._multiply(x, out)
+        self.products(x, out)
         return out
+
+
+def joined_gelu_mlp(up: Linear, down: Linear, x: Tensor) -> Tensor | None:
+    """Return `down(gelu(up(x)))`, the same bytes, with all between them in L2.
+
+    None for layers without a kernel for it, or with rows too few for all threads.
+    """
+    if not (isinstance(up, Int8Linear) and isinstance(down, Int8Linear)):
+        return None
+    first, second, threads = up.products, down.products, num_threads()
+    if not (isinstance(first, Int8Quads) and isinstance(second, Int8Quads)):
+        return None
+    if len(x) < threads * CACHED_ROWS:
+        return None
+    height = min(_JOINED_ROWS, -(-len(x) // (threads * BLOCK)) * BLOCK)
+    out = torch.empty(len(x), down.out_features, dtype=x.dtype)
+    choose_threads(x.numel() * up.out_features)
+    arrays = as_array(x.contiguous()), as_array(out)
+    _gelu_mlp(arrays[0], height, up.out_features, first.arrays, second.arrays, arrays[1])
+    return out
 
 
 def _fastest_products(kernel_set: KernelSet) -> type[Products]:
@@ -150,7 +177,11 @@ def _pack_tiles(codes: Any, packed: Any) -> None:
 
 _OFFSET = 128  # added to a weight's codes
 _STEP_BYTES = QUADS * quads.QUAD_BYTES
+_CACHED_WORDS = 1 << 18  # of a weight that stays in L2
+CACHED_ROWS = 24  # their part of a chunk, their sums and a panel's chunk stay in L1
+_JOINED_ROWS = 48
 _PARTS = 2 if quads.takes_pairs(EIGHT_BITS) else 1  # words of an input's quad
+_TURNED = 16 if _PARTS == 1 and BLOCK == 12 else BLOCK  # rows of codes that become columns at once
 _unpack = quads.unpack_bytes(EIGHT_BITS, in_pairs=True)
 _one, _few, _full = (
     quads.multiply_quads(EIGHT_BITS, height, quads.Finish.INTEGER)
@@ -164,56 +195,127 @@ def _multiply_rows(x: Any, weights: Any, epilogue: Any, out: Any) -> None:
     num_panels, num_steps = weights.shape[:2]
     total = whole_blocks(x.shape[0])
     full = rows_in_full_blocks(total)
-    num_quads = QUADS * num_steps
-    inputs = aligned_floats(total * num_quads * _PARTS).view(np.int32)
-    starts = np.zeros(total, np.int32)
-    for i in numba.prange(total):
-        _quantize_to_block(x, i, total, num_quads, epilogue.rows, starts, inputs)
-    for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
-        start = task * PANELS_OF_TASK
-        chunk = aligned_floats(CHUNK_STEPS * QUADS * COLUMNS * 2)
-        sums = aligned_floats(min(total, ROWS_AT_ONCE + 2 * BLOCK) * COLUMNS).view(np.int32)
-        for panel in range(start, min(num_panels, start + PANELS_OF_TASK)):
-            row = 0
-            while row < total:
-                stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
-                for i in range(row, stop):
-                    for column in range(COLUMNS):
-                        sums[(i - row) * COLUMNS + column] = starts[i]
-                for step in range(0, num_steps, CHUNK_STEPS):
-                    steps = min(CHUNK_STEPS, num_steps - step)
-                    address = weights.ctypes.data + (panel * num_steps + step) * _STEP_BYTES
-                    if _PARTS == 2:
-                        for i in range(steps):
-                            target = chunk.ctypes.data + 2 * i * _STEP_BYTES
-                            _unpack(address + i * _STEP_BYTES, 0, target)
-                        address = chunk.ctypes.data
-                    x_address = inputs.ctypes.data
-                    _multiply_chunk(
-                        (row, full, stop), x_address, num_steps, step, steps, address, sums
-                    )
-                num_rows = min(stop, x.shape[0]) - row
-                write_block(sums, 0, num_rows, epilogue, row, panel * COLUMNS, out)
-                row = stop
-        chunk[0], sums[0] = np.float32(0.0), np.int32(0)  # Numba does not track addresses
-    inputs[0] = np.int32(0)
+    inputs = aligned_floats(total * QUADS * num_steps * _PARTS)
+    starts = np.empty(total, np.int32)
+    for block in numba.prange((total + BLOCK - 1) // BLOCK):
+        _round_block(x, block * BLOCK, total, num_steps, epilogue.rows, starts, inputs)
+    is_cached = weights.size <= _CACHED_WORDS
+    height = CACHED_ROWS if is_cached else ROWS_AT_ONCE
+    tiles = max(1, (full + height - 1) // height)
+    pieces = (num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK
+    for task in numba.prange(tiles * pieces):
+        # Weights that stay in the cache are read again for each tile of rows, others once.
+        tile, piece = task // pieces, task % pieces
+        if not is_cached:
+            tile, piece = task % tiles, task // tiles
+        row = tile * height
+        rows = row, full, row + height if tile + 1 < tiles else total
+        start = piece * PANELS_OF_TASK
+        end = min(num_panels, start + PANELS_OF_TASK)
+        _multiply_tile(inputs.ctypes.data, starts, rows, start, end, weights, epilogue, out)
+    inputs[0] = np.float32(0.0)  # Numba does not track addresses
+
+
+@kernel
+def _gelu_mlp(x: Any, height: Any, width: Any, up: Any, down: Any, out: Any) -> None:
+    """Write two layers with GELU between them, `height` rows at a time.
+
+    width: outputs of `up`. up, down: `arrays` of `Int8Quads`.
+    """
+    num_rows = x.shape[0]
+    for tile in numba.prange((num_rows + height - 1) // height):
+        first = tile * height
+        last = min(num_rows, first + height)
+        inner = np.empty((last - first, width), x.dtype)
+        _multiply_few(x[first:last], up, inner)
+        activated = np.empty((last - first, width), x.dtype)
+        for i in range(last - first):
+            gelu_row(inner[i], activated[i])
+        _multiply_few(activated, down, out[first:last])
 
 
 @inlined()
-def _quantize_to_block(
-    x: Any, i: Any, total: Any, num_quads: Any, scales: Any, starts: Any, inputs: Any
+def _multiply_few(x: Any, layer: Any, out: Any) -> None:
+    """Multiply rows that stay in the cache with all panels of a layer, in this thread."""
+    weights, columns, bias = layer
+    num_panels, num_steps = weights.shape[:2]
+    total = whole_blocks(x.shape[0])
+    full = rows_in_full_blocks(total)
+    inputs = aligned_floats(total * QUADS * num_steps * _PARTS)
+    starts, epilogue = np.empty(total, np.int32), Scales(np.empty(total, np.float32), columns, bias)
+    for first in range(0, total, BLOCK):
+        _round_block(x, first, total, num_steps, epilogue.rows, starts, inputs)
+    rows, address = (0, full, total), inputs.ctypes.data
+    _multiply_tile(address, starts, rows, 0, num_panels, weights, epilogue, out)
+    inputs[0] = np.float32(0.0)  # Numba does not track addresses
+
+
+@inlined()
+def _multiply_tile(
+    inputs: Any, starts: Any, rows: Any, start: Any, end: Any, weights: Any, epilogue: Any, out: Any
 ) -> None:
-    """Write the codes of row i into its block, its scale, and the number its sums start from."""
-    height, first = block_of_row(i, total)
-    codes = np.zeros((x.shape[1] + STEP - 1) // STEP * STEP, np.int8)
-    if i < x.shape[0]:
-        scales[i] = _quantize_row(x, i, codes, 0, STEP)
-    added = np.int32(0)
-    for code in codes:
-        added += np.int32(code)
-    starts[i] = np.int32(-_OFFSET) * added
-    target = inputs[first * num_quads * _PARTS + i - first :]
-    write_quads(codes, num_quads, _PARTS, target, height)
+    """Multiply a tile of rows with panels from `start` to `end`.
+
+    inputs: the address of all blocks. rows: first row, end of full blocks, end of rows.
+    """
+    row, _, stop = rows
+    num_steps = weights.shape[1]
+    first_sums = starts.view(np.float32)
+    chunk = aligned_floats(CHUNK_STEPS * QUADS * COLUMNS * 2)
+    sums = aligned_floats((stop - row) * COLUMNS)
+    for panel in range(start, end):
+        for i in range(row, stop):
+            first = splat(first_sums[i])
+            store(sums, (i - row) * COLUMNS, first)
+            store(sums, (i - row) * COLUMNS + COLUMNS // 2, first)
+        for step in range(0, num_steps, CHUNK_STEPS):
+            steps = min(CHUNK_STEPS, num_steps - step)
+            address = weights.ctypes.data + (panel * num_steps + step) * _STEP_BYTES
+            if _PARTS == 2:
+                for i in range(steps):
+                    target = chunk.ctypes.data + 2 * i * _STEP_BYTES
+                    _unpack(address + i * _STEP_BYTES, 0, target)
+                address = chunk.ctypes.data
+            _multiply_chunk(rows, inputs, num_steps, step, steps, address, sums)
+        num_rows = min(stop, out.shape[0]) - row
+        write_block(sums.view(np.int32), 0, num_rows, epilogue, row, panel * COLUMNS, out)
+    chunk[0], sums[0] = np.float32(0.0), np.float32(0.0)  # Numba does not track addresses
+
+
+@inlined()
+def _round_block(
+    x: Any, first: Any, total: Any, num_steps: Any, scales: Any, starts: Any, inputs: Any
+) -> None:
+    """Write the codes of `BLOCK` rows, or of the last ones, into their blocks.
+
+    With them the scale of each row, and the number its sums start from.
+    """
+    num_quads = QUADS * num_steps
+    width = (x.shape[1] + STEP - 1) // STEP * STEP
+    codes = np.empty(_TURNED * width, np.int8)
+    last = min(first + BLOCK, total)
+    for i in range(first, last):
+        own = codes[(i - first) * width : (i - first + 1) * width]
+        if i < x.shape[0]:
+            scales[i] = _quantize_row(x, i, own, 0, STEP)
+        else:
+            own[:] = np.int8(0)
+    done = 0
+    if _TURNED > BLOCK and block_of_row(first, total)[0] == BLOCK:
+        # A column of sixteen words is stored at a time, of which the next overwrites four.
+        words, target = codes.view(np.int32), inputs[first * num_quads :].view(np.int32)
+        while done + _TURNED < num_quads:
+            transpose_words(words, done, width // 4, target, done * BLOCK, BLOCK)
+            done += _TURNED
+    for i in range(first, last):
+        height, place = block_of_row(i, total)
+        own = codes[(i - first) * width : (i - first + 1) * width]
+        added = np.int32(0)
+        for code in own:
+            added += np.int32(code)
+        starts[i] = np.int32(-_OFFSET) * added
+        target = inputs[(place * num_quads + done * height) * _PARTS + i - place :]
+        write_quads(own[4 * done :], num_quads - done, _PARTS, target.view(np.int32), height)
 
 
 @inlined()

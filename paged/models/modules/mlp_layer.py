@@ -47,7 +47,7 @@ class PlainMlp:
     def __init__(self, spec: PlainMlpSpec, source: WeightSource) -> None:
         self._up = spec.up.load(source)
         self._down = spec.down.load(source)
-        self._activate = {"gelu": source.kernels.gelu, "relu": torch.relu}[spec.activation]
+        self._kernels, self._activation = source.kernels, spec.activation
 
     @property
     def num_bytes(self) -> int:
@@ -56,4 +56,6 @@ class PlainMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, hidden_size] to the same shape and dtype."""
-        return self._down(self._activate(self._up(x)))
+        if self._activation == "gelu":
+            return self._kernels.gelu_mlp(self._up, self._down, x)
+        return self._down(torch.relu(self._up(x)))

@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.cpu import jit
 from pagedrun.kernels.cpu.backend import CpuBackend
-from pagedrun.kernels.cpu.linears.int8_linear import Int8Amx, Int8Quads, Products
+from pagedrun.kernels.cpu.linears import int8_linear
+from pagedrun.kernels.cpu.linears.int8_linear import (
+    CACHED_ROWS,
+    Int8Amx,
+    Int8Quads,
+    Products,
+    joined_gelu_mlp,
+)
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear as CpuInt8Linear
 from pagedrun.kernels.gpu.linear import Int8Linear as GpuInt8Linear
 from pagedrun.kernels.kernel_set import KernelSet
@@ -114,3 +122,52 @@ def test_codes_are_the_nearest_halves_to_even() -> None:
     codes, scales = CpuBackend.quantize_rows(x)
     assert codes.tolist() == [[127, 0, 2, 0, -2, 2, 3, -127]]
     assert scales.tolist() == [1.0]
+
+
+# Rows at both sides of whole blocks, and of what all threads take together.
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("num_in", "num_inner"), [(64, 96), (384, 1536), (333, 100), (70, 33)])
+def test_layers_joined_by_gelu_give_the_bytes_of_the_three_operations(
+    num_in: int,
+    num_inner: int,
+    has_bias: bool,
+    dtype: torch.dtype,
+    num_threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(int8_linear, "num_threads", lambda: num_threads)
+    monkeypatch.setattr(jit, "num_threads", lambda: num_threads)
+    generator = torch.Generator().manual_seed(5)
+
+    def layer(num_out: int, num_in: int) -> CpuInt8Linear:
+        codes, scales = random_codes(num_out, num_in), torch.rand(num_out, generator=generator)
+        bias = torch.randn(num_out, generator=generator).to(dtype) if has_bias else None
+        return CpuInt8Linear(codes, scales / 100, bias, products=Int8Quads)
+
+    up, down = layer(num_inner, num_in), layer(50, num_inner)
+    x = torch.randn(100, num_in, generator=generator).to(dtype)
+    x[3], x[4, 0], x[30, 1] = 0.0, torch.nan, -torch.inf
+    x[6] *= 1e-38
+    x[7] *= 1e37
+    expected = down(CpuBackend.gelu(up(x)))
+    assert expected[[4, 30]].isnan().all()
+    joined = 0
+    for num_rows in (*range(1, 81), 100):
+        found = joined_gelu_mlp(up, down, x[:num_rows])
+        joined += found is not None
+        assert_same(CpuBackend().gelu_mlp(up, down, x[:num_rows]), expected[:num_rows])
+        if found is not None:
+            assert_same(found, expected[:num_rows])
+    assert joined == 82 - num_threads * CACHED_ROWS
+
+
+def test_only_int8_layers_in_quads_are_joined() -> None:
+    codes = random_codes(64, 64)
+    one = CpuInt8Linear(codes, torch.rand(64), products=Int8Quads)
+    x = torch.randn(512, 64)
+    assert joined_gelu_mlp(one, one, x) is not None
+    other = CpuBackend().pack_linear(codes.float() / 100)
+    assert joined_gelu_mlp(one, other, x) is None
+    assert_same(CpuBackend().gelu_mlp(one, other, x), other(CpuBackend.gelu(one(x))))
