@@ -71,7 +71,7 @@ SCHEMA = json.dumps(
     }
 )
 TOKENS, SKEWED_TOKENS = 120, 600
-FIXED = ("3", "7", "15")
+FIXED = ("1", "3", "7")
 
 
 def requests(
@@ -164,7 +164,8 @@ def compare_chances(tokenizer: Tokenizer, engine: Engine, asked: argparse.Namesp
         kinds = ("off", asked.drafts, *FIXED)
         engines = [engine.reconfigured(speculate=each, max_num_seqs=count) for each in kinds]
         parts = [
-            TOPICS[index % len(TOPICS)] + "!" * (index // len(TOPICS)) for index in range(count)
+            TOPICS[index % len(TOPICS)] + "!" * (index // len(TOPICS))
+            for index in range(max(count, 6))
         ]
         plain = requests(tokenizer, *KINDS["free chat"][:2], parts)
         plain = [replace(row, params=replace(row.params, ignore_eos=True)) for row in plain]

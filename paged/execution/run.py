@@ -325,8 +325,12 @@ class Run:
             yield from self._fail(request)
         if self._speculation is not None:
             followed = yield from self._verify(step, all_drawn)
-            num_rows = 0 if step.step.has_prompts else step.step.num_tokens
-            self._speculation.note_step(int(is_live.sum()), num_rows, followed)
+            self._speculation.note_step(
+                int(is_live.sum()),
+                step.step.num_tokens,
+                followed,
+                has_prompts=step.step.has_prompts,
+            )
             if step.result.states:
                 self._predict(step, self._speculation)
                 self._store(step.step)

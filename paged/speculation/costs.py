@@ -8,13 +8,15 @@ Both sides are learned while the run goes on; they decide about time and never a
 from collections import defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from pagedrun.kernels.array_types import Float64s, Int64s
 
-# Share of the time of a step by which a further row lengthens it, until some have been measured.
+# Share of the time of a step by which a further row lengthens it, until a prompt was measured.
 USUAL_ROW = 0.1
+MIN_PROMPT = 64  # tokens; in fewer the weights take a large part of the time
 PULL = 0.5  # weight of that, in steps
 KEPT = 0.98  # weight of a step after another one
 LONGEST = 2.0  # times the expected seconds; what takes longer is no cost of rows
@@ -29,8 +31,9 @@ class RowCosts:
     """Seconds of a step by its number of rows: a line, corrected where steps were measured.
 
     A weighted least-squares fit in which a step counts less with each later one, since contexts
-    grow and machines change their speed. What has not been tried for long looks cheap again, and is
-    tried.
+    grow and machines change their speed. Where no rows have been measured they are expected to cost
+    what tokens of prompts cost, which bind arithmetic alone. What has not been tried for long looks
+    cheap again, and is tried.
     """
 
     def __init__(self) -> None:
@@ -39,6 +42,7 @@ class RowCosts:
         self._measured: defaultdict[int, Float64s] = defaultdict(lambda: np.zeros(2))
         self._tried: set[int] = set()
         self._missed_s = 0.0
+        self._prompt_token_s = inf
         self.best_gain = 1.0  # of the last choice, if any number of rows might be tried
 
     @property
@@ -56,6 +60,11 @@ class RowCosts:
         for each in self._measured.values():
             each *= KEPT
         self._measured[num_rows] += np.array([1.0, seconds])
+
+    def note_prompt(self, num_tokens: int, seconds: float) -> None:
+        """Add a step that computed tokens of prompts; the cheapest ones count."""
+        if num_tokens >= MIN_PROMPT:
+            self._prompt_token_s = min(self._prompt_token_s, seconds / num_tokens)
 
     def note_trial(self, num_rows: int, seconds: float) -> None:
         """Add a step that took longer than others of its shape will take."""
@@ -104,7 +113,8 @@ class RowCosts:
         mean = rows / weight
         # One more step, of twice the rows, at the usual costs.
         more = 2 * mean + 4
-        usual = seconds / weight * (1 + USUAL_ROW * more) / (1 + USUAL_ROW * mean)
+        row = min(seconds / weight * USUAL_ROW / (1 + USUAL_ROW * mean), self._prompt_token_s)
+        usual = seconds / weight + row * (more - mean)
         weight, rows, seconds = weight + PULL, rows + PULL * more, seconds + PULL * usual
         squares, products = squares + PULL * more**2, products + PULL * more * usual
         row = max((weight * products - rows * seconds) / (weight * squares - rows**2), 0.0)

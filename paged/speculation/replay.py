@@ -5,7 +5,7 @@ verification of a run go through recorded answers as if a model drew them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
@@ -26,7 +26,8 @@ NUM_UNUSUAL = 2  # steps of a number of rows until a run repeats a recorded one
 class Replay:
     """Steps of a run whose answers are known. Call `run` once.
 
-    `num_rows`, `num_tokens`: requests so far, and tokens of their answers.
+    `num_rows`, `num_tokens`: requests so far, and tokens of their answers. `seconds`: of the steps
+    so far, in the unit of `seconds_of`.
     """
 
     def __init__(
@@ -34,20 +35,19 @@ class Replay:
         answers: Mapping[int, Seq[Seq[int]]],
         scheduler: Scheduler,
         speculation: Speculation,
-        *,
-        step_s: float,
-        row_s: float,
+        seconds_of: Callable[[int], float],
     ) -> None:
-        """answers: token ids of the samples of each row, by its index. step_s, row_s: expected
-        seconds of a step and of each of its rows, in any unit."""
+        """answers: token ids of the samples of each row, by its index. seconds_of: returns the
+        expected seconds of a step by the number of its tokens, in any unit."""
         self._recorded = answers
         self._scheduler = scheduler
         self._speculation = speculation
-        self._step_s, self._row_s = step_s, row_s
+        self._seconds_of = seconds_of
         self._answers: dict[tuple[int, int], Seq[int]] = {}  # by row and sample
         self._num_same: Counter[int] = Counter()  # steps by their rows
         self._num_prompt_tokens: dict[int, int] = {}
         self.num_rows = self.num_tokens = 0
+        self.seconds = 0.0
 
     def run(self, planned: Iterable[PlannedRequest], count: int) -> SpeculationFigures:
         """Replay `count` requests, in run order; return the figures of their drafts."""
@@ -84,18 +84,20 @@ class Replay:
         while len(due := verification.due()):
             row_indices, positions, _ = verification.append(self._drawn(step.draws, due))
             self._finish(row_indices, positions)
-        num_rows = 0 if step.has_prompts else step.num_tokens
-        speculation.note_step(len(grown), num_rows, verification.all)
+        speculation.note_step(
+            len(grown), step.num_tokens, verification.all, has_prompts=step.has_prompts
+        )
         self._note_seconds(step.num_tokens, has_prompts=step.has_prompts)
 
     def _note_seconds(self, num_rows: int, *, has_prompts: bool) -> None:
         """Note the expected duration of a step; the first ones of a number of rows take longer."""
-        seconds, is_usual = self._step_s + self._row_s * num_rows, True
+        seconds, is_usual = self._seconds_of(num_rows), True
         if not has_prompts:
             self._num_same[num_rows] += 1
             is_usual = self._num_same[num_rows] > NUM_UNUSUAL
         if not is_usual:
             seconds *= 1 + TRIAL_STEPS / NUM_UNUSUAL
+        self.seconds += seconds
         self._speculation.note_seconds(seconds, is_usual=is_usual)
 
     def _drawn(self, draws: SamplingMetadata, chosen: Int64s) -> Int64s:

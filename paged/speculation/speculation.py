@@ -46,7 +46,8 @@ MAX_RUNNING, MAX_RUNNING_STREAMED = 64, 4096
 # of a run, if it has more.
 MAX_FOLLOWED = 4 * MAX_RUNNING  # sequences of a run
 MIN_PREDICTABLE = 3  # tokens of an answer: one before a draft, and one behind
-MOST_SKIPPED = 32  # steps between two attempts where drafts do not pay
+# Attempts in vain, one after another, that double the steps until the next one; and the most steps.
+VAIN_ATTEMPTS, MOST_SKIPPED = 4, 31
 # Tokens in indexes, about 500 bytes each: of a prompt, of all sequences, and of other answers.
 PROMPT_TOKENS, OWN_TOKENS, OTHER_TOKENS = 2**13, 2**17, 2**15
 MAX_GROUPS = 1024
@@ -122,9 +123,10 @@ class Speculation:
         self._drafted: dict[int, _Drafting] = {}  # in the last step, by row index
         self._groups: defaultdict[int, Rate] = defaultdict(Rate)
         self._num_indexed = 0
-        self._num_skipped, self._num_to_skip = 0, 0
-        # Of the last step: its rows, 0 if it computed a prompt; sequences, and their new tokens.
+        self._num_vain = self._num_skipped = self._num_to_skip = 0
+        # Of the last step: its rows and sequences, and the new tokens of these.
         self._num_rows = self._num_sequences = self._num_stepped = 0
+        self._has_prompts = False
         self._saved_s = 0.0
         self._proposed: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
@@ -244,16 +246,19 @@ class Speculation:
         self._note_choice(bool(found) or may_pay)
         return found
 
-    def note_step(self, num_sequences: int, num_rows: int, followed: Seq[Followed]) -> None:
+    def note_step(
+        self, num_sequences: int, num_rows: int, followed: Seq[Followed], *, has_prompts: bool
+    ) -> None:
         """Count a step that gave a token to so many sequences, and those that followed drafts.
 
-        num_rows: computed tokens, forced ones and drafts included; 0 if any is one of a prompt.
+        num_rows: computed tokens, those of prompts, forced ones and drafts included.
         """
         if self._mtp is not None:
             self._mtp.clear()
         self._num_steps += num_sequences
         self._num_sequences = self._num_stepped = num_sequences
         self._num_rows = num_rows if num_sequences else 0
+        self._has_prompts = has_prompts
         for each in followed:
             tokens, num_right = each.drafted.tokens, each.num_right
             self._num_stepped += num_right
@@ -274,9 +279,11 @@ class Speculation:
         step_s, self._last_predicting_s = seconds - self._last_predicting_s, 0.0
         if not self._num_rows:
             return
-        if is_usual:
+        if is_usual and self._has_prompts:
+            self._costs.note_prompt(self._num_rows, step_s)
+        elif is_usual:
             self._costs.note(self._num_rows, step_s)
-        if self._drafted and self._costs.is_known:
+        if self._drafted and not self._has_prompts and self._costs.is_known:
             if not is_usual:
                 self._costs.note_trial(self._num_rows, step_s)
             plain = float(self._costs.seconds(np.array([self._num_sequences]))[0])
@@ -320,10 +327,12 @@ class Speculation:
         return self._num_skipped > self._num_to_skip
 
     def _note_choice(self, pays: bool) -> None:
-        """Wait longer until the next attempt after one without drafts, up to a limit."""
+        """Wait longer until the next attempt after several without drafts, up to a limit."""
         self._num_skipped = 0
         if self._adapts:
-            self._num_to_skip = 0 if pays else min(2 * self._num_to_skip + 1, MOST_SKIPPED)
+            self._num_vain = 0 if pays else self._num_vain + 1
+            num_doublings = min(self._num_vain // VAIN_ATTEMPTS, MOST_SKIPPED.bit_length())
+            self._num_to_skip = (1 << num_doublings) - 1
 
     def _chance(self, drafting: _Drafting) -> float:
         if drafting.proposal is None:

@@ -162,7 +162,9 @@ class DraftForecast:
         step_s, row_s = USUAL_STEP, USUAL_NEW_TOKEN
         if costs is not None:
             step_s, row_s = costs["step_s"], costs["generated_token_s"]
-        replay = Replay(answers, scheduler, speculation, step_s=step_s, row_s=row_s * share)
+        replay = Replay(
+            answers, scheduler, speculation, lambda count: step_s + row_s * share * count
+        )
         found = replay.run(plan, len(plan))
         drafted = {n: count for n, count in simulation.sequence_steps.items() if 0 < n <= most}
         num_steps, num_new = sum(drafted.values()), sum(n * count for n, count in drafted.items())
