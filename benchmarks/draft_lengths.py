@@ -6,8 +6,8 @@
 The scheduler, the drafters, the choice and the verification are those of a run. A row's drafts are
 its answer, each token of which is right with a chance, as `--from` gives them: after a wrong one
 there are none for two tokens. A step takes the time that `--cost` gives to its number of rows, on
-lines between these, within 5 %; the first two steps of a number of rows take three times as long,
-since a run records them. `--rows` are computed for each sequence that runs at once.
+lines between these and beyond, within 5 %; the first two steps of a number of rows take three times
+as long, since a run records them. `--rows` are computed for each sequence that runs at once.
 
 Prints Markdown: speed as a multiple of that without drafts, and `auto`'s as a part of the best.
 """
@@ -49,6 +49,9 @@ class StepTimes:
     def __call__(self, num_rows: int) -> float:
         """Return the time of the next step."""
         expected = float(np.interp(num_rows, self._rows, self._times))
+        if num_rows > self._rows[-1]:
+            slope = (self._times[-1] - self._times[-2]) / (self._rows[-1] - self._rows[-2])
+            expected += slope * (num_rows - self._rows[-1])
         return expected * self._generator.uniform(1 - NOISE, 1 + NOISE)
 
 
