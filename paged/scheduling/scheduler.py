@@ -265,6 +265,15 @@ class Scheduler:
         self._drafted = made.drafts
         return made
 
+    def room_for_drafts(self) -> int:
+        """Return the number of drafts for which the next step has tokens and state slots, if no
+        sequence joins the running ones; free the memory of those that were not accepted."""
+        self._drop_drafts()
+        self._note_running()
+        num_taken = int(self.states.needs_slot(self._running_rows).sum())
+        num_tokens = max(self.limits.max_num_batched_tokens - len(self.running), 0)
+        return max(self.states.num_spare(num_tokens + num_taken) - num_taken, 0)
+
     def accept(self, row_index: int, count: int) -> None:
         """Keep keys and values of the first drafts of a sequence, which its answer has by now."""
         self._chunks.accept(row_index, count)
