@@ -78,6 +78,11 @@ class BlockPool:
         return len(self._empty) + self.num_cached
 
     @property
+    def num_empty(self) -> int:
+        """Free blocks without a cached prefix."""
+        return len(self._empty)
+
+    @property
     def num_held(self) -> int:
         """Blocks with at least one holder."""
         return self.num_blocks - self.num_free

@@ -328,7 +328,6 @@ class GraphRows:
         self._block_size = block_size
         self._uids: Int64s = np.full(shape.num_rows, NO_UID)
         self._ends: Int64s = np.zeros(shape.num_rows, dtype=np.int64)  # as the device has them
-        self._num_blocks: Int64s = np.zeros(shape.num_rows, dtype=np.int64)
         self.tables: Int32s = np.zeros((num_groups, shape.num_rows, shape.width), dtype=np.int32)
         self.num_partitions: Int32s = np.zeros(shape.num_rows, dtype=np.int32)
 
@@ -349,12 +348,8 @@ class GraphRows:
         """
         rows = self._rows_of(step.uids)
         is_assigned = rows >= 0
-        is_kept = is_assigned & (self._ends[rows] == step.ends)
-        num_grown = step.num_blocks - self._num_blocks[rows]
-        is_kept &= (num_grown >= 0) & (num_grown <= len(step.block_tables))
-        # The inputs of drafts are new in each step; their blocks were reserved before it.
-        is_ahead = (num_grown > 0) & (step.starts % self._block_size > 0)
-        is_kept &= (step.uids >= 0) & ~is_ahead
+        # The inputs of drafts are new in each step.
+        is_kept = is_assigned & (self._ends[rows] == step.ends) & (step.uids >= 0)
         if step.transfers:  # they may have changed tables
             is_kept &= self._has_tables(rows, step)
         is_free = np.ones(self._shape.num_rows, dtype=np.bool_)
@@ -362,7 +357,8 @@ class GraphRows:
         was_left = is_free & (self._uids != NO_UID)
         (free,) = np.nonzero(is_free)
         rows[~is_assigned] = free[: int((~is_assigned).sum())]
-        taken, grown = np.flatnonzero(~is_kept), np.flatnonzero(is_kept & (num_grown > 0))
+        begins_block = step.starts % self._block_size == 0
+        taken, grown = np.flatnonzero(~is_kept), np.flatnonzero(is_kept & begins_block)
         was_left[rows] = False
         (left,) = np.nonzero(was_left)
         self._note(step, rows, taken, left, reads_together=reads_together)
@@ -401,7 +397,6 @@ class GraphRows:
         self._ends[left] = 0
         self.num_partitions[left] = 0
         self._uids[rows], self._ends[rows] = step.uids, step.ends
-        self._num_blocks[rows] = step.num_blocks
         partitions = step.num_read_once_tokens[taken] // PARTITION_TOKENS * reads_together
         self.num_partitions[rows[taken]] = partitions
         for known, given in zip(self.tables, step.block_tables, strict=True):

@@ -104,26 +104,19 @@ class ChunkPlacer:
         ends = [int(group.tables.ends[sequence.row_index]) for group in self._state.groups]
         return min(ends) * self._pool.block_size
 
-    def reserve(
-        self, sequence: Sequence, end: int, step: StepBuilder, first: int | None = None
-    ) -> bool:
+    def reserve(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         """Make room for tokens up to `end`: copy a shared block to be written, allocate others.
 
-        Blocks that lie before the window of the step's first token of the sequence are freed first,
-        by default the first that is not computed. Returns False if memory is short.
+        Blocks that lie before the window of the step's first token of the sequence are freed first.
+        Returns False if memory is short.
         """
-        first = sequence.num_computed_tokens if first is None else first
-        has_blocks = all(
-            self._reserve(group, sequence, first, end, step) for group in self._state.groups
-        )
+        has_blocks = all(self._reserve(group, sequence, end, step) for group in self._state.groups)
         is_idle = end == sequence.num_computed_tokens
         return has_blocks and (is_idle or self._states.reserve(sequence.row_index))
 
-    def _reserve(
-        self, group: KVGroup, sequence: Sequence, first: int, end: int, step: StepBuilder
-    ) -> bool:
+    def _reserve(self, group: KVGroup, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         pool, tables, row_index = group.pool, group.tables, sequence.row_index
-        group.free_behind(row_index, first)
+        group.free_behind(row_index, sequence.num_computed_tokens)
         num_stored = sequence.num_stored_tokens
         index = num_stored // pool.block_size
         if tables.has(row_index, index) and num_stored < end:
@@ -163,20 +156,30 @@ class ChunkPlacer:
 
     def draft(self, sequence: Sequence, tokens: Seq[int], step: StepBuilder) -> int:
         """Add drafts behind the newest token of a sequence, if the step computes that and no prompt
-        of the sequence, and memory lasts; return their number."""
-        row_index, newest = sequence.row_index, sequence.num_computed_tokens - 1
+        of the sequence; return their number.
+
+        They get blocks and slots that are free and in which nothing is cached, until `drop_drafts`.
+        """
+        row_index, end = sequence.row_index, sequence.num_computed_tokens
         start = step.chunk_start(row_index)
-        if start is None or newest != sequence.num_tokens - 1:
+        if start is None or start < sequence.num_prompt_tokens or end != sequence.num_tokens:
             return 0
-        tokens = tokens[: self._states.num_spare(len(tokens))]
-        if not tokens or start < sequence.num_prompt_tokens:
+        spare = [group.num_spare(row_index, end) for group in self._state.groups]
+        tokens = tokens[: min(*spare, self._states.num_spare(len(tokens)))]
+        if not tokens:
             return 0
-        if not self.reserve(sequence, newest + 1 + len(tokens), step, start):
-            return 0
+        for group in self._state.groups:
+            group.extend(row_index, end + len(tokens))
         step.draft(row_index, tokens)
         self._states.draft(row_index, len(tokens), step)
         self._state.counts.computed_tokens += len(tokens)
         return len(tokens)
+
+    def drop_drafts(self, sequence: Sequence) -> None:
+        """Free the blocks of a sequence's drafts that were not accepted."""
+        for group in self._state.groups:
+            group.cut(sequence.row_index, sequence.num_tokens)
+        self._state.residency.grow(sequence)
 
     def accept(self, row_index: int, count: int) -> None:
         """Record the first drafts of a sequence, behind those recorded before, as stored."""

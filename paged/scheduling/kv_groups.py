@@ -95,15 +95,35 @@ class KVGroup:
         those from `starts` on as stored. Enough blocks must be free."""
         pool, tables, size = self.pool, self.tables, self.pool.block_size
         for row_index, end in zip(row_indices.tolist(), ends.tolist(), strict=True):
-            missing = pool.num_blocks_for(end) - int(tables.ends[row_index])
-            if missing > 0:
-                tables.append(row_index, pool.allocate(missing) or [])
+            self.extend(row_index, end)
         index = starts // size
         while len(row_indices):
             pool.record_fills(tables.ids[row_indices, index], np.minimum(size, ends - index * size))
             index = index + 1
             goes_on = index * size < ends
             row_indices, index, ends = row_indices[goes_on], index[goes_on], ends[goes_on]
+
+    def num_spare(self, row_index: int, end: int) -> int:
+        """Return the number of tokens behind `end` for which a sequence has blocks, or can have
+        some in which nothing is cached."""
+        num_blocks = int(self.tables.ends[row_index]) + self.pool.num_empty
+        return num_blocks * self.pool.block_size - end
+
+    def extend(self, row_index: int, end: int) -> None:
+        """Allocate the blocks that a sequence lacks for its tokens up to `end`. Enough blocks must
+        be free."""
+        missing = self.pool.num_blocks_for(end) - int(self.tables.ends[row_index])
+        if missing > 0:
+            new = self.pool.allocate(missing)
+            assert new is not None, "fewer blocks are free than were counted"
+            self.tables.append(row_index, new)
+
+    def cut(self, row_index: int, end: int) -> None:
+        """Free the blocks of a sequence that lie behind its tokens up to `end`."""
+        num_blocks = self.pool.num_blocks_for(end)
+        if num_blocks < self.tables.ends[row_index]:
+            self.pool.release(self.tables.held(row_index, num_blocks))
+            self.tables.cut(row_index, num_blocks)
 
     def num_lacking(self, row_index: int, first: int, end: int) -> int:
         """Return the number of blocks that a sequence lacks from index `first` up to `end`."""

@@ -31,7 +31,7 @@ from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
-from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
+from pagedrun.paged.scheduling.step_input import Drafted, StepBuilder, StepInput
 from pagedrun.paged.values.engine_config import EngineConfig, PreemptionMode
 from pagedrun.paged.values.planned_request import PlannedRequest
 from pagedrun.paged.values.request import Request
@@ -120,6 +120,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}  # by row index
         self._beams = BeamGroups(self._state, self._sequences)
         self._sampling: Int64s = np.zeros(0, dtype=np.int64)  # row indices of the last step
+        self._drafted: Seq[Drafted] = ()  # in the last step
         self._running_rows: Int64s = self._sampling  # as of the step being scheduled
 
     @property
@@ -182,14 +183,15 @@ class Scheduler:
         drafts.
 
         drafts: tokens that may follow the newest one of a sequence that decodes, by row index;
-        computed as far as memory and the tokens of a step last, see `accept`.
+        computed as far as memory that nothing else needs and the tokens of a step last, see
+        `accept`.
 
         Prompts longer than the remaining tokens of the step are cut into chunks; prefill chunks
         and decode tokens share a step. Raises `ValueError` if a planned sequence is longer than
         the pool.
         """
         self.note_steps(1)
-        self.states.drop_drafts()
+        self._drop_drafts()
         step = StepBuilder(self.table)
         for kv_group in self._state.groups:
             kv_group.written.clear()
@@ -260,11 +262,29 @@ class Scheduler:
         self.states.end_step()  # no draft writes what a chunk reads
         made = step.build()
         self._sampling = step.row_indices[made.samples[:num_chunks]]
+        self._drafted = made.drafts
         return made
+
+    def room_for_drafts(self) -> int:
+        """Return the number of drafts for which the next step has tokens and state slots, if no
+        sequence joins the running ones; free the memory of those that were not accepted."""
+        self._drop_drafts()
+        self._note_running()
+        num_taken = int(self.states.needs_slot(self._running_rows).sum())
+        num_tokens = max(self.limits.max_num_batched_tokens - len(self.running), 0)
+        return max(self.states.num_spare(num_tokens + num_taken) - num_taken, 0)
 
     def accept(self, row_index: int, count: int) -> None:
         """Keep keys and values of the first drafts of a sequence, which its answer has by now."""
         self._chunks.accept(row_index, count)
+
+    def _drop_drafts(self) -> None:
+        """Free the memory of drafts of the last step that were not accepted."""
+        self.states.drop_drafts()
+        for each in self._drafted:
+            if self.table.uid[each.row_index] == each.uid:
+                self._chunks.drop_drafts(self._sequences[each.row_index])
+        self._drafted = ()
 
     def _is_early(self, candidate: Sequence) -> bool:
         """Return whether a sequence must wait for the step in which it begins; see `Stagger`."""

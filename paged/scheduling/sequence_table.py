@@ -212,11 +212,6 @@ class SequenceTable:
         """Return the newest generated token of each; any number for one that has none."""
         return self.outputs[row_indices, self.num_output_tokens[row_indices] - 1]
 
-    def num_blocks(self, row_indices: Int64s) -> Int64s:
-        """Return the number of blocks in the tables of each, including freed ones."""
-        total: Int64s = np.sum([tables.ends[row_indices] for tables in self.kv_groups], axis=0)
-        return total
-
     def _widen_columns(self) -> None:
         old = len(self.uid)
         for name in (*_COLUMNS, "outputs"):

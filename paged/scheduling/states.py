@@ -335,7 +335,7 @@ class StateSlots(NoStates):
     def num_spare(self, count: int) -> int:
         """Return the number of drafts, at most `count`, whose states have room: no kept state is
         given up for one."""
-        return min(count, self.pool.num_free - self.pool.num_cached)
+        return min(count, self.pool.num_empty)
 
     def draft(self, row_index: int, count: int, step: StepBuilder) -> None:
         """Record the slots of drafts just added to the step, behind the last chunk of a

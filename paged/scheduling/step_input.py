@@ -93,7 +93,7 @@ class StepInput:
     drafts, different in a step; `rows`, index of the request; `sample`, index of the answer;
     `starts`, `ends`, `score_from`, `store_from`;
     `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, tokens that the sequence may
-    store; `num_blocks`, see `SequenceTable.num_blocks`; `read_slots`, `write_slots`, slots of the
+    store; `read_slots`, `write_slots`, slots of the
     recurrent state before and after the chunk, `NO_STATE` for zeros, and in a model without
     recurrent layers.
     samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk, `UNKNOWN_TOKEN` for a
@@ -114,7 +114,6 @@ class StepInput:
     num_prompt_tokens: Int64s
     num_read_once_tokens: Int64s
     max_num_tokens: Int64s
-    num_blocks: Int64s
     read_slots: Int64s
     write_slots: Int64s
     samples: Bools
@@ -356,7 +355,6 @@ class StepBuilder:
             num_prompt_tokens=num_prompt,
             num_read_once_tokens=table.num_read_once_tokens[row_indices],
             max_num_tokens=num_prompt + table.max_tokens[row_indices] - 1,
-            num_blocks=table.num_blocks(row_indices),
             read_slots=_slots(self._read_slots, len(row_indices)),
             write_slots=_slots(self._write_slots, len(row_indices)),
             samples=samples,

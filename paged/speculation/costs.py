@@ -179,20 +179,21 @@ def _size_of(num_matched: int) -> int:
 def best_lengths(
     lengths: Seq[int],
     chances: Seq[float],
-    num_rows: int,
+    rows: range,
     costs: RowCosts,
     drafting_s: float = 0.0,
 ) -> list[int]:
     """Return the number of drafts of each sequence that gives most tokens a second.
 
     lengths, chances: number of proposed drafts of each sequence, and the chance of each of its
-    drafts. num_rows: of the step without drafts. drafting_s: see `RowCosts.choose`.
+    drafts. rows: of the step, from that without drafts to that with all that have room.
+    drafting_s: see `RowCosts.choose`.
     """
     proposed = list(enumerate(zip(lengths, chances, strict=True)))
     owners = [index for index, (length, _) in proposed for _ in range(length)]
     gains = np.array([p**i for _, (length, p) in proposed for i in range(1, length + 1)])
     order = np.argsort(-gains, kind="stable")
-    most = num_rows + len(gains)
+    num_rows, most = rows[0], min(rows[0] + len(gains), rows[-1])
     full = [ROW_UNIT << power for power in range((most // ROW_UNIT).bit_length())]
     counts = np.array([0, *(rows - num_rows for rows in full if rows > num_rows)])
     expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]

@@ -235,7 +235,9 @@ class Speculation:
             chances = [self._chance(each) for each in drafting]
             is_predicted = any(each.proposal and each.proposal.source == MTP for each in drafting)
             drafting_s = (self._predicting_s or 0.0) if is_predicted else 0.0
-            lengths = best_lengths(lengths, chances, len(running), self._costs, drafting_s)
+            most = len(running) + self._scheduler.room_for_drafts()
+            rows = range(len(running), most + 1)
+            lengths = best_lengths(lengths, chances, rows, self._costs, drafting_s)
         found: dict[int, list[int]] = {}
         for (_, sequence), each, length in zip(asked, drafting, lengths, strict=True):
             if each.proposal is not None and length:

@@ -267,21 +267,6 @@ def test_a_gpu_whose_rows_depend_on_each_other_drafts_nothing(make_model: MakeMo
         answers(replace(config, speculate="4"), device=device)
 
 
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_drafter_that_is_always_right_or_wrong(
-    is_right: bool, make_model: MakeModel, drafting: Callable[..., None]
-) -> None:
-    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
-    params = [GREEDY, replace(GREEDY, temperature=1.0, seed=4)]
-    expected, _ = answers(config, params)
-    drafting(expected, lambda token: token if is_right else token ^ 1)
-    found, report = answers(replace(config, speculate="5"), params)
-    assert found == expected
-    figures = report["speculation"]
-    assert figures["accepted"] == (figures["proposed"] if is_right else 0) < 120
-    assert figures["tokens_per_step"] >= 4.0 if is_right else figures["tokens_per_step"] == 1.0
-
-
 LIST = '{"type":"array","minItems":9,"items":{"type":"integer","minimum":10}}'
 FOLLOWING: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3},
@@ -375,7 +360,10 @@ def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: 
     assert_same(tiny(folder, dtype="float32"), params)
 
 
-@pytest.fixture(scope="module", params=["lfm2", "qwen3_5", "qwen3_next"])
+STATEFUL = ["lfm2", "qwen3_5", "qwen3_next"]
+
+
+@pytest.fixture(scope="module", params=STATEFUL)
 def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with recurrent layers: short convolutions, or gated delta rules."""
     folder: Path = tmp_path_factory.mktemp(request.param)
@@ -461,10 +449,20 @@ def test_drafts_that_have_no_slot_preempt_and_delay_no_row(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_states_behind_drafts_that_are_always_right_or_wrong(
-    is_right: bool, recurrent: Path, drafting: Callable[..., None]
+@pytest.mark.parametrize("name", [None, *STATEFUL])
+def test_a_drafter_that_is_always_right_or_wrong(
+    name: str | None,
+    is_right: bool,
+    make_model: MakeModel,
+    tmp_path: Path,
+    drafting: Callable[..., None],
 ) -> None:
-    config = tiny(recurrent, dtype="float32", max_num_seqs=2)
+    """Without recurrent layers and with them."""
+    if name is None:
+        folder = make_model("qwen3", "drafted")
+    else:
+        save_tiny(RECURRENT[name], folder := tmp_path / "model")
+    config = tiny(folder, dtype="float32", max_num_seqs=2)
     params = [GREEDY, replace(GREEDY, temperature=1.0, seed=4)]
     expected, _ = answers(config, params)
     drafting(expected, lambda token: token if is_right else token ^ 1)
@@ -517,6 +515,34 @@ def test_states_on_a_device_that_the_host_runs_ahead_of(recurrent: Path, assert_
     device = replace(choose_device("cpu"), async_scheduling=True)
     config = tiny(recurrent, dtype="float32")
     assert_same(config, PARAMS, RunPolicy(read_once=ANY_PREFIX), device)
+
+
+def test_auto_chooses_among_the_drafts_that_have_slots(
+    recurrent: Path,
+    drafting: Callable[..., None],
+    num_slots: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the steps that pay it takes one that is computed as it was chosen."""
+    num_slots(10)
+    monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 0.01 + 0.0001 * rows)
+    config, params = tiny(recurrent, dtype="float32"), [replace(GREEDY, max_tokens=60)]
+    expected, _ = answers(config, params, prompts=PROMPTS[:2])
+    drafting(expected, lambda token: token, PROMPTS[:2])
+    counts: list[tuple[int, int]] = []
+    schedule = Scheduler.schedule
+
+    def scheduled(self: Scheduler, drafts: Any = None) -> Any:
+        step = schedule(self, drafts)
+        num_computed = sum(len(each.tokens) for each in step.drafts)
+        counts.append((sum(map(len, (drafts or {}).values())), num_computed))
+        return step
+
+    monkeypatch.setattr(Scheduler, "schedule", scheduled)
+    found, _ = answers(replace(config, speculate="auto"), params, prompts=PROMPTS[:2])
+    assert found == expected
+    assert all(num_chosen == num_computed for num_chosen, num_computed in counts)
+    assert (6, 6) in counts  # with two rows a step of eight
 
 
 def test_auto_drafts_for_models_with_states(

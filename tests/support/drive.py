@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
+from pagedrun.paged.execution.logits.sampler import NO_TOKEN
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.kv_groups import GroupPool
@@ -16,10 +17,12 @@ from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.states import StatePool
+from pagedrun.paged.scheduling.step_input import Drafted
+from pagedrun.paged.speculation.verification import Verification
 from pagedrun.paged.values.engine_config import PreemptionMode
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.support.fake_model import FakeModel, RecordingPool, answer, is_done
+from tests.support.fake_model import VOCAB, FakeModel, RecordingPool, answer, is_done
 from tests.support.fake_states import FakeStates
 from tests.support.step import Step
 
@@ -48,6 +51,37 @@ class WorstCase(OutputLengthPredictor):
 
 
 @dataclass
+class FakeDrafts:
+    """Drafts of random lengths; behind right ones a few draws give no token, as NaN would.
+
+    right: chance that a draft is right, if those before it are.
+    """
+
+    seed: int
+    right: float
+    most: int = 5
+
+    def __post_init__(self) -> None:
+        self._pick = random.Random(self.seed)
+
+    def of(self, sequence: Sequence) -> list[int]:
+        """Return what may follow the newest token of a sequence."""
+        params, num_outputs = sequence.request.params, sequence.num_output_tokens
+        count = min(self._pick.randint(0, self.most), params.max_tokens - num_outputs - 1)
+        behind = answer(sequence.request, sequence.sample_index)[num_outputs:]
+        found: list[int] = []
+        for token in (*behind, *[0] * self.most)[: max(count, 0)]:
+            is_right = self._pick.random() < self.right
+            found.append(token if is_right else (token + self._pick.randint(1, VOCAB - 1)) % VOCAB)
+        return found
+
+    def drawn(self, tokens: Int64s) -> Int64s:
+        """Return draws behind right drafts, a few of them without a token."""
+        fails = [self._pick.random() < 0.05 for _ in tokens]
+        return np.where(fails, NO_TOKEN, tokens)
+
+
+@dataclass
 class Drive:
     """A scheduler, its fake model, and what has come of the requests so far."""
 
@@ -68,6 +102,7 @@ class Drive:
     min_state_tokens: int = 1
     refill_share: float = 0.0
     staggers: bool = False
+    drafts: FakeDrafts | None = None
 
     def __post_init__(self) -> None:
         self.plan = Plan(
@@ -113,6 +148,7 @@ class Drive:
         self.refused = {request.index for request in self.plan.too_large}
         self.batches: list[Step] = []
         self.num_late_forks = 0  # siblings that found no room beside their parent
+        self.num_drafts = self.num_right_drafts = 0
 
     def _state_pool(self) -> StatePool | None:
         return StatePool(self.slots[0], SwapSpace(self.num_host_slots)) if self.slots else None
@@ -121,10 +157,28 @@ class Drive:
     def accepted(self) -> list[Request]:
         return [request for request in self.requests if request.index not in self.refused]
 
+    def _drafts(self) -> dict[int, list[int]]:
+        if self.drafts is None:
+            return {}
+        running = [each for each in self.scheduler.running if each.num_output_tokens]
+        return {each.row_index: self.drafts.of(each) for each in running}
+
+    def _verify(self, drafted: tuple[Drafted, ...], tokens: Int64s) -> None:
+        """Continue answers through their right drafts, as a run does."""
+        verification = Verification(drafted, self.scheduler)
+        while len(due := verification.due()):
+            assert self.drafts is not None
+            row_indices, *_ = verification.append(self.drafts.drawn(tokens[due]))
+            self.scheduler.check()
+            for sequence in list(map(self.scheduler.sequence_at, row_indices.tolist())):
+                self._collect(sequence)
+        self.num_drafts += sum(len(each.tokens) for each in drafted)
+        self.num_right_drafts += sum(each.num_stored for each in verification.all)
+
     def step(self) -> Step:
         scheduler = self.scheduler
         oldest = scheduler.running[0] if scheduler.running else None
-        batch = Step.of(scheduler.schedule(), scheduler)
+        batch = Step.of(scheduler.schedule(self._drafts()), scheduler)
         scheduler.check()
         self.batches.append(batch)
         assert batch.chunks, "no sequence can go on"
@@ -132,21 +186,25 @@ class Drive:
         assert len(scheduler.running) <= self.max_num_seqs
         assert oldest is None or scheduler.running[0] is oldest, "the oldest was preempted"
         for chunk in batch.chunks:
-            sequence = chunk.sequence
-            assert chunk.start < chunk.end <= sequence.num_tokens
-            assert sequence.num_computed_tokens == chunk.end
-            assert chunk.samples == (chunk.end == sequence.num_tokens)
+            sequence, num_drafts = chunk.sequence, len(chunk.drafts)
+            assert chunk.start < chunk.end <= sequence.num_tokens + num_drafts
+            assert sequence.num_computed_tokens == chunk.end - num_drafts
+            assert chunk.samples == (chunk.end == sequence.num_tokens + num_drafts)
         waiting = len(scheduler.waiting)
         tokens = self.model.run(batch)
         for model in self.windowed_models:
             assert model.run(batch) == tokens
         for states in self.states:
             states.run(batch)
-        grown = scheduler.update(np.array(tokens, dtype=np.int64))
+        drawn = np.array(tokens, dtype=np.int64)
+        num_drafts = sum(len(each.tokens) for each in batch.input.drafts)
+        grown = scheduler.update(drawn[: len(drawn) - num_drafts])
         self.num_late_forks += len(scheduler.waiting) - waiting
         scheduler.check()
         for sequence in [scheduler.sequence_at(place) for place in grown.tolist()]:
             self._collect(sequence)
+        scheduler.check()
+        self._verify(batch.input.drafts, drawn)
         scheduler.check()
         return batch
 
@@ -206,7 +264,8 @@ class Drive:
             return
         assert counts.forks == sum(r.params.n - 1 for r in self.accepted)
         generated = sum(len(output) - 1 for output in self.outputs.values())
-        once = counts.prompt_tokens - counts.cached_tokens + generated
+        wrong = self.num_drafts - self.num_right_drafts
+        once = counts.prompt_tokens - counts.cached_tokens + generated + wrong
         if not self.num_late_forks:
             assert counts.computed_tokens - counts.recomputed_tokens <= once
         if not any(counts.preemptions.values()):

@@ -86,7 +86,7 @@ class FakeModel:
         ids = step.input.input_ids.tolist()
         for row, chunk in enumerate(step.chunks):
             sequence = chunk.sequence
-            tokens = sequence.token_ids(0, chunk.end)
+            tokens = chunk.tokens
             first = 0 if self.window is None else max(chunk.start - self.window + 1, 0)
             for position, expected in list(enumerate(digests(tokens)))[first:]:
                 found = self._slot(sequence, position)
@@ -110,9 +110,7 @@ class FakeModel:
             for sample in chunk.sequence.pending_samples
         ]
         assert wanted == list(zip(draws.chunk.tolist(), draws.sample.tolist(), strict=True))
-        contexts = {
-            row: digests(c.sequence.token_ids(0, c.end))[-1] for row, c in enumerate(step.chunks)
-        }
+        contexts = {row: digests(chunk.tokens)[-1] for row, chunk in enumerate(step.chunks)}
         return [next_token(contexts[row], sample) for row, sample in wanted]
 
     def _transfer(self, step: Step) -> None:
@@ -138,7 +136,7 @@ class FakeModel:
         written = set()
         for chunk in step.chunks:
             tables, at = chunk.sequence.table.kv_groups[self.group], chunk.sequence.row_index
-            content = digests(chunk.sequence.token_ids(0, chunk.end))
+            content = digests(chunk.tokens)
             for position in range(max(chunk.start, chunk.store_from), chunk.end):
                 place = tables.block(at, position // size), position % size
                 assert place not in written, "two chunks write one slot"

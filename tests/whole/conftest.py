@@ -1,4 +1,4 @@
-"""One server for all commands of a session."""
+"""One server for all commands of a session, and early captures of decode steps."""
 
 from collections.abc import Iterator
 
@@ -11,3 +11,11 @@ from tests.whole.command_server import CommandServer
 def server() -> Iterator[CommandServer]:
     with CommandServer() as running:
         yield running
+
+
+@pytest.fixture
+def captures_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture steps of a shape when the second one comes: for runs that are short."""
+    from pagedrun.paged.execution import decode_graphs
+
+    monkeypatch.setattr(decode_graphs, "CAPTURE_COST", 2 * decode_graphs.LAUNCHED_COST)

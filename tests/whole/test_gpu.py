@@ -20,7 +20,6 @@ if not torch.cuda.is_available():
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
-from pagedrun.paged.execution import decode_graphs
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.device_options import CpuDtypes
 from pagedrun.paged.execution.engine import Engine
@@ -39,7 +38,10 @@ from tests.support.streamed import packed_entries, streamed_by
 from tests.support.stub_gpu import StubGpu, StubTransfers, with_pool
 
 ON_GPU = torch.cuda.is_available()
-pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.usefixtures("captures_early"),
+    pytest.mark.gpu if ON_GPU else pytest.mark.timeout(600),
+]
 NUM_GENERATED = 24 if ON_GPU else 3
 POOL_BYTES = 256 << 20  # so that other tests can run beside these
 # In the interpreter each of these takes the better part of a minute.
@@ -49,12 +51,6 @@ thorough = [] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def folder(make_model: MakeModel) -> Path:
     return make_model("qwen3", "gpu", head_dim=64, num_hidden_layers=1, max_position_embeddings=512)
-
-
-@pytest.fixture(autouse=True)
-def captures_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of a shape are captured when the second one comes: these runs are short."""
-    monkeypatch.setattr(decode_graphs, "CAPTURE_COST", 2 * decode_graphs.LAUNCHED_COST)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ if not torch.cuda.is_available():
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.quantized_form import Activations
-from pagedrun.paged.execution import decode_graphs
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -37,14 +36,11 @@ from tests.support.tiny_encoders import texts, write_model
 
 ON_GPU = torch.cuda.is_available()
 NUM_TOKENS = 12 if ON_GPU else 3
-pytestmark = [pytest.mark.gpu] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.usefixtures("captures_early"),
+    *([pytest.mark.gpu] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]),
+]
 MODELS = {**TINY, **RECURRENT, **MIXTURES}
-
-
-@pytest.fixture(autouse=True)
-def captures_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of a shape are captured when the second one comes: these runs are short."""
-    monkeypatch.setattr(decode_graphs, "CAPTURE_COST", 2 * decode_graphs.LAUNCHED_COST)
 
 
 def gpu() -> Device:

@@ -166,3 +166,17 @@ def test_a_table_with_other_blocks_is_told_anew_where_blocks_were_moved() -> Non
     rows = decoding.seated(step)
     assert_same(step, rows, decoding.buffers, decoding)
     assert decoding.buffers.block_tables[0, 0, 1] == 77
+
+
+def test_a_block_that_a_wrong_draft_had_is_not_that_of_the_row_later() -> None:
+    decoding = Decoding()
+    decoding.begin(6)
+    (one,) = decoding.running
+    reserved = decoding.blocks(1)
+    one.block_table = [*one.block_table, *reserved]
+    decoding.advance(decoding.seated(decoding.step()))
+    one.block_table = one.block_table[:2]
+    decoding.advance(decoding.seated(decoding.step()))
+    step = decoding.step()  # begins the third block
+    assert step.block_tables[0][0, 2] != reserved[0]
+    assert_same(step, decoding.seated(step), decoding.buffers, decoding)
