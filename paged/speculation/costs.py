@@ -195,7 +195,8 @@ def best_lengths(
     order = np.argsort(-gains, kind="stable")
     num_rows, most = rows[0], min(rows[0] + len(gains), rows[-1])
     full = [ROW_UNIT << power for power in range((most // ROW_UNIT).bit_length())]
-    counts = np.array([0, *(rows - num_rows for rows in full if rows > num_rows)])
+    full = full or [most]  # one or two drafts of a sequence, from a module that predicts no more
+    counts = np.array([0, *(each - num_rows for each in full if each > num_rows)])
     expected = num_rows + np.concatenate([[0.0], np.cumsum(gains[order])])[counts]
     chosen = int(counts[costs.choose(num_rows + counts, expected, drafting_s)])
     found = [0] * len(lengths)

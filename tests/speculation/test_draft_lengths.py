@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from benchmarks.draft_lengths import simulated_time
+from pagedrun.paged.speculation.costs import RowCosts, best_lengths
 from pagedrun.paged.values.engine_config import AUTO
 
 # Times of steps by their rows: weights of 16 and of 4 bits on CPUs, and memory alone.
@@ -38,3 +39,15 @@ def test_drafts_that_are_seldom_right_cost_little(max_num_seqs: int) -> None:
         num_tokens=120,
     )
     assert time_of(AUTO, chance=0.3) <= 1.03 * time_of(AUTO, chance=0.0)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sequence_with_few_drafts_gets_them(count: int) -> None:
+    """A module that predicts one or two tokens would be of no use otherwise."""
+    costs = RowCosts()
+    for _ in range(4):
+        costs.note(1, 1.0)
+    costs.note_prompt(100, 1.0)
+    found = [best_lengths([count], [0.9], range(1, 17), costs) for _ in range(10)]
+    assert found[0] == [0], "a number of rows that is new is tried once it pays"
+    assert found[-1] == [count]
