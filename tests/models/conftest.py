@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.models.oracle import LENGTHS, MakeOracle, Oracle, oracle_of
+from tests.models.oracle import LENGTHS, MakeOracle, oracle_of
 from tests.support.families import Tiny, save_tiny
+from tests.support.oracle import Oracle
 
 
 @pytest.fixture(scope="module")

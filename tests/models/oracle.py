@@ -1,7 +1,6 @@
 """Answers of Transformers, and comparison of a model's tokens with them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request, SampleOutput
 from tests.support.engines import load_engine
+from tests.support.oracle import Oracle
 
 NUM_TOKENS = 24
 # Around the borders of blocks of 16, of windows of 50, and of chunks of 64.
@@ -19,38 +19,6 @@ LENGTHS = (1, 7, 15, 16, 17, 49, 50, 51, 63, 64, 65, 130, 200)
 CLOSE = 1e-4  # first logits; a margin ten times as large decides between two tokens
 TIE = 1e-3
 NUM_TOP = 20
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """A model of Transformers, its folder, and prompts.
-
-    seen: logits by answers, of those that were asked for before.
-    """
-
-    model: Any
-    folder: Path
-    prompts: list[list[int]]
-    seen: dict[tuple[tuple[int, ...], ...], list[torch.Tensor]] = field(default_factory=dict)
-
-    @torch.inference_mode()
-    def logits(self, answers: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-        """Return the logits of each prompt's answer, [num_tokens, vocab_size], in one pass.
-
-        Tokens see none behind them, so that rows may be filled up.
-        """
-        key = tuple(answers)
-        if key not in self.seen:
-            pairs = list(zip(self.prompts, answers, strict=True))
-            rows = [[*prompt, *answer] for prompt, answer in pairs]
-            longest = max(map(len, rows))
-            filled = [[*row, *[0] * (longest - len(row))] for row in rows]
-            logits = self.model(torch.tensor(filled), use_cache=False).logits
-            self.seen[key] = [
-                logits[row, len(prompt) - 1 : len(prompt) + len(answer) - 1].clone()
-                for row, (prompt, answer) in enumerate(pairs)
-            ]
-        return self.seen[key]
 
 
 # By a name, a model, and optionally the lengths of its prompts.

@@ -27,8 +27,9 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
-from tests.models.oracle import Oracle, check, oracle_of
+from tests.models.oracle import check, oracle_of
 from tests.support.families import FULL, SLIDING, Tiny, disturb
+from tests.support.oracle import Oracle
 
 WINDOW = 50
 TINY = Tiny(
