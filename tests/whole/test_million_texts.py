@@ -98,7 +98,7 @@ def kill_again_and_again(
 
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
 def test_killed_twice(ending: str, tmp_path: Path) -> None:
-    kill_again_and_again(ending, 9_000, 2, tmp_path)
+    kill_again_and_again(ending, 30_000, 2, tmp_path)
 
 
 @pytest.mark.long
