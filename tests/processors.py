@@ -99,6 +99,8 @@ SUBSET = (
     *("tests/kernels/linears", "tests/kernels/attention/test_decode_attention.py"),
     *("tests/kernels/cpu", "tests/whole/test_equivalence.py", "tests/whole/test_reproducible.py"),
     *("tests/models/quant/test_int8.py", "tests/house/test_docs.py"),
+    # Of the compiler and its cache, in processes of their own: alike on every level.
+    *(f"--ignore=tests/kernels/cpu/test_{name}.py" for name in ("first_run", "jit")),
     *("-k", "not gpu"),
 )
 

@@ -20,6 +20,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 from tests.support.streamed import packed_entries, streamed_by
 from tests.support.stub_gpu import StubGpu, StubTransfers, with_pool
 
@@ -55,9 +56,7 @@ def deep(make_model: MakeModel, tmp_path: Path, **flags: Any) -> EngineConfig:
     return EngineConfig.fitting(model=folder, dtype="float32", packed_dir=packed, **flags)
 
 
-@pytest.mark.parametrize("is_late", [True, False])
-@pytest.mark.parametrize("share", [0.0, 0.3])
-@pytest.mark.parametrize("flags", [{}, {"quantization": "int8"}], ids=str)
+@every_pair(is_late=[True, False], share=[0.0, 0.3], flags=[{}, {"quantization": "int8"}])
 def test_host_to_device(
     flags: dict[str, Any], share: float, is_late: bool, make_model: MakeModel, tmp_path: Path
 ) -> None:

@@ -148,14 +148,17 @@ def test_headless_sentences_are_found(docstring: str, headless: bool) -> None:
     assert is_headless(docstring) == headless
 
 
-def imports_of_tests() -> Iterator[tuple[Path, str]]:
-    """Yield each `from` import of the tests: the file, relative to `tests`, and the names."""
+@cache
+def imports_of_tests() -> list[tuple[Path, str]]:
+    """Return each `from` import of the tests: the file, relative to `tests`, and the names."""
     tests = ROOT / "tests"
-    for path in tests.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                for each in node.names:
-                    yield path.relative_to(tests), f"{node.module}.{each.name}"
+    return [
+        (path.relative_to(tests), f"{node.module}.{each.name}")
+        for path in tests.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for each in node.names
+    ]
 
 
 def test_no_test_module_imports_another() -> None:

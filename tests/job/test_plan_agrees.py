@@ -25,7 +25,7 @@ from tests.support.every_pair import every_pair
 from tests.support.jsonl import write_jsonl
 from tests.support.plan_jobs import LAYERS, assert_told, generated_rows, job
 
-NUM_ROWS = 110
+NUM_ROWS = 66
 GPU = DeviceMemory(total=6_000_000, free=5_900_000)  # room for less than the rows would take
 
 
@@ -75,7 +75,7 @@ def told_and_done(config: JobConfig, device: str) -> tuple[Any, Any]:
         {"max_num_seqs": 5, "max_model_len": 300},
         {"prefix_caching": False, "max_num_batched_tokens": 100},
     ],
-    window_rows=[1000, 90, 40],
+    window_rows=[1000, 54, 24],
 )
 def test_a_plan_says_what_a_run_reports(
     make_model: MakeModel,

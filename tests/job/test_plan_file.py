@@ -21,19 +21,18 @@ from tests.support.jsonl import write_jsonl
 from tests.support.plan_jobs import LAYERS, assert_told, generated_rows, job
 
 
-# With three rows at a time 320 take steps by the thousand, in which nothing is preempted.
 @pytest.mark.parametrize(
     ("flags", "num_rows"),
     [
-        ({}, 320),
-        ({"num_blocks": 120}, 320),
-        ({"num_blocks": 45}, 320),
-        ({"num_blocks": 45, "preemption_mode": "recompute"}, 320),
-        ({"num_blocks": 45, "swap_space_bytes": 20_000}, 320),
-        ({"prefix_caching": False, "num_blocks": 130}, 320),
-        ({"block_size": 8, "max_num_batched_tokens": 70}, 320),
-        ({"block_size": 32, "max_num_seqs": 3}, 160),
-        ({"num_blocks": 12}, 320),
+        ({}, 160),
+        ({"num_blocks": 120}, 160),
+        ({"num_blocks": 45}, 160),
+        ({"num_blocks": 45, "preemption_mode": "recompute"}, 160),
+        ({"num_blocks": 45, "swap_space_bytes": 20_000}, 160),
+        ({"prefix_caching": False, "num_blocks": 130}, 160),
+        ({"block_size": 8, "max_num_batched_tokens": 70}, 160),
+        ({"block_size": 32, "max_num_seqs": 3}, 80),
+        ({"num_blocks": 12}, 160),
     ],
     ids=str,
 )
@@ -47,8 +46,8 @@ def test_a_run_does_what_was_planned(
     )
     forecast = plan_file(config, JobListener())
     assert forecast["rows"]["is_simulated_whole"]
-    assert forecast["rows"]["duplicates"] > 10
-    assert forecast["prefix"]["hit_tokens"] > 4000
+    assert forecast["rows"]["duplicates"] > 4
+    assert forecast["prefix"]["hit_tokens"] > 2000
     assert_told(forecast, run_job(config).report)
 
 
@@ -60,13 +59,14 @@ def rows_of_a_long_prefix(seed: int = 0) -> list[dict[str, Any]]:
         return "".join(draw.choices("abcdefgh ", k=draw.randint(low, high)))
 
     prefix = text(270, 270)
-    rows = [{"prompt": prefix + text(1, 40), "max_tokens": draw.randint(1, 30)} for _ in range(66)]
+    rows = [{"prompt": prefix + text(1, 40), "max_tokens": draw.randint(1, 12)} for _ in range(66)]
     rows += [{"prompt": text(1, 70), "max_tokens": draw.randint(20, 60)} for _ in range(18)]
     rows += [{"prompt": text(30, 45), "max_tokens": 25, "n": 3, "temperature": 1.0}]
     return rows
 
 
 @every_pair(
+    in_turn="layers",
     layers=list(LAYERS),
     # 30 are fewer than the window, and less than what the rows decode and begin in one step.
     max_num_batched_tokens=[30, 256],
@@ -99,7 +99,7 @@ def test_attention_reads_what_was_planned(
 def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: Path) -> None:
     family, overrides = LAYERS["both"]
     config = job(
-        write_jsonl(tmp_path / "rows.jsonl", generated_rows(160)),
+        write_jsonl(tmp_path / "rows.jsonl", generated_rows(90)),
         make_model(family, "plan", **overrides),
         num_blocks=45,
         preemption_mode="recompute",
@@ -111,9 +111,9 @@ def test_what_is_computed_again_is_read_again(make_model: MakeModel, tmp_path: P
 
 
 def test_a_file_of_several_windows(make_model: MakeModel, tmp_path: Path) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", generated_rows(320, seed=1))
+    rows = write_jsonl(tmp_path / "rows.jsonl", generated_rows(160, seed=1))
     model = make_model("qwen3", "plan")
-    config = job(rows, model, num_blocks=90, window=WindowSize(rows=90))
+    config = job(rows, model, num_blocks=90, window=WindowSize(rows=45))
     forecast = plan_file(config, JobListener())
     assert forecast["rows"]["is_simulated_whole"]
     assert_told(forecast, run_job(config).report)

@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 @BOTH
 @pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("num_tokens", "size"), [(1, 16), (3, 80), (63, 1001), (200, 512)])
+@pytest.mark.parametrize(("num_tokens", "size"), [(1, 16), (3, 80), (63, 1001), (70, 512)])
 def test_matches_reference(
     num_tokens: int,
     size: int,
@@ -41,7 +41,7 @@ def test_matches_reference(
 @BOTH
 def test_row_alone_equals_row_in_batch(dtype: torch.dtype, twin: Twin) -> None:
     torch.manual_seed(0)
-    x = torch.randn(300, 333).to(twin.device, dtype)
+    x = torch.randn(70, 333).to(twin.device, dtype)
     weight, bias = torch.randn(2, 333).to(twin.device, dtype)
     batch = twin.ops.layer_norm(x, weight, bias, 1e-6)
     alone = torch.cat([twin.ops.layer_norm(row[None], weight, bias, 1e-6) for row in x])

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.models.oracle import LENGTHS, MakeOracle, Oracle, ask
+from tests.models.oracle import LENGTHS, MakeOracle, oracle_of
 from tests.support.families import Tiny, save_tiny
+from tests.support.oracle import Oracle
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def make_oracle(tmp_path_factory: pytest.TempPathFactory) -> MakeOracle:
             folder = tmp_path_factory.mktemp(name)
             model = save_tiny(tiny, folder)
             model.set_experts_implementation("eager")
-            made[name] = ask(model, folder, lengths)
+            made[name] = oracle_of(model, folder, lengths)
         return made[name]
 
     return make

@@ -1,18 +1,17 @@
 """Answers of Transformers, and comparison of a model's tokens with them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from pagedrun import SamplingParams
 from pagedrun.paged.execution.run import DEFAULT_POLICY, RunPolicy
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.request import Request, SampleOutput
 from tests.support.engines import load_engine
+from tests.support.oracle import Oracle
 
 NUM_TOKENS = 24
 # Around the borders of blocks of 16, of windows of 50, and of chunks of 64.
@@ -22,50 +21,15 @@ TIE = 1e-3
 NUM_TOP = 20
 
 
-@dataclass(frozen=True)
-class Oracle:
-    """A folder, prompts, and what Transformers says of them.
-
-    logits: [vocab_size] of each prompt's last token. tokens: of each prompt, up to the first whose
-    choice was nearly a tie.
-    """
-
-    folder: Path
-    prompts: list[list[int]]
-    logits: list[torch.Tensor]
-    tokens: list[list[int]]
-
-
 # By a name, a model, and optionally the lengths of its prompts.
 MakeOracle = Callable[..., Oracle]
 
 
-@torch.inference_mode()
-def ask(model: Any, folder: Path, lengths: Sequence[int] = LENGTHS) -> Oracle:
+def oracle_of(model: Any, folder: Path, lengths: Sequence[int] = LENGTHS) -> Oracle:
+    """Return the oracle of a model with prompts of these lengths that begin alike."""
     generator = torch.Generator().manual_seed(1)
     shared = torch.randint(256, (max(lengths),), generator=generator).tolist()
-    prompts = [shared[:length] for length in lengths]
-    first, tokens = [], []
-    for prompt in prompts:
-        out = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            generation_config=transformers.GenerationConfig(
-                max_new_tokens=NUM_TOKENS,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-                output_logits=True,
-                return_dict_in_generate=True,
-            ),
-        )
-        logits = torch.stack(out.logits)[:, 0]
-        top = logits.topk(2).values
-        sure = (top[:, 0] - top[:, 1] > TIE).tolist()
-        num_sure = sure.index(False) if False in sure else NUM_TOKENS
-        first.append(logits[0])
-        tokens.append(out.sequences[0, len(prompt) :][:num_sure].tolist())
-    return Oracle(folder, prompts, first, tokens)
+    return Oracle(model, folder, [shared[:length] for length in lengths])
 
 
 def check(
@@ -75,17 +39,24 @@ def check(
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=NUM_TOP)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(oracle.prompts)]
     run = load_engine(config, policy).start(requests)
+    found: dict[int, SampleOutput] = {}
     for done in run:
         assert done.error is None
-        index, answer = done.request.index, done.outputs[0]
-        expected = oracle.tokens[index]
-        found = list(answer.token_ids)[: len(expected)]
-        assert found == expected, f"prompt of {len(oracle.prompts[index])} tokens"
+        found[done.request.index] = done.outputs[0]
+    answers = [found[index] for index in range(len(requests))]
+    expected = oracle.logits([answer.token_ids for answer in answers])
+    said = set()
+    for prompt, answer, logits in zip(oracle.prompts, answers, expected, strict=True):
+        top = logits.topk(2)
+        for step, token in enumerate(answer.token_ids):
+            if top.values[step, 0] - top.values[step, 1] <= TIE:
+                break  # two programs may differ from here on
+            assert token == top.indices[step, 0], f"prompt of {len(prompt)} tokens, answer {step}"
+            said.add(token)
         # Log-probabilities are logits less one number: what a cap or a factor does shows in them.
-        likely = oracle.logits[index].log_softmax(-1)
+        likely = logits[0].log_softmax(-1)
         assert answer.logprobs is not None
-        for top in answer.logprobs[0].top:
-            assert abs(likely[top.token_id].item() - top.logprob) < CLOSE
-    distinct = {token for answer in oracle.tokens for token in answer}
-    assert len(distinct) >= min_distinct, "it says one thing"
+        for each in answer.logprobs[0].top:
+            assert abs(likely[each.token_id].item() - each.logprob) < CLOSE
+    assert len(said) >= min_distinct, "it says one thing"
     return run.report()

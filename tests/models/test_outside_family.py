@@ -27,8 +27,9 @@ from pagedrun.paged.models.modules.norm import NormForm
 from pagedrun.paged.models.modules.rotary import ropes_by_kind
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import save_byte_tokenizer
-from tests.models.oracle import Oracle, ask, check
+from tests.models.oracle import check, oracle_of
 from tests.support.families import FULL, SLIDING, Tiny, disturb
+from tests.support.oracle import Oracle
 
 WINDOW = 50
 TINY = Tiny(
@@ -73,7 +74,7 @@ def describe(config: JsonObject, max_positions: int) -> DecoderSpec:
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     folder = tmp_path_factory.mktemp("outside")
-    return ask(saved(folder), folder)
+    return oracle_of(saved(folder), folder)
 
 
 def saved(folder: Path) -> Any:

@@ -20,10 +20,11 @@ from tests.support.drive import (
     roomy,
     windowed_drive,
 )
+from tests.support.every_pair import long_except
 
 
 @given(drive=drives())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_run_ends_with_the_right_tokens(drive: Drive) -> None:
     drive.finish()
     counts, moves = drive.scheduler.counts, drive.model.moves
@@ -51,7 +52,7 @@ def test_any_run_ends_with_the_right_tokens_long(drive: Drive) -> None:
 MAKERS = [random_drive, drive_with_states, windowed_drive]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", long_except(range(40), range(14)))
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_crowded_run_ends_with_the_right_tokens(make: Callable[[int], Drive], seed: int) -> None:
     make(seed).finish()
@@ -73,7 +74,7 @@ def test_a_crowded_run_ends_with_the_right_tokens_long(
     budget=st.integers(1, 64),
     max_num_seqs=st.integers(1, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_large_pool_computes_each_prefix_once(
     requests: list[Request], block_size: int, budget: int, max_num_seqs: int
 ) -> None:

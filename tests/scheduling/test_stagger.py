@@ -42,7 +42,7 @@ def test_more_run_at_once_in_fewer_steps() -> None:
     ("rows", "sizes"),
     [
         pytest.param(requests(18), {}, id="few rows"),
-        pytest.param(requests(100), {"num_blocks": 2000, "max_num_seqs": 8}, id="a large pool"),
+        pytest.param(requests(100), {"num_blocks": 600, "max_num_seqs": 8}, id="a large pool"),
         pytest.param(requests(100, ignore_eos=False), {}, id="unknown lengths"),
         pytest.param(requests(100, stop=(5,)), {}, id="a stop token"),
         pytest.param(requests(100, max_tokens=2), {}, id="short answers"),

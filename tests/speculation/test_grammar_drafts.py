@@ -25,6 +25,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from pagedrun.paged.values.structure import Structure
 from tests.conftest import IM_END, MakeModel
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 
 PAIRS = ['",', '":', ' "', "na", "me", "name", "si", "ze", "size", "ok", "tr", "ue", "true", '"}']
 SCHEMA = {
@@ -222,15 +223,20 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=str)
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: next(iter(form)))
-def test_the_same_bytes(form: dict[str, Any], changes: dict[str, Any], folder: Path) -> None:
+@every_pair(
+    in_turn="form",
+    form=FORMS,
+    changes=CHANGES,
+    pool=[{}, {"num_blocks": 14, "block_size": 16}],
+)
+def test_the_same_bytes(
+    form: dict[str, Any], changes: dict[str, Any], pool: dict[str, Any], folder: Path
+) -> None:
     expected, _ = answers(folder, form, changes, speculate="off")
-    for flags in ({"speculate": "6"}, {"speculate": "6", "num_blocks": 14, "block_size": 16}):
-        found, report = answers(folder, form, changes, max_num_seqs=4, **flags)
-        assert found == expected
-        figures = report["speculation"]
-        assert sum(figures["by_source"].values()) == figures["accepted"]
+    found, report = answers(folder, form, changes, max_num_seqs=4, speculate="6", **pool)
+    assert found == expected
+    figures = report["speculation"]
+    assert sum(figures["by_source"].values()) == figures["accepted"]
     if form is not FORMS[4] and "logprobs" in changes:  # forced tokens without jumps
         assert figures["by_source"]["grammar"] > 0
 
@@ -249,8 +255,7 @@ LIST = {
 }
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@every_pair(in_turn="temperature", mode=["swap", "recompute"], temperature=[0.0, 1.0])
 def test_drafts_behind_forced_tokens_and_windows(
     temperature: float, mode: str, make_model: MakeModel
 ) -> None:

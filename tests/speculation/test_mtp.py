@@ -32,6 +32,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.drive import OneBlockEach
 from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.every_pair import every_pair
 from tests.support.mtp_models import NAMES, PREFIXES, MtpTwin, save_mtp
 from tests.support.streamed import streaming
 
@@ -130,7 +131,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-@pytest.mark.parametrize("flags", [{"block_size": 4}, {"enforce_eager": True}], ids=str)
+@every_pair(
+    "random_model",
+    in_turn="random_model",
+    random_model=[*NAMES],
+    flags=[{"block_size": 4}, {"enforce_eager": True}],
+)
 def test_predictions_are_those_of_the_module(
     flags: dict[str, Any], random_model: tuple[Path, MtpTwin], watched: Watched
 ) -> None:
@@ -144,14 +150,15 @@ def test_predictions_are_those_of_the_module(
     assert watched.share_of(twin) == 1.0
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
+@every_pair(
+    "random_model",
+    in_turn="random_model",
+    random_model=[*NAMES],
+    flags=[
         {"max_num_batched_tokens": 7},
         {"num_blocks": 28, "block_size": 4, "preemption_mode": "swap"},
         {"num_blocks": 28, "block_size": 4, "preemption_mode": "recompute"},
     ],
-    ids=str,
 )
 def test_the_module_sees_every_token(
     flags: dict[str, Any], random_model: tuple[Path, MtpTwin], watched: Watched
@@ -215,9 +222,11 @@ def test_right_predictions_save_steps(kind: str, tmp_path: Path, alone: None) ->
     assert figures["tokens_per_step"] > 3.0
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
+@every_pair(
+    "near_model",
+    in_turn="near_model",
+    near_model=[*NAMES],
+    flags=[
         {},
         {"dtype": "bfloat16"},
         {"kv_cache_dtype": "int8"},
@@ -229,7 +238,6 @@ def test_right_predictions_save_steps(kind: str, tmp_path: Path, alone: None) ->
         {"enforce_eager": True},
         {"prefix_caching": False},
     ],
-    ids=str,
 )
 def test_the_bytes_are_those_without_drafts(flags: dict[str, Any], near_model: Path) -> None:
     report = same(tiny(near_model, **flags), SAMPLED, RunPolicy(new_predictor=OneBlockEach))
@@ -242,15 +250,16 @@ def test_shared_prefixes(near_model: Path) -> None:
     same(tiny(near_model), [GREEDY], RunPolicy(read_once=ANY_PREFIX), prompts)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+@every_pair(
+    "near_model",
+    in_turn="near_model",
+    near_model=[*NAMES],
+    changes=[
         {"regex": "(abcdefgh|x)*", "temperature": 1.0, "logprobs": 1, "ignore_eos": False},
         {"json_schema": '{"type":"array","minItems":9,"items":{"type":"integer"}}'},
         {"frequency_penalty": 0.4, "temperature": 1.0, "n": 3},
         {"prompt_logprobs": 2, "logprobs": 0},
     ],
-    ids=str,
 )
 def test_rules_that_follow_tokens(changes: dict[str, Any], near_model: Path) -> None:
     same(tiny(near_model), [GREEDY, replace(GREEDY, **changes)])
@@ -405,8 +414,13 @@ def test_crowded_steps_write_the_keys_for_the_few_that_remain(
     assert watched.share_of(twin) == 1.0
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize("asked", ["auto", "1", "4"])
+@every_pair(
+    "near_model",
+    in_turn="near_model",
+    near_model=[*NAMES],
+    mode=["swap", "recompute"],
+    asked=["auto", "1", "4"],
+)
 def test_samples_of_several_lengths_in_small_pools(mode: str, asked: str, near_model: Path) -> None:
     """Prompts in chunks beside running answers, of which some are preempted."""
     lengths = (30, 3, 18, 24, 1, 40)
@@ -487,8 +501,7 @@ def test_a_run_without_drafts_of_an_engine_that_has_a_module(
     assert "speculation" not in report
 
 
-@pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("what", ["all", "a norm", "a shape"])
+@every_pair(in_turn="kind", kind=[*NAMES], what=["all", "a norm", "a shape"])
 def test_a_checkpoint_without_the_module(kind: str, what: str, tmp_path: Path) -> None:
     save_mtp(kind, tmp_path, mixing=0.0)
     file = tmp_path / "model.safetensors"
@@ -540,11 +553,17 @@ def test_a_device_that_the_host_runs_ahead_of_has_no_module(near_model: Path) ->
     assert "mtp" not in report["speculation"]["by_source"]
 
 
-@pytest.mark.parametrize(("asked", "failing"), [("1", 4), ("3", 3)])
+@every_pair(
+    "near_model",
+    in_turn="near_model",
+    near_model=[*NAMES],
+    passes=[("1", 4), ("3", 3)],  # drafts asked for, the pass that fails
+)
 def test_a_pass_without_memory_ends_the_predictions(
-    asked: str, failing: int, near_model: Path, monkeypatch: pytest.MonkeyPatch
+    passes: tuple[str, int], near_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drafts are not worth an error, behind a step or of the module's own results."""
+    asked, failing = passes
     expected, _ = run(load_engine(tiny(near_model, speculate="off")), SAMPLED)
     predict, calls = Decoder.predict, list[int]()
 

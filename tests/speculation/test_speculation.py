@@ -29,6 +29,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.drive import OneBlockEach
 from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.every_pair import every_pair
 from tests.support.families import RECURRENT, save_tiny
 from tests.support.quantized_checkpoints import write
 from tests.support.quantized_forms import PACKED
@@ -360,10 +361,10 @@ def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: 
     assert_same(tiny(folder, dtype="float32"), params)
 
 
-STATEFUL = ["lfm2", "qwen3_5", "qwen3_next"]
+KINDS = ["lfm2", "qwen3_5", "qwen3_next"]
 
 
-@pytest.fixture(scope="module", params=STATEFUL)
+@pytest.fixture(scope="module", params=KINDS)
 def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with recurrent layers: short convolutions, or gated delta rules."""
     folder: Path = tmp_path_factory.mktemp(request.param)
@@ -389,16 +390,17 @@ def test_states(dtype: str, kernel_set: KernelSet, recurrent: Path, assert_same:
     assert_same(tiny(recurrent, dtype=dtype, kernel_set=kernel_set.value))
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize(
-    "flags",
-    [
+@every_pair(
+    "recurrent",
+    in_turn="recurrent",
+    recurrent=KINDS,
+    mode=["swap", "recompute"],
+    flags=[
         {"num_blocks": 14},
         {"num_blocks": 40, "max_num_batched_tokens": 3},
         {"num_blocks": 40, "block_size": 16, "max_num_seqs": 3},
         {"prefix_caching": False},
     ],
-    ids=str,
 )
 def test_states_in_small_pools_and_steps(
     flags: dict[str, Any], mode: str, recurrent: Path, assert_same: Same
@@ -407,7 +409,7 @@ def test_states_in_small_pools_and_steps(
     assert_same(config, PARAMS, RunPolicy(new_predictor=OneBlockEach))
 
 
-@pytest.mark.parametrize("count", [5, 6, 7, 9, 12])
+@every_pair("recurrent", in_turn="recurrent", recurrent=KINDS, count=[5, 6, 7, 9, 12])
 def test_drafts_take_the_slots_that_are_left(
     count: int,
     recurrent: Path,
@@ -449,7 +451,7 @@ def test_drafts_that_have_no_slot_preempt_and_delay_no_row(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-@pytest.mark.parametrize("name", [None, *STATEFUL])
+@pytest.mark.parametrize("name", [None, *KINDS])
 def test_a_drafter_that_is_always_right_or_wrong(
     name: str | None,
     is_right: bool,
@@ -473,7 +475,7 @@ def test_a_drafter_that_is_always_right_or_wrong(
     assert figures["tokens_per_step"] >= 4.0 if is_right else figures["tokens_per_step"] == 1.0
 
 
-@pytest.mark.parametrize("count", [None, 7, 9])
+@every_pair("recurrent", in_turn="recurrent", recurrent=KINDS, count=[None, 7, 9])
 def test_no_kept_state_is_given_up_for_a_draft(
     count: int | None,
     recurrent: Path,

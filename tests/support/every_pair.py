@@ -4,7 +4,7 @@ What two parameters do together is where kernels go wrong, a third that matters 
 So the default run takes few cases in which each pair occurs, and `pytest -m long` all the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -39,6 +39,11 @@ def every_pair(
         ],
         indirect=list(fixtures),
     )
+
+
+def long_except(values: Iterable[Any], kept: Collection[Any]) -> list[Any]:
+    """Return values of a parameter, those that are not `kept` in the default run marked `long`."""
+    return [each if each in kept else pytest.param(each, marks=pytest.mark.long) for each in values]
 
 
 def covering(cases: list[Case]) -> Iterator[Case]:

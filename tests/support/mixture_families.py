@@ -77,3 +77,11 @@ MIXTURES: dict[str, Tiny] = {
         {**_ATTENTION_ONLY, "num_local_experts": 0, "position_embedding_type": "rope"},
     ),
 }
+# Of `TINY` and `MIXTURES`, one of each kind: biases and tied weights, norms behind, fused
+# projections, mixed windows with caps, queries that grow, norms after rotation, sinks, keys that
+# are values with other heads by kind, layers that read earlier keys, experts beside a dense layer,
+# routers.
+ONE_OF_EACH_KIND = [
+    *("granite", "olmo2", "phi3", "gemma2", "ministral3", "hunyuan_v1_dense", "gpt_oss", "gemma4"),
+    *("gemma4-e", "gemma4-moe", "glm4_moe", "minimax_m2", "granitemoehybrid"),
+]

@@ -4,8 +4,6 @@ In the default run each model takes some of the ways to run, and each way some o
 one model answers alike in all ways is what test_reproducible.py is for.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
 from tests.support.every_pair import every_pair
+from tests.support.oracle import Oracle
 
 NUM_GENERATED = 20  # into the next block of 16 from anywhere
 VOCAB = 256  # ids of plain bytes; the models' special ids stay out of the prompts
@@ -71,40 +70,27 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 TELLING = ("llama-gqa-tied-llama3", "mistral-window", "qwen3-mqa-yarn-tied")
 
 
-@dataclass(frozen=True)
-class Oracle:
-    """A model folder and what Transformers generates with it for each prompt length."""
-
-    folder: Path
-    prompts: list[list[int]]
-    tokens: list[list[int]]
-
-
 @pytest.fixture(scope="module")
-def oracle(request: pytest.FixtureRequest, make_model: MakeModel) -> Oracle:
+def oracles() -> dict[str, Oracle]:
+    return {}
+
+
+@pytest.fixture
+def oracle(
+    request: pytest.FixtureRequest, make_model: MakeModel, oracles: dict[str, Oracle]
+) -> Oracle:
+    if request.param in oracles:
+        return oracles[request.param]
     family, overrides = MODELS[request.param]
     folder = make_model(family, request.param, max_position_embeddings=1024, **overrides)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None  # or it would fill in for the one not given
     generator = torch.Generator().manual_seed(1)
     shared = torch.randint(VOCAB, (max(LENGTHS),), generator=generator).tolist()
     # Every length is a prefix of the longest, so that the cache has work; half of them twice,
     # with another ending, so that the last block is not the same.
     prompts = [shared[:length] for length in LENGTHS]
     prompts += [[*shared[: length - 1], 7] for length in LENGTHS[::2]]
-    return Oracle(folder, prompts, [_generate(model, prompt) for prompt in prompts])
-
-
-@torch.inference_mode()
-def _generate(model: Any, prompt: list[int]) -> list[int]:
-    out = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        generation_config=transformers.GenerationConfig(
-            max_new_tokens=NUM_GENERATED, do_sample=False, eos_token_id=None, pad_token_id=0
-        ),
-    )
-    return list(out[0, len(prompt) :].tolist())
+    return oracles.setdefault(request.param, Oracle(model, folder, prompts))
 
 
 def _check(oracle: Oracle, policy: RunPolicy = DEFAULT_POLICY, **engine: Any) -> Any:
@@ -112,12 +98,13 @@ def _check(oracle: Oracle, policy: RunPolicy = DEFAULT_POLICY, **engine: Any) ->
     params = SamplingParams(max_tokens=NUM_GENERATED, ignore_eos=True)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(oracle.prompts)]
     run = load_engine(config, policy).start(requests)
-    completions = {completion.request.index: completion for completion in run}
-    assert len(completions) == len(requests)
-    for index, (prompt, expected) in enumerate(zip(oracle.prompts, oracle.tokens, strict=True)):
-        completion = completions[index]
-        assert completion.error is None
-        assert list(completion.outputs[0].token_ids) == expected, f"prompt of {len(prompt)} tokens"
+    completions = sorted(run, key=lambda completion: completion.request.index)
+    assert [each.error for each in completions] == [None] * len(requests)
+    answers = [each.outputs[0].token_ids for each in completions]
+    for prompt, answer, logits in zip(oracle.prompts, answers, oracle.logits(answers), strict=True):
+        assert len(answer) == NUM_GENERATED
+        # Greedy: each token is the likeliest behind those before it.
+        assert list(answer) == logits.argmax(-1).tolist(), f"prompt of {len(prompt)} tokens"
     return run.report()
 
 

@@ -197,7 +197,7 @@ def test_streamed_weights(
     model: str, form: str | None, make_model: MakeModel, tmp_path: Path
 ) -> None:
     """Plain layers, experts, and layers that stay in four bits, copied to the GPU in each pass."""
-    folder = make_model(model, "streamed", num_hidden_layers=3)
+    folder = make_model(model, "streamed", num_hidden_layers=2)
     if form is not None:
         quantization, writer = PACKED[form]
         write(folder, tmp_path / "model", quantization, writer)

@@ -20,6 +20,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.comparable import comparable_rows
 from tests.support.drive import OneBlockEach
+from tests.support.every_pair import every_pair, long_except
 from tests.support.jsonl import read_jsonl
 from tests.support.mtp_models import NAMES, save_mtp
 from tests.whole.command_server import CommandServer
@@ -101,19 +102,19 @@ def run_to_the_same_rows(
     return report
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@every_pair("model", in_turn="model", model=[*NAMES], asked=ASKED)
 def test_the_rows_are_those_without_drafts(asked: str, fresh: JobConfig, tmp_path: Path) -> None:
     run_to_the_same_rows(drafting(fresh, asked, tmp_path / "out.jsonl"), fresh)
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@every_pair("model", in_turn="model", model=[*NAMES], mode=["swap", "recompute"])
 def test_small_pools(mode: str, fresh: JobConfig, tmp_path: Path) -> None:
     job = drafting(fresh, "3", tmp_path / "out.jsonl", preemption_mode=mode, **SMALL)
     report = run_to_the_same_rows(job, fresh, RunPolicy(new_predictor=OneBlockEach))
     assert report["preemptions"][mode] > 0
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@every_pair("model", in_turn="model", model=[*NAMES], asked=ASKED)
 def test_a_job_that_died_goes_on(asked: str, fresh: JobConfig, tmp_path: Path) -> None:
     """With as many drafts as before, or another number."""
     job = drafting(fresh, asked, tmp_path / "out.jsonl")
@@ -127,7 +128,7 @@ def test_a_job_that_died_goes_on(asked: str, fresh: JobConfig, tmp_path: Path) -
     run_to_the_same_rows(replace(drafting(job, "2", output), resume=True), fresh)
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@every_pair("model", in_turn="model", model=[*NAMES], asked=ASKED)
 def test_answers_go_on_from_those_of_an_earlier_job(
     asked: str, fresh: JobConfig, old: JobConfig, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_answers_to_other_questions_are_drafts_beside_those_of_the_module(
     run_to_the_same_rows(job, alone, source="from_output")
 
 
+@pytest.mark.parametrize("model", long_except(NAMES, ["qwen3_next"]), indirect=True)
 def test_a_killed_command_goes_on(fresh: JobConfig, server: CommandServer, tmp_path: Path) -> None:
     args = ["generate", fresh.input, "-o", "out.jsonl", "--resume", "--quiet"]
     args += ["--model", str(fresh.engine.model), "--dtype", "float32", "--max-num-seqs", "2"]

@@ -21,6 +21,7 @@ from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Twin
 from tests.support.attention_cases import as_int32, in_float64, on_device, prefill_inputs
+from tests.support.every_pair import every_pair
 
 P = PARTITION_TOKENS
 DTYPES = [torch.float32, torch.bfloat16]
@@ -64,8 +65,7 @@ def inputs(make_context: Callable[..., Any], dtype: torch.dtype) -> tuple[Any, T
     return context, torch.randn(num_tokens, HEADS, HEAD_DIM).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 1, 50])
+@every_pair(in_turn="window", window=[None, 1, 50], dtype=DTYPES)
 def test_matches_reference(
     window: int | None,
     dtype: torch.dtype,

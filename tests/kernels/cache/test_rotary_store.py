@@ -97,7 +97,7 @@ def written(cache: Tensor, slots: Tensor) -> Tensor:
         (7, (28, 4, 128), 128, 1),
         (5, (33, 3, 128), 64, 64),
         (4, (8, 1, 256), 256, 64),
-        (130, (8, 2, 64), 64, 64),
+        (70, (3, 1, 64), 64, 64),
     ],
     norm=NORMS,
     dtype=DTYPES,

@@ -23,7 +23,7 @@ from pagedrun.kernels.gpu.attention.decode_attention import (
 from pagedrun.kernels.reference import attention as reference
 from tests.kernels.conftest import Context, build_context
 from tests.support.attention_cases import as_int32, assert_near, in_float64, on_device
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FORMS = (decode_single_pass, decode_split)
@@ -112,9 +112,9 @@ def test_both_forms_match_the_reference_and_each_other(
     assert not once[1].any()  # the empty slot
 
 
-@pytest.mark.parametrize("window", [1, 33, 64, 65, P, P + 1])
+@pytest.mark.parametrize("window", long_except([1, 33, 64, 65, P, P + 1], [1, 65, P + 1]))
 def test_a_window_begins_anywhere(window: int, gpu_device: torch.device) -> None:
-    lengths = [1, 64, 65, P + 1, 2 * P, P + 64]
+    lengths = [1, 64, 65, P + 1, 2 * P]
     q, context, context_lens = ragged(lengths, 64, 16, 2, FP32)
     once, split = (
         run(form, gpu_device, q, context, context_lens, 0.125, window=window) for form in FORMS
@@ -123,7 +123,7 @@ def test_a_window_begins_anywhere(window: int, gpu_device: torch.device) -> None
     assert torch.equal(once, split)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 1200), min_size=1, max_size=3),
     window=st.none() | st.integers(1, 1200),
@@ -169,6 +169,7 @@ def test_scores_are_capped(dtype: torch.dtype, gpu_device: torch.device) -> None
 
 
 @every_pair(
+    in_turn="tokens",
     tokens=[(BF16, 16), (FP16, 64), (FP32, 128)],  # dtype, block_size
     cache_dtype=[torch.int8, torch.float8_e4m3fn],
     arch=[80, 90],
@@ -204,14 +205,14 @@ def test_quantised_caches(
 
 
 def test_a_row_gets_the_same_bytes_in_any_batch(gpu_device: torch.device) -> None:
-    lengths = [5, 0, 127, 128, P, P + 300, 2 * P + 1]
+    lengths = [5, 0, 127, 128, P, P + 70]
     q, context, context_lens = ragged(lengths, 80, 16, 3, BF16)
     together = run(decode_attention, gpu_device, q, context, context_lens, 0.1)
     crowd = torch.arange(len(lengths)).repeat(20)  # enough rows for one pass
     tables = context.block_tables[crowd]
     many = run(
-        decode_single_pass, gpu_device, q[crowd[:21]],
-        replace(context, block_tables=tables[:21]), context_lens[crowd[:21]], 0.1,
+        decode_single_pass, gpu_device, q[crowd[:18]],
+        replace(context, block_tables=tables[:18]), context_lens[crowd[:18]], 0.1,
     )  # fmt: skip
     for row in range(len(lengths)):
         one = slice(row, row + 1)
@@ -220,7 +221,7 @@ def test_a_row_gets_the_same_bytes_in_any_batch(gpu_device: torch.device) -> Non
         table = replace(context, block_tables=context.block_tables[one, :width].contiguous())
         alone = run(decode_attention, gpu_device, q[one], table, context_lens[one], 0.1)
         assert torch.equal(alone, together[one])
-        assert torch.equal(many[row::7], together[row].expand(3, -1, -1))
+        assert torch.equal(many[row::6], together[row].expand(3, -1, -1))
 
 
 def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(

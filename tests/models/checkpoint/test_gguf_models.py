@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from pagedrun import LLM, SamplingParams
 from pagedrun.paged.models.model_config import ModelConfig
 from tests.conftest import MakeModel
+from tests.support.every_pair import every_pair
 from tests.support.gguf_writer import KindOf, mixed, wide, write_gguf
 from tests.support.quantized_checkpoints import read
 
@@ -30,8 +31,11 @@ def test_every_projection_has_the_weights_that_were_written(
     assert all(torch.equal(weight, meant[f"{name}.weight"]) for name, weight in found.items())
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("kind_of", [mixed, lambda name: "Q8_0"], ids=["mixed", "Q8_0"])
+@every_pair(
+    in_turn="family",
+    family=["llama", "qwen2", "qwen3"],
+    kind_of=[mixed, lambda name: "Q8_0"],
+)
 def test_answers_are_those_of_transformers_with_the_weights_in_plain_numbers(
     family: str, kind_of: KindOf, make_model: MakeModel, tmp_path: Path
 ) -> None:

@@ -13,10 +13,11 @@ from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
-from tests.models.oracle import MakeOracle, Oracle, check
+from tests.models.oracle import MakeOracle, check
 from tests.models.transformers_backend.library_models import PLAIN
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
+from tests.support.oracle import Oracle
 
 # Around the borders of blocks of 16 and of chunks of 64, where no prompt may be cut.
 LENGTHS = (1, 17, 70)

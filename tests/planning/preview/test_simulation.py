@@ -29,7 +29,7 @@ def make_plan(seed: int, *, prefix_caching: bool = True, most_samples: int = 3) 
     draw = np.random.default_rng(seed)
     templates = [tuple(draw.integers(9, size=draw.integers(5, 120)).tolist()) for _ in range(6)]
     requests = []
-    for index in range(150):
+    for index in range(100):
         prompt = templates[draw.integers(6)] + tuple(draw.integers(9, size=draw.integers(1, 40)))
         params = SamplingParams(
             max_tokens=int(draw.integers(1, 90)),
@@ -105,7 +105,13 @@ class OneByOne(CountedSimulator):
 @pytest.mark.parametrize(
     ("num_blocks", "flags"),
     [
-        *product([40, 60, 300], [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}]),
+        *product([40], [{}, {"prefix_caching": False}, {"swap_space_bytes": 0}]),
+        (60, {}),
+        (300, {}),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in product([60, 300], [{"prefix_caching": False}, {"swap_space_bytes": 0}])
+        ),
         (300, {"windowed": {40: 300}}),
         (60, {"windowed": {20: 30, 1: 20}}),  # so few that a window makes sequences give way
     ],

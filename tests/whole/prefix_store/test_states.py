@@ -8,14 +8,16 @@ import pytest
 
 from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, find_entries
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
+from tests.support.every_pair import every_pair
 from tests.support.families import save_tiny
 from tests.whole.prefix_store.stored_runs import Ran, run, tokens, write_rows
 
 NUM_SHARED = 203  # of which 192 are whole blocks
 NUM_ROWS = 4
+KINDS = ["lfm2", "qwen3_5"]
 
 
-@pytest.fixture(scope="session", params=["lfm2", "qwen3_5"])
+@pytest.fixture(scope="session", params=KINDS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     save_tiny(request.param, folder)
@@ -96,16 +98,17 @@ def test_a_damaged_file_is_computed_again(
     assert run(tmp_path / "first.jsonl", model, store).store["loaded_tokens"] == 192
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
+@every_pair(
+    "model",
+    in_turn="model",
+    model=KINDS,
+    engine=[
         {"max_num_seqs": 1, "num_blocks": 20},
         {"max_num_seqs": 3, "num_blocks": 22, "preemption_mode": "recompute"},
         {"max_num_seqs": 4, "num_blocks": 24, "preemption_mode": "swap"},
         {"max_num_batched_tokens": 50, "max_num_seqs": 4},
         {"prefix_store_bytes": 200_000},
     ],
-    ids=str,
 )
 def test_small_pools_and_stores_give_the_same_bytes(
     model: Path, prefix: list[int], store: Path, tmp_path: Path, engine: dict[str, Any]

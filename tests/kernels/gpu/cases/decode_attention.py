@@ -67,7 +67,7 @@ def case(
 
 
 CASES = [
-    case(128, has_prefix=True, short=("sm_80", "sm_90", "gfx942")),
+    case(128, has_prefix=True, short=("sm_90", "gfx942")),
     case(256, window=1000, softcap=50.0, short=("sm_90",)),
     case(128, cache_dtype=torch.float8_e4m3fn, short=("sm_80",)),
     case(64, group=8, has_prefix=True, has_sinks=True, short=("sm_90",)),

@@ -40,7 +40,7 @@ CASES = [
     Case(
         "experts-128-of-2048-bfloat16",
         functools.partial(products, 128, 2048, 1536, torch.bfloat16),
-        short=("sm_90", "gfx942"),
+        short=("gfx942",),
         matrix="wide",
     ),
     Case(

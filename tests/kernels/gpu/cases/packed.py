@@ -52,7 +52,7 @@ CASES = [
         Case(
             f"packed-{form}-invariant",
             functools.partial(multiply, form, 7, BF16, row_invariant=True),
-            short=("sm_80", "sm_90", "gfx942") if form == "q4_k" else (),
+            short=("sm_80", "gfx942") if form == "q4_k" else (),
             matrix="wide",
             is_one=True,
         )
@@ -68,7 +68,7 @@ CASES = [
         Case(
             f"packed-experts-{form}",
             functools.partial(of_experts, form, columns, 512, BF16, form == "mxfp4"),
-            short=("sm_80", "sm_90", "gfx942") if form == "mxfp4" else (),
+            short=("sm_90",) if form == "mxfp4" else (),
             matrix="wide",
         )
         for form, columns in (("mxfp4", 2880), ("awq", 2048), ("q4_k", 2048), ("fp8", 2048))

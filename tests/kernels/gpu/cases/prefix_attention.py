@@ -65,7 +65,7 @@ def case(
 
 
 CASES = [
-    case(128, short=("sm_90", "sm_100", "gfx942")),
+    case(128, short=("sm_90", "sm_100")),
     case(256, softcap=50.0, short=("sm_90",)),
     case(128, cache_dtype=torch.float8_e4m3fn, short=("sm_80",)),
     *(case(head_dim) for head_dim in (64, 80, 96, 256, 512)),
