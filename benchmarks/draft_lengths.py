@@ -5,9 +5,10 @@
 
 The scheduler, the drafters, the choice and the verification are those of a run. A row's drafts are
 its answer, each token of which is right with a chance, as `--from` gives them: after a wrong one
-there are none for two tokens. A step takes the time that `--cost` gives to its number of rows, on
-lines between these and beyond, within 5 %; the first two steps of a number of rows take three times
-as long, since a run records them. `--rows` are computed for each sequence that runs at once.
+there are none until two tokens in a row were right. A step takes the time that `--cost` gives to
+its number of rows, on lines between these and beyond, within 5 %; the first two steps of a number
+of rows take three times as long, since a run records them. `--rows` are computed for each sequence
+that runs at once.
 
 Prints Markdown: speed as a multiple of that without drafts, and `auto`'s as a part of the best.
 """
@@ -35,8 +36,8 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 
 FIXED = ("1", "2", "3", "5", "7", "11", "15")
 PROMPT_TOKENS, VOCABULARY, NOISE = 64, 30_000, 0.05
-# Qwen3-0.6B's shape in bfloat16 on an Ice Lake; the last two from its rate of prompts.
-COSTS = ["1:1", "4:1.08", "8:1.8", "16:2.6", "32:3.2", "64:5", "1024:70"]
+# Qwen3-0.6B's shape in bfloat16 on an Ice Lake (benchmarks/results/2026-11-25-speculation.md).
+COSTS = ["1:1", "4:1.08", "8:1.8", "16:2.6", "32:3.2", "64:5"]
 
 
 class StepTimes:

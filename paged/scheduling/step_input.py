@@ -93,9 +93,8 @@ class StepInput:
     drafts, different in a step; `rows`, index of the request; `sample`, index of the answer;
     `starts`, `ends`, `score_from`, `store_from`;
     `num_prompt_tokens`; `num_read_once_tokens`; `max_num_tokens`, tokens that the sequence may
-    store; `read_slots`, `write_slots`, slots of the
-    recurrent state before and after the chunk, `NO_STATE` for zeros, and in a model without
-    recurrent layers.
+    store; `read_slots`, `write_slots`, slots of the recurrent state before and after the chunk,
+    `NO_STATE` for zeros, and in a model without recurrent layers.
     samples: [num_chunks] bool. input_ids: [num_tokens] int64, chunk by chunk, `UNKNOWN_TOKEN` for a
     token sampled by the previous step; `sources` [num_unknown] int64 has the index in that step of
     each. targets: [num_scored] int64, the tokens to score, chunk by chunk. num_top: number of most

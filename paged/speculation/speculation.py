@@ -46,8 +46,8 @@ MAX_RUNNING, MAX_RUNNING_STREAMED = 64, 4096
 # of a run, if it has more.
 MAX_FOLLOWED = 4 * MAX_RUNNING  # sequences of a run
 MIN_PREDICTABLE = 3  # tokens of an answer: one before a draft, and one behind
-# Attempts in vain, one after another, that double the steps until the next one; and the most steps.
-VAIN_ATTEMPTS, MOST_SKIPPED = 4, 31
+# Attempts in vain, one after another, that double the steps until the next one; so often at most.
+VAIN_ATTEMPTS, MOST_DOUBLINGS = 4, 5
 # Tokens in indexes, about 500 bytes each: of a prompt, of all sequences, and of other answers.
 PROMPT_TOKENS, OWN_TOKENS, OTHER_TOKENS = 2**13, 2**17, 2**15
 MAX_GROUPS = 1024
@@ -123,7 +123,7 @@ class Speculation:
         self._drafted: dict[int, _Drafting] = {}  # in the last step, by row index
         self._groups: defaultdict[int, Rate] = defaultdict(Rate)
         self._num_indexed = 0
-        self._num_vain = self._num_skipped = self._num_to_skip = 0
+        self._num_vain = self._num_skipped = 0  # attempts in vain; steps since the last attempt
         # Of the last step: its rows and sequences, and the new tokens of these.
         self._num_rows = self._num_sequences = self._num_stepped = 0
         self._has_prompts = False
@@ -333,8 +333,11 @@ class Speculation:
         self._num_skipped = 0
         if self._adapts:
             self._num_vain = 0 if pays else self._num_vain + 1
-            num_doublings = min(self._num_vain // VAIN_ATTEMPTS, MOST_SKIPPED.bit_length())
-            self._num_to_skip = (1 << num_doublings) - 1
+
+    @property
+    def _num_to_skip(self) -> int:
+        """Steps between two attempts."""
+        return (1 << min(self._num_vain // VAIN_ATTEMPTS, MOST_DOUBLINGS)) - 1
 
     def _chance(self, drafting: _Drafting) -> float:
         if drafting.proposal is None:
