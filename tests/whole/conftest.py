@@ -1,9 +1,10 @@
-"""One server for all commands of a session, and early captures of decode steps."""
+"""One server for all commands of a session, oracles, and early captures of decode steps."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.oracle import Oracle
 from tests.whole.command_server import CommandServer
 
 
@@ -11,6 +12,12 @@ from tests.whole.command_server import CommandServer
 def server() -> Iterator[CommandServer]:
     with CommandServer() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def oracles() -> dict[str, Oracle]:
+    """Oracles of a file so far, by model: made once, whatever the order of its tests."""
+    return {}
 
 
 @pytest.fixture

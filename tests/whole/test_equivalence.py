@@ -70,11 +70,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 TELLING = ("llama-gqa-tied-llama3", "mistral-window", "qwen3-mqa-yarn-tied")
 
 
-@pytest.fixture(scope="module")
-def oracles() -> dict[str, Oracle]:
-    return {}
-
-
 @pytest.fixture
 def oracle(
     request: pytest.FixtureRequest, make_model: MakeModel, oracles: dict[str, Oracle]

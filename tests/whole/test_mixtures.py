@@ -43,11 +43,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def oracles() -> dict[str, Oracle]:
-    return {}
-
-
 @pytest.fixture
 def oracle(
     request: pytest.FixtureRequest, make_model: MakeModel, oracles: dict[str, Oracle]
