@@ -13,7 +13,7 @@ import numpy as np
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.cache.block_pool import BlockTransfer, StagedBlocks, TransferKind
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
-from pagedrun.paged.scheduling.kv_groups import KVGroup, WrittenBlocks
+from pagedrun.paged.scheduling.kv_groups import KVGroup
 from pagedrun.paged.scheduling.scheduler_state import SchedulerState
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.states import NoStates
@@ -109,23 +109,16 @@ class Admission:
         of tokens."""
         if not self._state.prefix_caching:
             return 0
-        prompt = sequence.request.prompt_token_ids
-        block_source = find_block_source(
-            running, prompt, hits, self._pool.block_size, self._state.written
-        )
-        groups = self._state.groups
-        loaded = load_prefix(self._stored, groups, sequence, len(hits), block_source, step)
+        groups, index = self._state.groups, len(hits)
+        block_source = find_block_source(running, sequence.request.prompt_token_ids, hits, groups)
+        loaded = load_prefix(self._stored, groups, sequence, index, block_source, step)
         if loaded or block_source is None:
             return loaded
-        index, row_index = len(hits), block_source.row_index
-        for group in self._state.groups:
-            if not group.tables.has(row_index, index) or not group.tables.has(
-                sequence.row_index, index
-            ):
-                return 0
-        for group in self._state.groups:
+        if not all(group.tables.has(sequence.row_index, index) for group in groups):
+            return 0
+        for group in groups:
             source, target = (
-                group.tables.block(at, index) for at in (row_index, sequence.row_index)
+                group.tables.block(at, index) for at in (block_source.row_index, sequence.row_index)
             )
             step.transfers.append(BlockTransfer(TransferKind.COPY, source, target, group.index))
         return block_source.num_tokens
@@ -371,33 +364,42 @@ MAX_BLOCK_SOURCES = 8
 
 
 def find_block_source(
-    running: Seq[Sequence],
-    prompt: tuple[int, ...],
-    hits: Seq[int],
-    block_size: int,
-    written: WrittenBlocks,
+    running: Seq[Sequence], prompt: tuple[int, ...], hits: Seq[int], groups: Seq[KVGroup]
 ) -> BlockSource | None:
     """Return the best block to copy for the tokens after the `hits`, or `None`.
 
     The source holds the same leading blocks, and the next tokens of its prompt begin alike. Tokens
-    that the coming step writes (`written`) cannot be copied yet. The last token of a prompt is
+    that the coming step writes in any of the `groups` cannot be copied yet: of a block that one
+    group had in the cache, another may have to be computed again. The last token of a prompt is
     always computed, never copied.
     """
-    begin = len(hits) * block_size
-    wanted = prompt[begin : min(begin + block_size, len(prompt) - 1)]
+    size = groups[0].pool.block_size
+    begin = len(hits) * size
+    wanted = prompt[begin : min(begin + size, len(prompt) - 1)]
     best: BlockSource | None = None
     for sequence in running[-MAX_BLOCK_SOURCES:] if wanted else ():
         if sequence.request.prompt_token_ids[begin : begin + 1] != wanted[:1]:
             continue  # most sequences, at the least cost
-        if sequence.num_blocks <= len(hits) or (hits and sequence.block(len(hits) - 1) != hits[-1]):
+        if hits and (sequence.num_blocks < len(hits) or sequence.block(len(hits) - 1) != hits[-1]):
             continue
-        block_id = sequence.block(len(hits))
-        stored = min(written.first_offset(block_id, block_size), sequence.num_stored_tokens - begin)
-        given = sequence.request.prompt_token_ids[begin : begin + max(stored, 0)]
+        stored = _num_stored_before_step(sequence, len(hits), groups)
+        given = sequence.request.prompt_token_ids[begin : begin + stored]
         num_tokens = _num_common(wanted, given)
         if num_tokens > (best.num_tokens if best else 0):
             best = BlockSource(sequence.row_index, num_tokens)
     return best
+
+
+def _num_stored_before_step(sequence: Sequence, index: int, groups: Seq[KVGroup]) -> int:
+    """Return the number of first tokens in the block of a sequence at an index that are in every
+    group before the step."""
+    size, row_index = groups[0].pool.block_size, sequence.row_index
+    if not all(group.tables.has(row_index, index) for group in groups):
+        return 0
+    unwritten = [
+        group.written.first_offset(group.tables.block(row_index, index), size) for group in groups
+    ]
+    return max(min(*unwritten, sequence.num_stored_tokens - index * size), 0)
 
 
 def _num_common(one: tuple[int, ...], two: tuple[int, ...]) -> int:

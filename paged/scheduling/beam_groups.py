@@ -1,5 +1,6 @@
 """BeamGroups: sequences that are the beams of one request, and the accounting of their blocks."""
 
+from bisect import bisect
 from collections.abc import Sequence as Seq
 
 from pagedrun.paged.cache.block_pool import BlockPool
@@ -12,10 +13,11 @@ class BeamGroup:
     """Beams of one request, always sampled in the same step.
 
     `members` are the beams, best first; one while the prompt is computed. When the group is
-    preempted, the first one waits for all, and `folded` are the generated tokens of the others:
-    these resume from their common prefix with the first, once it has computed all but its last
-    token. With windows or recurrent states (`past_is_lost`) the first one computes its tokens
-    again, and each other resumes as soon as the first has passed their common prefix.
+    preempted, the first one waits for all, and `folded` are the generated tokens of the others by
+    their rank, 0 for the best: these resume from their common prefix with the first, once it has
+    computed all but its last token. With windows or recurrent states (`past_is_lost`) the first one
+    computes its tokens again, and each other resumes as soon as the first has passed their common
+    prefix, which may be before a better one.
     `is_running`: true if the group has batch slots, false if it waits.
     """
 
@@ -23,7 +25,8 @@ class BeamGroup:
         self.width = first.request.params.beam_width
         self._past_is_lost = past_is_lost
         self.members = [first]
-        self.folded: list[list[int]] = []
+        self.folded: dict[int, list[int]] = {}
+        self._ranks = [0]  # of the members, in order
         self.is_running = False
 
     @property
@@ -40,7 +43,7 @@ class BeamGroup:
     def first_divergence(self) -> int:
         """Position of the first token that the first beam and all folded ones do not share."""
         first = self.members[0]
-        return min([first.num_tokens, *map(self._num_common, self.folded)])
+        return min([first.num_tokens, *map(self._num_common, self.folded.values())])
 
     def has_room(self, pool: BlockPool) -> bool:
         """Return whether enough blocks are free for all beams of a preempted group."""
@@ -50,7 +53,7 @@ class BeamGroup:
         """Return the maximum number of blocks of all beams."""
         first = self.members[0]
         total = -(-first.num_tokens // block_size)
-        for tokens in self.folded:
+        for tokens in self.folded.values():
             end = first.num_prompt_tokens + len(tokens)
             total += -(-end // block_size) - self._num_common(tokens) // block_size
         return total
@@ -69,7 +72,7 @@ class BeamGroup:
         if is_whole and not self.folded:
             return [each.num_tokens for each in self.members]
         if self._past_is_lost and self.folded:
-            partings = (self._num_common(tokens) for tokens in self.folded)
+            partings = (self._num_common(tokens) for tokens in self.folded.values())
             computed = first.num_computed_tokens
             ahead = (each - computed for each in partings if each > computed)
             left[0] = min([left[0], *(num_tokens + 1 for num_tokens in ahead)])
@@ -84,8 +87,9 @@ class BeamGroup:
         """Reduce the group to its first member; return the others, whose blocks can be freed."""
         others = self.members[1:]
         self.members[0].num_beams = len(self.members) + len(self.folded)
-        self.folded += [each.output_token_ids for each in others]
-        self.members = self.members[:1]
+        for rank, each in zip(self._ranks[1:], others, strict=True):
+            self.folded[rank] = each.output_token_ids
+        self.members, self._ranks = self.members[:1], [0]
         self.is_running = False
         return others
 
@@ -94,22 +98,23 @@ class BeamGroup:
 
         They hold the blocks that they share with the first; the caller counts the references.
         """
-        first, unfolded, folded = self.members[0], [], []
+        first, unfolded = self.members[0], []
         is_ready = first.num_computed_tokens >= first.num_tokens - 1
-        for tokens in self.folded:
+        for rank, tokens in list(self.folded.items()):
             num_common = self._num_common(tokens)
             has_passed = self._past_is_lost and num_common <= first.num_computed_tokens
             if not is_ready and not has_passed:
-                folded.append(tokens)
                 continue
             beam = first.branch(self._free_index())
             beam.output_token_ids = tokens
             beam.go_back_to(num_common, -(-num_common // block_size))
             beam.num_tokens_ever_computed = beam.num_tokens - 1
-            self.members.append(beam)
+            position = bisect(self._ranks, rank)
+            self.members.insert(position, beam)
+            self._ranks.insert(position, rank)
             unfolded.append(beam)
-        self.folded = folded
-        if unfolded and not folded:
+            del self.folded[rank]
+        if unfolded and not self.folded:
             self._count_each_once()
         return unfolded
 
@@ -132,7 +137,7 @@ class BeamGroup:
                 self.members.append(beam)
             seen.add(index)
             ordered.append(beam)
-        self.members = ordered
+        self.members, self._ranks = ordered, [*range(len(ordered))]
         self._count_each_once()
         return forked, dead
 
@@ -190,16 +195,14 @@ class BeamGroups:
         """Remove the group of a request, if it has one."""
         self._groups.pop(row, None)
 
-    def unfold(self, group: BeamGroup) -> list[Sequence]:
-        """Resume folded beams that can continue, with the blocks shared with the first; return
-        them."""
+    def unfold(self, group: BeamGroup) -> None:
+        """Resume folded beams that can continue, with the blocks shared with the first."""
         beams = group.unfold(self._state.pool.block_size)
         for beam in beams:
             assert not any(each.has_gap_before(beam) for each in self._state.further), "a gap"
             is_there = beam.num_computed_tokens == group.members[0].num_computed_tokens
             assert is_there or not self._state.states.has_slots, "the state is another"
             self._adopt(beam)
-        return beams
 
     def first_divergence(self, sequence: Sequence) -> int:
         """Return the first token from which a preempted sequence, or a beam folded into it,

@@ -419,7 +419,8 @@ class Scheduler:
             return [(sequence, self.states.chunk_end(sequence, end))]
         if group.folded:
             behind = position + len(group.members)
-            self.running[behind:behind] = self._beams.unfold(group)
+            self._beams.unfold(group)
+            self.running[position:behind] = group.members
         is_first = budget == self.limits.max_num_batched_tokens
         ends = group.ends(budget, is_first=is_first)
         if len(ends) == 1:

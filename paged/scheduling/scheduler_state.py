@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
 from pagedrun.paged.metrics.recorder import Branching, PreemptionEvent, Residency, Shortage
 from pagedrun.paged.metrics.timeline import Decimated, SchedulerCounts
-from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup, WrittenBlocks
+from pagedrun.paged.scheduling.kv_groups import GroupPool, KVGroup
 from pagedrun.paged.scheduling.sequence import Sequence
 from pagedrun.paged.scheduling.sequence_table import SequenceTable
 from pagedrun.paged.scheduling.states import NoStates, StatePool, StateSlots
@@ -178,11 +178,6 @@ class SchedulerState:
     def swap_space(self) -> SwapSpace:
         """Swap space of the first group."""
         return self.groups[0].swap_space
-
-    @property
-    def written(self) -> WrittenBlocks:
-        """Blocks of the first group written by the step being scheduled."""
-        return self.groups[0].written
 
     @property
     def further(self) -> tuple[KVGroup, ...]:

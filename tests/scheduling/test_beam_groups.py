@@ -252,6 +252,31 @@ def test_beams_read_their_own_tokens_where_layers_have_windows() -> None:
     assert preempted > 3
 
 
+def test_beams_that_come_back_one_after_another_keep_their_ranks() -> None:
+    """The worst parted long before the second, and so comes back first; the search knows them by
+    their ranks."""
+    played = PlayedBeams(
+        request(0, 4, width=3), budget=4, mode=PreemptionMode.RECOMPUTE, windows={6: 40}
+    )
+    scheduler, pool = played.scheduler, played.pool
+    each_goes_on = (0, 1, 2)
+    for parents in [(0, 0, 0), *[each_goes_on] * 4, (0, 0, 2), *[each_goes_on] * 2]:
+        played.step(*parents)
+    taken = pool.allocate(pool.num_free)
+    assert taken is not None
+    while scheduler.running:
+        wanted = [each.known_outputs() for each in scheduler.beams(0)]
+        if scheduler.schedule().num_chunks:
+            scheduler.update()
+            scheduler.branch(0, [NextBeam(rank, 100 + rank) for rank in each_goes_on])
+    pool.release(taken)
+    seen = []
+    while not len(played.compute().draws):
+        seen.append([each.known_outputs() for each in scheduler.beams(0)])
+    assert [wanted[0], wanted[2]] in seen
+    assert [each.known_outputs() for each in scheduler.beams(0)] == wanted
+
+
 @pytest.mark.long
 def test_beams_read_their_own_tokens_where_layers_have_windows_long() -> None:
     for seed in range(100, 900):

@@ -18,6 +18,7 @@ from tests.support.drive import (
     random_drive,
     request_lists,
     roomy,
+    sibling_drive,
     windowed_drive,
 )
 from tests.support.every_pair import long_except
@@ -48,14 +49,20 @@ def test_any_run_ends_with_the_right_tokens_long(drive: Drive) -> None:
     drive.finish()
 
 
-# Plain runs, runs with states of recurrent layers, and with groups that have windows.
-MAKERS = [random_drive, drive_with_states, windowed_drive]
+# Plain runs, runs with states of recurrent layers, and two with groups that have windows.
+MAKERS = [random_drive, drive_with_states, windowed_drive, sibling_drive]
 
 
 @pytest.mark.parametrize("seed", long_except(range(40), range(14)))
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_crowded_run_ends_with_the_right_tokens(make: Callable[[int], Drive], seed: int) -> None:
     make(seed).finish()
+
+
+@pytest.mark.parametrize("seed", [169, 838])
+def test_a_block_that_one_group_computes_again_is_no_source_of_a_copy(seed: int) -> None:
+    """A sibling found it in the cache of the first group, but not of the one with a window."""
+    sibling_drive(seed).finish()
 
 
 @pytest.mark.long

@@ -374,6 +374,39 @@ def windowed_drive(seed: int) -> Drive:
     )
 
 
+def sibling_drive(seed: int) -> Drive:
+    """A random run of rows with many samples of prompts of a block or two, that begin alike and
+    give way, beside a group with a window."""
+    pick = random.Random(seed)
+    size = pick.choice([4, 8])
+    trunk = pick.choices(range(3), k=3 * size)
+    requests = []
+    for index in range(pick.randint(4, 12)):
+        prompt = trunk[: pick.choice([size, size, 2 * size, size - 2, size + 1])]
+        prompt = prompt + pick.choices(range(3), k=pick.choice([0, 0, 1, 3]))
+        params = SamplingParams(
+            n=pick.choice([1, 2, 3, 4]),
+            temperature=1.0,
+            max_tokens=pick.randint(2, 14),
+            ignore_eos=True,
+        )
+        requests.append(Request(index, tuple(prompt), params))
+    longest = max(len(r.prompt_token_ids) + r.params.max_tokens - 1 for r in requests)
+    budget = pick.choice([5, 9, 17, 40])
+    window = pick.choice([3, 5, 8, 12])
+    return Drive(
+        requests,
+        size,
+        num_blocks=-(-longest // size) + pick.randint(2, 14),
+        max_num_seqs=pick.randint(4, 16),
+        budget=budget,
+        mode=pick.choice([SWAP, SWAP, RECOMPUTE]),
+        swap_blocks=pick.choice([3, 8, 40]),
+        predictor=pick.choice([OneBlockEach, Optimist])(),
+        windows={window: least_blocks(window, budget, size) + pick.randint(2, 14)},
+    )
+
+
 @st.composite
 def drives(draw: st.DrawFn) -> Drive:
     requests = draw(request_lists())

@@ -141,6 +141,7 @@ def test_tokens_equal_transformers_when_preempted(
         block_size=block_size,
         num_blocks=needed + 2,
         preemption_mode=mode,
+        speculate="off",  # drafts follow measured times
         max_num_batched_tokens=301,
         prefix_caching=False,
     )

@@ -147,7 +147,7 @@ def test_longer_answers_go_on_from_the_shorter_ones(
 def test_answers_go_on_with_small_pools_and_preemption(
     old: JobConfig, fresh: JobConfig, tmp_path: Path
 ) -> None:
-    engine = replace(fresh.engine, num_blocks=17, max_num_batched_tokens=33)
+    engine = replace(fresh.engine, num_blocks=17, max_num_batched_tokens=33, speculate="off")
     for mode in PREEMPTIONS:
         job = again(fresh, old, tmp_path, overwrite=True)
         result = run(replace(job, engine=replace(engine, preemption_mode=mode)))

@@ -114,6 +114,7 @@ def test_and_when_preempted(oracle: Oracle, mode: str) -> None:
         block_size=8,
         num_blocks=-(-(max(LENGTHS) + NUM_GENERATED) // 8) + 2,
         preemption_mode=mode,
+        speculate="off",  # drafts follow measured times
         max_num_batched_tokens=101,
         prefix_caching=False,
     )

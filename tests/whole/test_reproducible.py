@@ -138,6 +138,8 @@ def undisturbed(
 
 
 SMALLEST_POOL = -(-MAX_LEN // 16)
+# Without drafts, which follow measured times.
+SMALLEST: dict[str, Any] = {"num_blocks": SMALLEST_POOL, "speculate": "off"}
 VARIATIONS: dict[str, dict[str, Any]] = {
     "one-at-a-time": {"max_num_seqs": 1},
     "three-at-a-time": {"max_num_seqs": 3},
@@ -149,8 +151,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "no-prefix-once": {"prefix_once": False},
     "neither": {"prefix_caching": False, "prefix_once": False, "max_num_seqs": 5},
     "small-pool": {"num_blocks": SMALLEST_POOL + 20},
-    "preempted-by-swap": {"num_blocks": SMALLEST_POOL, "preemption_mode": "swap"},
-    "preempted-by-recompute": {"num_blocks": SMALLEST_POOL, "preemption_mode": "recompute"},
+    "preempted-by-swap": {**SMALLEST, "preemption_mode": "swap"},
+    "preempted-by-recompute": {**SMALLEST, "preemption_mode": "recompute"},
     "preempted-without-room-to-swap": {"num_blocks": SMALLEST_POOL, "swap_space_bytes": 8192},
     "preempted-uncached-odd-chunks": {
         "num_blocks": SMALLEST_POOL,
@@ -284,8 +286,8 @@ SCHEDULES: list[tuple[int, int, int, dict[str, Any]]] = [
     (5, 64, 2, {}),
     (16, 512, 1, {}),
     (34, 129, 2, {}),
-    (48, 1000, 1, {"num_blocks": 70, "preemption_mode": "recompute"}),
-    (80, 2048, 2, {"num_blocks": 60, "preemption_mode": "swap"}),
+    (48, 1000, 1, {"num_blocks": 70, "preemption_mode": "recompute", "speculate": "off"}),
+    (80, 2048, 2, {"num_blocks": 60, "preemption_mode": "swap", "speculate": "off"}),
     (80, 333, 2, {"prefix_caching": False}),
 ]
 # hidden size -> (intermediate size, query heads, kv heads, head size), as models have them.

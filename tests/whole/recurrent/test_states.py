@@ -24,6 +24,8 @@ from tests.support.jsonl import write_jsonl
 from tests.support.plan_jobs import job
 
 NUM_GENERATED = 12
+# Without drafts, which follow measured times.
+CROWDED: dict[str, Any] = {"num_blocks": 60, "block_size": 8, "speculate": "off"}
 LENGTHS = [1, 15, 16, 17, 64, 65, 130, 200]
 MODELS = ["lfm2", "qwen3_5"]
 # Transformers takes the tokens of a prompt of a DeltaNet in chunks, which rounds otherwise.
@@ -132,6 +134,7 @@ def test_and_when_preempted(name: str, mode: str, prefix_caching: bool, models: 
         block_size=8,
         num_blocks=-(-(max(LENGTHS) + NUM_GENERATED) // 8) + 2,
         preemption_mode=mode,
+        speculate="off",  # drafts follow measured times
         max_num_batched_tokens=101,
         prefix_caching=prefix_caching,
     )
@@ -178,8 +181,8 @@ def alone(models: Models) -> Callable[[str, str], list[Any]]:
         {"prefix_caching": False, "max_num_seqs": 3},
         {"max_num_batched_tokens": 37},
         {"max_num_seqs": 2, "is_async": True},
-        {"num_blocks": 60, "block_size": 8, "preemption_mode": "swap"},
-        {"num_blocks": 60, "block_size": 8, "preemption_mode": "recompute"},
+        {**CROWDED, "preemption_mode": "swap"},
+        {**CROWDED, "preemption_mode": "recompute"},
     ],
 )
 def test_bytes_do_not_depend_on_who_else_runs(

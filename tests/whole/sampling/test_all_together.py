@@ -57,10 +57,15 @@ def test_the_file_asks_for_everything(whole: Whole) -> None:
     assert {output["finish_reason"] for output in outputs} == {"stop", "length"}
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_in_a_pool_where_rows_give_way(whole: Whole, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "speculate"), [("swap", "off"), ("recompute", "off"), ("swap", "2")]
+)
+def test_in_a_pool_where_rows_give_way(
+    whole: Whole, mode: str, speculate: str, tmp_path: Path
+) -> None:
     """Rows of every kind that takes more than a moment give way, and some several times."""
-    report = whole.run(tmp_path, CROWDED, preemption_mode=mode, **SMALL).report
+    engine = {"preemption_mode": mode, "speculate": speculate}
+    report = whole.run(tmp_path, CROWDED, **engine, **SMALL).report
     assert report["preemptions"][mode] > 20  # type: ignore[literal-required]
     preempted = set(read_snapshot(tmp_path / "out.jsonl.snapshot.npz").preemptions.row.tolist())
     asked = mixed_rows()

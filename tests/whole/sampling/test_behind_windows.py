@@ -59,11 +59,15 @@ def _ran(model: Path, folder: Path) -> Whole:
     return Whole(config, comparable_bytes(config.output))
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("mixed", "swap"), ("all", "recompute")])
+@pytest.mark.parametrize(
+    ("kind", "mode", "speculate"),
+    [("mixed", "swap", "off"), ("all", "recompute", "off"), ("all", "swap", "2")],
+)
 def test_in_a_pool_where_rows_give_way(
-    make_whole: MakeWhole, kind: str, mode: str, tmp_path: Path
+    make_whole: MakeWhole, kind: str, mode: str, speculate: str, tmp_path: Path
 ) -> None:
-    report = make_whole(kind).run(tmp_path, CROWDED, preemption_mode=mode, **SMALL).report
+    engine = {"preemption_mode": mode, "speculate": speculate}
+    report = make_whole(kind).run(tmp_path, CROWDED, **engine, **SMALL).report
     assert report["preemptions"][mode] > 20  # type: ignore[literal-required]
 
 
@@ -89,7 +93,8 @@ def test_whatever_the_engine_has(
 def test_in_a_pool_where_rows_give_way_otherwise(
     make_whole: MakeWhole, kind: str, mode: str, tmp_path: Path
 ) -> None:
-    report = make_whole(kind).run(tmp_path, CROWDED, preemption_mode=mode, **SMALL).report
+    engine = {"preemption_mode": mode, "speculate": "off"}
+    report = make_whole(kind).run(tmp_path, CROWDED, **engine, **SMALL).report
     assert report["preemptions"][mode] > 20  # type: ignore[literal-required]
 
 

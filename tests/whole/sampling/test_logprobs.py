@@ -139,9 +139,14 @@ def test_as_transformers(folder: Path) -> None:
         {"max_num_seqs": 1},
         {"max_num_seqs": 2, "max_num_batched_tokens": 17},
         {"prefix_caching": False},
-        {"num_blocks": 9, "preemption_mode": "swap"},
-        {"num_blocks": 9, "preemption_mode": "recompute"},
-        {"num_blocks": 9, "preemption_mode": "swap", "max_num_batched_tokens": 13},
+        {"speculate": "off", "num_blocks": 9, "preemption_mode": "swap"},
+        {"speculate": "off", "num_blocks": 9, "preemption_mode": "recompute"},
+        {
+            "speculate": "off",
+            "num_blocks": 9,
+            "preemption_mode": "swap",
+            "max_num_batched_tokens": 13,
+        },
     ],
     ids=str,
 )

@@ -50,8 +50,18 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "many": {"max_num_seqs": 64},
     "one by one": {"max_num_seqs": 1},
     "small chunks": {"max_num_batched_tokens": 19},
-    "swapped": {"num_blocks": 12, "preemption_mode": "swap", "prefix_caching": False},
-    "recomputed": {"num_blocks": 12, "preemption_mode": "recompute", "prefix_caching": False},
+    "swapped": {
+        "speculate": "off",
+        "num_blocks": 12,
+        "preemption_mode": "swap",
+        "prefix_caching": False,
+    },
+    "recomputed": {
+        "speculate": "off",
+        "num_blocks": 12,
+        "preemption_mode": "recompute",
+        "prefix_caching": False,
+    },
 }
 
 

@@ -123,9 +123,14 @@ def test_greedy_answers_are_greedy_continuations(folder: Path) -> None:
         {"max_num_seqs": 1},
         {"max_num_seqs": 3, "max_num_batched_tokens": 11},
         {"prefix_caching": False},
-        {"num_blocks": 9, "preemption_mode": "swap"},
-        {"num_blocks": 9, "preemption_mode": "recompute"},
-        {"num_blocks": 7, "preemption_mode": "recompute", "max_num_batched_tokens": 23},
+        {"speculate": "off", "num_blocks": 9, "preemption_mode": "swap"},
+        {"speculate": "off", "num_blocks": 9, "preemption_mode": "recompute"},
+        {
+            "speculate": "off",
+            "num_blocks": 7,
+            "preemption_mode": "recompute",
+            "max_num_batched_tokens": 23,
+        },
     ],
     ids=str,
 )

@@ -106,12 +106,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "one-at-a-time": {"max_num_seqs": 1},
     "few-seats": {"max_num_seqs": 3},
     "tiny-chunks": {"max_num_batched_tokens": 5, "max_num_seqs": 4},
-    "swapped": {"num_blocks": 15, "preemption_mode": "swap"},
-    "recomputed": {"num_blocks": 15, "preemption_mode": "recompute"},
+    "swapped": {"speculate": "off", "num_blocks": 15, "preemption_mode": "swap"},
+    "recomputed": {"speculate": "off", "num_blocks": 15, "preemption_mode": "recompute"},
     "recomputed-without-jumps": {
         "num_blocks": 15,
         "preemption_mode": "recompute",
         "jump_ahead": False,
+        "speculate": "off",
     },
     "uncached": {"prefix_caching": False},
 }
