@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.metrics.snapshot_file import read_snapshot
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.comparable import comparable_bytes, differences
-from tests.support.jsonl import write_jsonl
 from tests.whole.command_server import CommandServer
-from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
+from tests.whole.sampling.mixed_rows import TEMPLATE, mixed_rows
 from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run
 from tests.whole.written_rows import wait_for_rows
 
@@ -28,18 +24,7 @@ SMALL: dict[str, Any] = {"num_blocks": 36, "max_num_batched_tokens": 61}
 @pytest.fixture(scope="module")
 def whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("together")
-    model = make_model("llama", "together")
-    config = JobConfig(
-        input=str(write_jsonl(folder / "rows.jsonl", mixed_rows())),
-        output=str(folder / "whole.jsonl"),
-        engine=EngineConfig(model=model, dtype="float32", block_size=16),
-        chat_template=TEMPLATE,
-        sampling=SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True),
-        ordered=True,
-    )
-    result = run(config, SOME_PREFIX)
-    assert result.num_failed == len(BAD)
-    return Whole(config, comparable_bytes(config.output))
+    return Whole.of(make_model("llama", "together"), folder, MAX_TOKENS)
 
 
 def test_the_file_asks_for_everything(whole: Whole) -> None:

@@ -9,54 +9,24 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.support.comparable import comparable_bytes
-from tests.support.families import FULL, SLIDING, TINY, Tiny, save_tiny
-from tests.support.jsonl import write_jsonl
-from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
-from tests.whole.sampling.whole_job import CROWDED, SOME_PREFIX, Whole, run
+from tests.whole.sampling.whole_job import CROWDED, LONG_ANSWERS, Whole, windowed
 
-MAX_TOKENS = 24  # so that answers leave windows behind, and beams part far from their ends
-WINDOW = 20
 SMALL: dict[str, Any] = {"num_blocks": 44, "max_num_batched_tokens": 61}
 MakeWhole = Callable[[str], Whole]
 
 
 @pytest.fixture(scope="module")
 def make_whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> MakeWhole:
-    """By the kind of model: layers with windows beside others, or windows in all of them."""
     made: dict[str, Whole] = {}
 
     def make(kind: str) -> Whole:
         if kind not in made:
             folder = tmp_path_factory.mktemp(kind)
-            model = folder
-            if kind == "mixed":
-                gemma = {**TINY["gemma3"].fields, "layer_types": [SLIDING, FULL]}
-                fields = {**gemma, "num_hidden_layers": 2, "sliding_window": WINDOW}
-                save_tiny(Tiny("Gemma3TextConfig", fields), folder)
-            else:
-                model = make_model("mistral", "all-windows", sliding_window=WINDOW)
-            made[kind] = _ran(model, folder)
+            made[kind] = Whole.of(windowed(kind, folder, make_model), folder, LONG_ANSWERS)
         return made[kind]
 
     return make
-
-
-def _ran(model: Path, folder: Path) -> Whole:
-    config = JobConfig(
-        input=str(write_jsonl(folder / "rows.jsonl", mixed_rows())),
-        output=str(folder / "whole.jsonl"),
-        engine=EngineConfig(model=model, dtype="float32", block_size=16),
-        chat_template=TEMPLATE,
-        sampling=SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True),
-        ordered=True,
-    )
-    assert run(config, SOME_PREFIX).num_failed == len(BAD)
-    return Whole(config, comparable_bytes(config.output))
 
 
 @pytest.mark.parametrize(

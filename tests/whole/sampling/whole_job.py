@@ -10,13 +10,22 @@ from pagedrun.paged.execution.run import RunPolicy
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import JobResult, run_job
 from pagedrun.paged.job.model import LocalModel
+from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.comparable import comparable_bytes
 from tests.support.engines import ANY_PREFIX
+from tests.support.families import FULL, SLIDING, TINY, Tiny, save_tiny
+from tests.support.jsonl import write_jsonl
+from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 
 SOME_PREFIX = RunPolicy(read_once=ANY_PREFIX)
 # Whoever fits is let in, so that somebody must give way.
 CROWDED = RunPolicy(AdmitAll, read_once=ANY_PREFIX)
+
+LONG_ANSWERS = 24  # tokens: answers leave windows behind, and beams part far from their ends
+WINDOW = 20
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,20 @@ class Whole:
 
     config: JobConfig
     answers: bytes
+
+    @classmethod
+    def of(cls, model: Path, folder: Path, max_tokens: int) -> "Whole":
+        """Run rows of every kind; input and output are in `folder`."""
+        config = JobConfig(
+            input=str(write_jsonl(folder / "rows.jsonl", mixed_rows())),
+            output=str(folder / "whole.jsonl"),
+            engine=EngineConfig(model=model, dtype="float32", block_size=16),
+            chat_template=TEMPLATE,
+            sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            ordered=True,
+        )
+        assert run(config, SOME_PREFIX).num_failed == len(BAD)
+        return cls(config, comparable_bytes(config.output))
 
     def run(self, folder: Path, policy: RunPolicy = SOME_PREFIX, **engine: Any) -> JobResult:
         """Run the job another way; what it writes must be the same."""
@@ -53,3 +76,13 @@ class Whole:
 
 def run(config: JobConfig, policy: RunPolicy) -> JobResult:
     return run_job(config, None, partial(LocalModel, policy=policy))
+
+
+def windowed(kind: str, folder: Path, make_model: MakeModel) -> Path:
+    """Return a model of a kind: layers with windows beside others, or windows in all of them."""
+    if kind == "all":
+        return make_model("mistral", "all-windows", sliding_window=WINDOW)
+    gemma = {**TINY["gemma3"].fields, "layer_types": [SLIDING, FULL]}
+    fields = {**gemma, "num_hidden_layers": 2, "sliding_window": WINDOW}
+    save_tiny(Tiny("Gemma3TextConfig", fields), folder)
+    return folder
