@@ -90,7 +90,7 @@ def attend_tiles(
     group_size = q.shape[1] // num_kv_heads
     tile = tile_memory(num_blocks, dim)
     max_scores, sum_exps, accs, row_lows, row_highs, block_bounds, _ = tile
-    scores = aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
+    scores = products.score_memory(weights)
     key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
     near = aligned_zeros(BLOCK_ROWS, np.float32)
@@ -188,6 +188,15 @@ def _find(cache: Any, table: Any, head: Any, start: Any, places: Any) -> Any:
     return head_dim
 
 
+@inlined()
+def _following(place: Any, member: Any, group: Any) -> Any:
+    """Return the token and query head of the row after one; a division for each costs more than
+    the copy of a short row."""
+    if member + 1 < group:
+        return place, member + 1
+    return place + 1, 0
+
+
 SOME_LOW, SOME_HIGH, ALL_LOW, ALL_HIGH = range(4)
 _EVERY_POSITION = 1 << 30
 
@@ -238,15 +247,16 @@ def row_bounds(tile: Any, rows: Any, group: Any, lows: Any, highs: Any) -> Any:
     low, high, all_low, all_high = _EVERY_POSITION, 0, 0, _EVERY_POSITION
     for block in range(num_blocks):
         some_low, some_high, each_low, each_high = _EVERY_POSITION, 0, 0, _EVERY_POSITION
+        place, member = block * BLOCK_ROWS // group, block * BLOCK_ROWS % group
         for row in range(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS):
-            # Padding of the last block sees the positions of the last row.
-            token = rows[min(row, num_rows - 1) // group]
             row_low, row_high = 0, _EVERY_POSITION
             if highs.shape[0] > 0:
-                row_low, row_high = lows[token], highs[token]
+                row_low, row_high = lows[rows[place]], highs[rows[place]]
             row_lows[row], row_highs[row] = row_low, row_high
             some_low, each_low = min(some_low, row_low), max(each_low, row_low)
             some_high, each_high = max(some_high, row_high), min(each_high, row_high)
+            if row < num_rows - 1:  # padding of the last block sees the positions of the last row
+                place, member = _following(place, member, group)
         block_bounds[block, SOME_LOW], block_bounds[block, SOME_HIGH] = some_low, some_high
         block_bounds[block, ALL_LOW], block_bounds[block, ALL_HIGH] = each_low, each_high
         low, high = min(low, some_low), max(high, some_high)
@@ -263,12 +273,16 @@ def pack_queries(q: Any, rows: Any, head: Any, group: Any, dim: Any, operands: A
     lines, queries = operands.block_rows, operands.queries
     num_rows, num_words = rows.shape[0] * group, dim * lines.itemsize // 4
     for start in range(0, num_rows, BLOCK_ROWS):
-        fill(lines, 0)
-        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
-            source = q[rows[row // group], head * group + row % group]
-            target = lines[(row - start) * dim : (row - start + 1) * dim]
+        end = min(BLOCK_ROWS, num_rows - start)
+        place, member = start // group, start % group
+        for row in range(end):
+            source = q[rows[place], head * group + member]
+            target = lines[row * dim : (row + 1) * dim]
             for d in range(source.shape[0]):
                 target[d] = as_operand(source[d], lines)
+            fill(target, source.shape[0])
+            place, member = _following(place, member, group)
+        fill(lines, end * dim)
         _transpose(lines, 0, BLOCK_ROWS, num_words, queries, start * num_words)
 
 
@@ -341,11 +355,13 @@ def write_results(tile: Any, rows: Any, head: Any, group: Any, dim: Any, out: An
         for half in range(0, BLOCK_ROWS, _LANES):
             normalize_acc(own, half, sum_exps[start : start + BLOCK_ROWS])
         _transpose(own, 0, dim, BLOCK_ROWS, lines, 0)
-        for row in range(start, min(start + BLOCK_ROWS, num_rows)):
-            source = lines[(row - start) * dim : (row - start + 1) * dim]
-            target = out[rows[row // group], head * group + row % group]
+        place, member = start // group, start % group
+        for row in range(min(BLOCK_ROWS, num_rows - start)):
+            source = lines[row * dim : (row + 1) * dim]
+            target = out[rows[place], head * group + member]
             for d in range(target.shape[0]):
                 target[d] = from_float32(source[d], out)
+            place, member = _following(place, member, group)
 
 
 @inlined()

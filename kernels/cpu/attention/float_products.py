@@ -2,19 +2,26 @@
 
 from typing import Any
 
-from pagedrun.kernels.cpu.attention.partitions import fill
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes, store
 
 _COLUMNS = 32
 _one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
+_begin_half, _begin_both = (block_product(ROWS, each, begins=True) for each in (1, 2))
 
 
 @inlined()
 def reads_in_place(cache: Any) -> Any:
     """Return False: reading single numbers of a row is faster from a copy."""
     return False
+
+
+@inlined()
+def score_memory(weights: Any) -> Any:
+    """Return the memory of the weights, which take the place of their scores: both beside keys and
+    values would not fit a cache of 32 KiB."""
+    return weights
 
 
 @inlined()
@@ -41,14 +48,13 @@ def multiply_keys(
     both: Any,
 ) -> None:
     """Write the products of the first keys with a block of queries."""
-    fill(scores, 0)
     b = block * dim * _COLUMNS
     for token in range(0, num_tokens, ROWS):
         a, c = places[0] + token * stride, token * _COLUMNS
         if both:
-            _both_halves(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
+            _begin_both(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
         else:
-            _one_half(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
+            _begin_half(source, a, stride, 1, queries, b, _COLUMNS, dim, scores, c, _COLUMNS)
 
 
 @inlined()

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from pagedrun.kernels.cpu.attention.partitions import fill
+import numpy as np
+
 from pagedrun.kernels.cpu.jit import EXACT, inlined
+from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs
@@ -11,12 +13,19 @@ from pagedrun.kernels.partition import PARTITION_TOKENS
 
 _COLUMNS = 32
 _one_half, _both_halves = block_product(ROWS, 1), block_product(ROWS, 2)
+_begin_half, _begin_both = (block_product(ROWS, each, begins=True) for each in (1, 2))
 
 
 @inlined()
 def reads_in_place(cache: Any) -> Any:
     """Return False: reading single numbers of a row is faster from a copy."""
     return False
+
+
+@inlined()
+def score_memory(weights: Any) -> Any:
+    """Return memory for the scores of a block; its weights have half the size."""
+    return aligned_zeros(PARTITION_TOKENS * _COLUMNS, np.float32)
 
 
 @inlined()
@@ -50,14 +59,13 @@ def multiply_keys(
     both: Any,
 ) -> None:
     """Write the products of the first keys with a block of queries."""
-    fill(scores, 0)
     b, pairs = block * dim // 2 * _COLUMNS, dim // 2
     for token in range(0, num_tokens, ROWS):
         a, c = places[0] + token * stride, token * _COLUMNS
         if both:
-            _both_halves(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
+            _begin_both(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
         else:
-            _one_half(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
+            _begin_half(source, a, stride, 2, queries, b, _COLUMNS, pairs, scores, c, _COLUMNS)
 
 
 @inlined()

@@ -40,17 +40,19 @@ def gather(
     bfloat16 or float32. The block of position `next_start` is prefetched, unless it is negative.
     """
     block_size, head_dim = blocks.shape[2], blocks.shape[3]
-    for position in range(start, end):
+    position = start
+    while position < end:
         block, offset = table[position // block_size], position % block_size
-        place = (position - start) * stride
-        source, target = blocks[block, head, offset], out[place : place + stride]
-        for d in range(head_dim):
-            target[d] = as_operand(source[d], out)
-        fill(target, head_dim)
-        if next_start >= 0:
-            following = next_start + position - start
-            next_block = table[following // block_size]
-            prefetch_row(blocks, next_block, head, following % block_size)
+        run = min(block_size - offset, end - position)
+        for i in range(run):
+            place = (position - start + i) * stride
+            source, target = blocks[block, head, offset + i], out[place : place + stride]
+            for d in range(head_dim):
+                target[d] = as_operand(source[d], out)
+            fill(target, head_dim)
+        position += run
+    if next_start >= 0:
+        _prefetch_rows(blocks, table, head, next_start, next_start + end - start)
     fill(out, (end - start) * stride)
 
 
@@ -65,9 +67,19 @@ def fill(array: Any, start: Any) -> None:
 @inlined()
 def prefetch_partition(cache: Any, table: Any, head: Any, start: Any) -> None:
     """Prefetch the partition that begins at position `start`."""
-    block_size = cache.shape[2]
-    for position in range(start, start + PARTITION_TOKENS):
-        prefetch_row(cache, table[position // block_size], head, position % block_size)
+    _prefetch_rows(cache, table, head, start, start + PARTITION_TOKENS)
+
+
+@inlined()
+def _prefetch_rows(cache: Any, table: Any, head: Any, start: Any, end: Any) -> None:
+    """Prefetch positions start .. end - 1 of one head."""
+    block_size, position = cache.shape[2], start
+    while position < end:
+        block, offset = table[position // block_size], position % block_size
+        run = min(block_size - offset, end - position)
+        for i in range(offset, offset + run):
+            prefetch_row(cache, block, head, i)
+        position += run
 
 
 def readable(cache: Any, copy: Any, in_place: Any) -> Any:

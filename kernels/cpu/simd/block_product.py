@@ -47,10 +47,11 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
 
 
-def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0) -> Any:
+def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0, begins: bool = False) -> Any:
     """Return an intrinsic for blocks of `num_rows` rows and `num_vectors` times sixteen columns.
 
-    ahead: rows of B, up to which it is prefetched; 0: none.
+    ahead: rows of B, up to which it is prefetched; 0: none. begins: write the product instead of
+    adding it.
     """
 
     @intrinsic
@@ -97,7 +98,9 @@ def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0) -> Any:
                 start = builder.add(whole[9], builder.mul(whole[10], whole[10].type(row)))
                 start = builder.add(start, start.type(vector * NUM_LANES))
                 places.append(address(8, start, total_type))
-                builder.store(builder.load(places[-1], align=4), total)
+                zero = ir.Constant(total_type, [0] * NUM_LANES)
+                first = zero if begins else builder.load(places[-1], align=4)
+                builder.store(first, total)
             with cgutils.for_range(builder, whole[7], intp=whole[7].type) as loop:
                 b_start = builder.add(whole[5], builder.mul(loop.index, whole[6]))
                 columns = []
