@@ -93,7 +93,7 @@ TESTS = (
     *("tests/kernels", "tests/whole/test_equivalence.py", "tests/whole/test_reproducible.py"),
     *("-k", "not gpu"),
 )
-# For each landing: what has failed on one level only, and four minutes of CPU time with no
+# For each landing: what has failed on one level only, and seven minutes of CPU time with no
 # compiled kernels at hand.
 SUBSET = (
     *("tests/kernels/linears", "tests/kernels/attention/test_decode_attention.py"),
