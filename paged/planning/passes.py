@@ -127,8 +127,8 @@ class PassCosts:
         scale: float,
         *,
         is_full: bool,
-    ) -> PassForecast:
-        """Return the figures of a run, and add passes and bytes to `weights`.
+    ) -> tuple[PassForecast, WeightFigures]:
+        """Return the figures of a run, and `weights` with its passes and bytes.
 
         step_tokens: number of simulated steps by their tokens, of which a run has `scale` times as
         many. is_full: rows wait for KV memory.
@@ -146,13 +146,14 @@ class PassCosts:
             limit = "arithmetic" if compute_s >= read_s * num_passes else "disk"
             if limit == "disk" and is_full:
                 limit = "KV memory"
+        weights = weights.copy()
         weights["resident_bytes"] -= self.residency.ring_bytes
         weights["streamed_bytes"], weights["passes"] = self.residency.pass_bytes, num_passes
         weights["bytes_read"] = num_passes * self.residency.pass_bytes
         weights["wait_share"] = None
         if run_s is not None and compute_s is not None:
             weights["wait_share"] = max(1 - compute_s / max(run_s, 1e-9), 0.0)
-        return {
+        figures: PassForecast = {
             "pinned_bytes": self.residency.pinned_bytes,
             "ring_bytes": self.residency.ring_bytes,
             "bytes_per_s": None if self.speeds is None else self.speeds.bytes_per_s,
@@ -162,3 +163,4 @@ class PassCosts:
             "run_s": run_s,
             "limit": limit,
         }
+        return figures, weights

@@ -76,8 +76,7 @@ def weights() -> WeightFigures:
 def test_a_step_takes_as_long_as_the_slower_of_both(
     tokens: int, is_full: bool, limit: str, run_s: float
 ) -> None:
-    figures = weights()
-    found = costs(GIB, 500.0).forecast(figures, {tokens: 5}, 2.0, is_full=is_full)
+    found, figures = costs(GIB, 500.0).forecast(weights(), {tokens: 5}, 2.0, is_full=is_full)
     assert found["limit"] == limit
     assert found["run_s"] == pytest.approx(run_s)
     assert (found["read_s"], found["compute_s"]) == (80.0, 10 * tokens / 500)
@@ -86,14 +85,13 @@ def test_a_step_takes_as_long_as_the_slower_of_both(
 
 
 def test_steps_of_different_sizes_are_added_one_by_one() -> None:
-    found = costs(GIB, 500.0).forecast(weights(), {8000: 1, 100: 9}, 1.0, is_full=False)
+    found, _ = costs(GIB, 500.0).forecast(weights(), {8000: 1, 100: 9}, 1.0, is_full=False)
     assert found["run_s"] == pytest.approx(16 + 9 * 8)
     assert found["limit"] == "disk"
 
 
 def test_experts_have_no_time_before_a_run() -> None:
-    figures = weights()
-    found = costs(GIB, None).forecast(figures, {100: 9}, 1.0, is_full=False)
+    found, figures = costs(GIB, None).forecast(weights(), {100: 9}, 1.0, is_full=False)
     assert (found["run_s"], found["compute_s"], found["limit"]) == (None, None, None)
     assert found["read_s"] == pytest.approx(72)
     assert figures["wait_share"] is None

@@ -316,7 +316,7 @@ class FilePlan:
             rows = figures["rows"]
             scale = (rows["planned"] - rows["duplicates"]) / max(rows["simulated"], 1)
             is_full = simulation.max_running < min(simulation.num_rows, config.max_num_seqs)
-            figures["streaming"] = passes.forecast(
+            figures["streaming"], told = passes.forecast(
                 told, simulation.step_tokens, scale, is_full=is_full
             )
         return figures, told
