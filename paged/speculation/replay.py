@@ -43,9 +43,9 @@ class Replay:
         self._scheduler = scheduler
         self._speculation = speculation
         self._seconds_of = seconds_of
-        self._answers: dict[tuple[int, int], Seq[int]] = {}  # by row and sample
+        # Prompt tokens and answer by row and sample, of those that have not ended.
+        self._answers: dict[tuple[int, int], tuple[int, Seq[int]]] = {}
         self._num_same: Counter[int] = Counter()  # steps by their rows
-        self._num_prompt_tokens: dict[int, int] = {}
         self.num_rows = self.num_tokens = 0
         self.seconds = 0.0
 
@@ -66,9 +66,8 @@ class Replay:
         outputs = self._recorded[request.index][: params.num_drawn_samples]
         for sample, token_ids in enumerate(outputs):
             answer = token_ids[: params.max_tokens]
-            self._answers[request.index, sample] = answer
+            self._answers[request.index, sample] = len(request.prompt_token_ids), answer
             self.num_tokens += len(answer)
-        self._num_prompt_tokens[request.index] = len(request.prompt_token_ids)
         self.num_rows += 1
         return replace(planned, num_samples=len(outputs))
 
@@ -103,17 +102,19 @@ class Replay:
     def _drawn(self, draws: SamplingMetadata, chosen: Int64s) -> Int64s:
         """Return the recorded tokens of some draws; chosen: [num_chosen] int64, their indices."""
         drawn = np.stack([draws.row, draws.sample, draws.position])[:, chosen].T
-        tokens = [
-            self._answers[row, sample][position - self._num_prompt_tokens[row]]
-            for row, sample, position in drawn.tolist()
-        ]
+        tokens = []
+        for row, sample, position in drawn.tolist():
+            num_prompt_tokens, answer = self._answers[row, sample]
+            tokens.append(answer[position - num_prompt_tokens])
         return np.array(tokens, dtype=np.int64)
 
     def _finish(self, row_indices: Int64s, positions: Int64s) -> None:
         """Finish the sequences whose answers end at these positions."""
         for row_index, position in zip(row_indices.tolist(), positions.tolist(), strict=True):
             sequence = self._scheduler.sequence_at(row_index)
-            answer = self._answers[sequence.request.index, sequence.sample_index]
+            key = sequence.request.index, sequence.sample_index
+            _, answer = self._answers[key]
             if position + 1 == len(answer):
+                del self._answers[key]
                 self._speculation.note_answer(sequence, answer)
                 self._scheduler.finish(sequence)
