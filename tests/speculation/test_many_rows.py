@@ -63,6 +63,7 @@ def test_the_memory_of_drafters_is_bounded(num_rows: int) -> None:
     config = EngineConfig.fitting(model=Path("none"), device="cpu", max_num_seqs=64, speculate="2")
     shapes = [PoolShape(1, None, 1 << 12, 4)]
     scheduler = costless_scheduler(config, SchedulerLimits.of(config), shapes)
+    scheduler.residency.row_stride = num_rows  # the log of blocks has a bound of its own
     speculation = Speculation.of("2", scheduler, lambda row, sample: None, streams=False)
     assert speculation is not None
     replay = Replay(answers, scheduler, speculation, lambda num_rows: 1.0)
