@@ -235,7 +235,8 @@ class WeightRing:
         thread = threading.Thread(
             target=_read_ahead, args=(self._state,), name="weights", daemon=True
         )
-        weakref.finalize(self, _end, self._state, thread)
+        weakref.finalize(self, self._state.stop)
+        weakref.finalize(thread, _end, self._state, weakref.ref(thread))
         thread.start()
 
     def begin_step(self, num_tokens: int) -> None:
@@ -323,11 +324,14 @@ class _State:
         return self.order.next()
 
 
-def _end(state: _State, thread: threading.Thread) -> None:
-    """Stop the reading thread and wait for it: one that still reads when the interpreter ends can
-    abort the process."""
+def _end(state: _State, reference: "weakref.ref[threading.Thread]") -> None:
+    """Stop a reading thread that is there when the interpreter ends, and wait for it: one that
+    still reads then can abort the process.
+
+    Never waits while garbage is collected, which happens in any thread, with any lock held.
+    """
     state.stop()
-    if thread is not threading.current_thread():
+    if (thread := reference()) is not None:
         thread.join()
 
 
