@@ -200,7 +200,20 @@ def test_the_thread_ends_with_the_ring(tmp_path: Path) -> None:
     [thread] = [each for each in threading.enumerate() if each.name == "weights"][-1:]
     del streamed
     gc.collect()  # the test's object is in a circle with its ring
-    # Not later: a thread that reads while the interpreter ends can abort the process.
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_ring_is_freed_while_its_thread_waits(tmp_path: Path) -> None:
+    """Garbage is collected in any thread, also in one with the lock that the reader waits for."""
+    streamed = Streamed(PackedFolder(tmp_path, {}), [1] * 6)
+    [thread] = [each for each in threading.enumerate() if each.name == "weights"][-1:]
+    changed = streamed.ring._state.changed
+    with changed:
+        del streamed
+        gc.collect()
+        assert thread.is_alive()
+    thread.join(10)
     assert not thread.is_alive()
 
 
