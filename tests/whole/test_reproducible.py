@@ -153,9 +153,9 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "small-pool": {"num_blocks": SMALLEST_POOL + 20},
     "preempted-by-swap": {**SMALLEST, "preemption_mode": "swap"},
     "preempted-by-recompute": {**SMALLEST, "preemption_mode": "recompute"},
-    "preempted-without-room-to-swap": {"num_blocks": SMALLEST_POOL, "swap_space_bytes": 8192},
+    "preempted-without-room-to-swap": {**SMALLEST, "swap_space_bytes": 8192},
     "preempted-uncached-odd-chunks": {
-        "num_blocks": SMALLEST_POOL,
+        **SMALLEST,
         "preemption_mode": "recompute",
         "prefix_caching": False,
         "max_num_batched_tokens": 41,

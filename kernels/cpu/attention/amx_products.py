@@ -9,12 +9,9 @@ float32. `both`: True for a block of more than sixteen rows.
 
 from typing import Any
 
-import numpy as np
-
 from pagedrun.kernels.cpu.attention.partitions import readable
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd import amx
-from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs, transpose_pairs
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -29,12 +26,6 @@ _FLOATS_ROW = 4 * _COLUMNS  # bytes
 def reads_in_place(cache: Any) -> Any:
     """Return True if tiles can be loaded from the cache without a copy."""
     return cache.itemsize == 2 and cache.shape[2] % TILE_TOKENS == 0 and cache.shape[3] % _STEP == 0
-
-
-@inlined()
-def score_memory(weights: Any) -> Any:
-    """Return memory for the scores of a block; its weights have half the size."""
-    return aligned_zeros(PARTITION_TOKENS * _COLUMNS, np.float32)
 
 
 @inlined()

@@ -85,12 +85,11 @@ def attend_tiles(
     value_cache, value_flat, value_scales = values
     tables, all_rows, groups, lows, highs = work
     scale, softcap, sinks = softmax
-    key_copy, value_copy, packed, queries, _, weights = operands
+    key_copy, value_copy, packed, queries, _, scores, weights = operands
     num_kv_heads = key_cache.shape[1]
     group_size = q.shape[1] // num_kv_heads
     tile = tile_memory(num_blocks, dim)
     max_scores, sum_exps, accs, row_lows, row_highs, block_bounds, _ = tile
-    scores = products.score_memory(weights)
     key_factors, value_factors = factors_for(key_cache), factors_for(value_cache)
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
     near = aligned_zeros(BLOCK_ROWS, np.float32)

@@ -18,13 +18,6 @@ def reads_in_place(cache: Any) -> Any:
 
 
 @inlined()
-def score_memory(weights: Any) -> Any:
-    """Return the memory of the weights, which take the place of their scores: both beside keys and
-    values would not fit a cache of 32 KiB."""
-    return weights
-
-
-@inlined()
 def operand_source(cache: Any, copy: Any, in_place: Any) -> Any:
     """Return the copy of a partition."""
     return copy

@@ -95,7 +95,8 @@ class Operands(NamedTuple):
 
     keys, values: a partition each, [partition * dim]. packed: the values in a product's layout.
     queries: [num_blocks * words of a row * 32]. block_rows: the queries of a block before they are
-    transposed, [32 * dim]. weights: those of a block, [words of a partition * 32].
+    transposed, [32 * dim]. scores: those of a block, [partition * 32] float32. weights: those of a
+    block, [words of a partition * 32].
     """
 
     keys: Any
@@ -103,6 +104,7 @@ class Operands(NamedTuple):
     packed: Any
     queries: Any
     block_rows: Any
+    scores: Any
     weights: Any
 
 
@@ -115,21 +117,25 @@ def bfloat16_operands(num_blocks: Any, dim: Any) -> Any:
         aligned_zeros(PARTITION_TOKENS * dim, np.uint16),
         aligned_zeros(num_blocks * dim // 2 * BLOCK_ROWS, np.uint32),
         aligned_zeros(BLOCK_ROWS * dim, np.uint16),
+        aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32),
         aligned_zeros(PARTITION_TOKENS // 2 * BLOCK_ROWS, np.uint32),
     )
 
 
 @inlined()
 def float32_operands(num_blocks: Any, dim: Any) -> Any:
-    """Return memory for float32 operands; values are not packed."""
+    """Return memory for float32 operands; values are not packed, and weights take the place of
+    their scores: both beside keys and values would not fit a cache of 32 KiB."""
     values = aligned_zeros(PARTITION_TOKENS * dim, np.float32)
+    weights = aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32)
     return Operands(
         aligned_zeros(PARTITION_TOKENS * dim, np.float32),
         values,
         values,
         aligned_zeros(num_blocks * dim * BLOCK_ROWS, np.float32),
         aligned_zeros(BLOCK_ROWS * dim, np.float32),
-        aligned_zeros(PARTITION_TOKENS * BLOCK_ROWS, np.float32),
+        weights,
+        weights,
     )
 
 

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
 from pagedrun.kernels.cpu.jit import EXACT, inlined
-from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
 from pagedrun.kernels.cpu.simd.block_product import ROWS, block_product
 from pagedrun.kernels.cpu.simd.lanes import exp2_lanes_for_bfloat16
 from pagedrun.kernels.cpu.simd.words import store_pairs
@@ -20,12 +17,6 @@ _begin_half, _begin_both = (block_product(ROWS, each, begins=True) for each in (
 def reads_in_place(cache: Any) -> Any:
     """Return False: reading single numbers of a row is faster from a copy."""
     return False
-
-
-@inlined()
-def score_memory(weights: Any) -> Any:
-    """Return memory for the scores of a block; its weights have half the size."""
-    return aligned_zeros(PARTITION_TOKENS * _COLUMNS, np.float32)
 
 
 @inlined()

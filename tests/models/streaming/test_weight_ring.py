@@ -5,6 +5,8 @@ import errno
 import gc
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -215,6 +217,28 @@ def test_a_ring_is_freed_while_its_thread_waits(tmp_path: Path) -> None:
         assert thread.is_alive()
     thread.join(10)
     assert not thread.is_alive()
+
+
+# What is registered first runs last: behind the end of the threads.
+AT_EXIT = """
+import atexit, sys, threading
+atexit.register(lambda: print([each.name for each in threading.enumerate()].count("weights")))
+from pathlib import Path
+from tests.models.streaming.test_weight_ring import PackedFolder, Streamed
+streamed = Streamed(PackedFolder(Path(sys.argv[1]), {}), [1] * 6)
+streamed.use(0)
+"""
+
+
+def test_the_thread_ends_before_the_interpreter(tmp_path: Path) -> None:
+    """One that reads while the interpreter ends can abort the process."""
+    command = [sys.executable, "-c", AT_EXIT, str(tmp_path)]
+    assert (
+        subprocess.check_output(
+            command, text=True, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}
+        )
+        == "0\n"
+    )
 
 
 def test_other_files_stay_in_the_page_cache(tmp_path: Path) -> None:

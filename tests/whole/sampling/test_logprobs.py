@@ -133,20 +133,19 @@ def test_as_transformers(folder: Path) -> None:
     assert report["tokens"]["generated"] == sum(len(output.token_ids) for output in answered)
 
 
+# Without drafts, which follow measured times.
+FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
+
+
 @pytest.mark.parametrize(
     "engine",
     [
         {"max_num_seqs": 1},
         {"max_num_seqs": 2, "max_num_batched_tokens": 17},
         {"prefix_caching": False},
-        {"speculate": "off", "num_blocks": 9, "preemption_mode": "swap"},
-        {"speculate": "off", "num_blocks": 9, "preemption_mode": "recompute"},
-        {
-            "speculate": "off",
-            "num_blocks": 9,
-            "preemption_mode": "swap",
-            "max_num_batched_tokens": 13,
-        },
+        {**FEW_BLOCKS, "preemption_mode": "swap"},
+        {**FEW_BLOCKS, "preemption_mode": "recompute"},
+        {**FEW_BLOCKS, "preemption_mode": "swap", "max_num_batched_tokens": 13},
     ],
     ids=str,
 )

@@ -46,22 +46,14 @@ ASKED: dict[str, dict[str, Any]] = {
         "bad_words": ["BC", "C"],
     },
 }
+# Without drafts, which follow measured times.
+CROWDED: dict[str, Any] = {"num_blocks": 12, "prefix_caching": False, "speculate": "off"}
 VARIATIONS: dict[str, dict[str, Any]] = {
     "many": {"max_num_seqs": 64},
     "one by one": {"max_num_seqs": 1},
     "small chunks": {"max_num_batched_tokens": 19},
-    "swapped": {
-        "speculate": "off",
-        "num_blocks": 12,
-        "preemption_mode": "swap",
-        "prefix_caching": False,
-    },
-    "recomputed": {
-        "speculate": "off",
-        "num_blocks": 12,
-        "preemption_mode": "recompute",
-        "prefix_caching": False,
-    },
+    "swapped": {**CROWDED, "preemption_mode": "swap"},
+    "recomputed": {**CROWDED, "preemption_mode": "recompute"},
 }
 
 

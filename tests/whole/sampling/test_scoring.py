@@ -117,16 +117,20 @@ def test_greedy_answers_are_greedy_continuations(folder: Path) -> None:
     assert found[0].scores[0].token_logprobs == tuple(each.logprob for each in output.logprobs)
 
 
+# Without drafts, which follow measured times.
+FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
+
+
 @pytest.mark.parametrize(
     "engine",
     [
         {"max_num_seqs": 1},
         {"max_num_seqs": 3, "max_num_batched_tokens": 11},
         {"prefix_caching": False},
-        {"speculate": "off", "num_blocks": 9, "preemption_mode": "swap"},
-        {"speculate": "off", "num_blocks": 9, "preemption_mode": "recompute"},
+        {**FEW_BLOCKS, "preemption_mode": "swap"},
+        {**FEW_BLOCKS, "preemption_mode": "recompute"},
         {
-            "speculate": "off",
+            **FEW_BLOCKS,
             "num_blocks": 7,
             "preemption_mode": "recompute",
             "max_num_batched_tokens": 23,

@@ -99,6 +99,8 @@ def expected(folder: Path) -> Answers:
     return answers(folder, requests(), jump_ahead=False)[0]
 
 
+# Without drafts, which follow measured times.
+CROWDED: dict[str, Any] = {"num_blocks": 15, "speculate": "off"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "jump-ahead": {},
     "behind-a-device": {"async_scheduling": True},
@@ -106,13 +108,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "one-at-a-time": {"max_num_seqs": 1},
     "few-seats": {"max_num_seqs": 3},
     "tiny-chunks": {"max_num_batched_tokens": 5, "max_num_seqs": 4},
-    "swapped": {"speculate": "off", "num_blocks": 15, "preemption_mode": "swap"},
-    "recomputed": {"speculate": "off", "num_blocks": 15, "preemption_mode": "recompute"},
+    "swapped": {**CROWDED, "preemption_mode": "swap"},
+    "recomputed": {**CROWDED, "preemption_mode": "recompute"},
     "recomputed-without-jumps": {
-        "num_blocks": 15,
+        **CROWDED,
         "preemption_mode": "recompute",
         "jump_ahead": False,
-        "speculate": "off",
     },
     "uncached": {"prefix_caching": False},
 }
