@@ -223,8 +223,11 @@ def test_a_ring_is_freed_while_its_thread_waits(tmp_path: Path) -> None:
 AT_EXIT = """
 import atexit, sys, threading
 atexit.register(lambda: print([each.name for each in threading.enumerate()].count("weights")))
+import time
 from pathlib import Path
-from tests.models.streaming.test_weight_ring import PackedFolder, Streamed
+from tests.models.streaming.test_weight_ring import PackedFolder, RingEntry, Streamed
+read = RingEntry.read
+RingEntry.read = lambda *given: (read(*given), time.sleep(0.5))[0]
 streamed = Streamed(PackedFolder(Path(sys.argv[1]), {}), [1] * 6)
 streamed.use(0)
 """
