@@ -79,7 +79,7 @@ def _tile(row, start, size, TILE: tl.constexpr):
     return tl.load(row + tokens, mask=tokens < size, other=-float("inf")).to(tl.float32), tokens
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_top"])
 def _token_logprobs(
     logits,
     stride,

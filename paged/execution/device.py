@@ -117,6 +117,11 @@ class Device:
         return True
 
     @property
+    def compiles_forms(self) -> bool:
+        """Return whether a kernel is compiled for each form of its arguments, at a launch."""
+        return self.kernel_set is None
+
+    @property
     def read_once(self) -> ReadOnce:
         """Rule for reading a shared prefix once for all of its rows."""
         return ON_GPU if self.kernel_set is None else self.kernel_set.read_once

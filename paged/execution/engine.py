@@ -44,6 +44,9 @@ FIXED = frozenset(
     }
 )
 
+_WARM_UP_TOKENS = 2  # that are generated for each row of a warm-up
+_MANY_TOKENS = 2048  # of the prompts of a step
+
 
 class Engine:
     """Plans requests, sizes pools for them and starts their runs, any number of times.
@@ -80,20 +83,34 @@ class Engine:
         `on_compile` is called when a kernel is compiled, once or twice.
         """
         began = time.perf_counter()
-        self.loaded.finish_compiling(on_compile)
+        loaded, config = self.loaded, self.config
+        loaded.finish_compiling(on_compile)
         rule = replace(self._read_once, min_work=0)
-        num_samples = rule.min_rows if rule.row_counts else 1
-        params = SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0, n=num_samples)
-        prompt = (0,) * max(1, min(PARTITION_TOKENS + 1, self.max_model_len - 2))
+        longest = self.max_model_len - _WARM_UP_TOKENS
+        if loaded.device.compiles_forms:
+            runs = list(_runs_of_all_forms(rule, longest, config.max_num_seqs))
+            if config.kv_cache_memory_bytes is None:  # a large pool takes a third of a second
+                config = replace(config, kv_cache_memory_bytes=self._pool_bytes(runs))
+        else:
+            runs = [[_of_zeros(rule, PARTITION_TOKENS + 1, longest)]]
         eager = Engine(
-            self.config,
-            replace(self.loaded, prefix_store=None),
-            replace(self.policy, read_once=rule),
+            config, replace(loaded, prefix_store=None), replace(self.policy, read_once=rule)
         )
-        with self.loaded.device.notify_compiling(on_compile):
-            for _ in eager.start([Request(0, prompt, params)]):
-                pass
+        with loaded.device.notify_compiling(on_compile):
+            for requests in runs:
+                for _ in eager.start(requests):
+                    pass
         self._times["compile_s"] = time.perf_counter() - began
+
+    def _pool_bytes(self, runs: Seq[Seq[Request]]) -> int:
+        """Return a pool that holds each of these runs, with blocks that are begun."""
+        num_rows = max(sum(request.params.n for request in requests) for requests in runs)
+        num_tokens = max(
+            sum(len(request.prompt_token_ids) for request in requests) for requests in runs
+        )
+        states = sum(spec.num_bytes_behind(0) for spec in self.loaded.model.state_specs())
+        row_bytes = 2 * self.config.block_size * self.bytes_per_token + states
+        return (num_rows + 2) * row_bytes + num_tokens * self.bytes_per_token
 
     def start(
         self,
@@ -256,3 +273,35 @@ class Engine:
     def _read_once(self) -> ReadOnce:
         """Rule for reading a shared prefix once for all of its rows."""
         return self.policy.read_once or self.loaded.device.read_once
+
+
+def _of_zeros(rule: ReadOnce, num_tokens: int, longest: int, num_rows: int = 0) -> Request:
+    """Return a prompt of zeros with samples enough to be read together, `num_rows` at least."""
+    num_rows = max(num_rows, rule.min_rows if rule.row_counts else 1)
+    params = SamplingParams(
+        max_tokens=_WARM_UP_TOKENS, ignore_eos=True, temperature=1.0, n=num_rows
+    )
+    return Request(0, (0,) * max(1, min(num_tokens, longest)), params)
+
+
+def _runs_of_all_forms(rule: ReadOnce, longest: int, max_num_seqs: int) -> Iterator[list[Request]]:
+    """Yield runs that together launch each kernel in each form that a run may need.
+
+    A kernel has forms for rows with shared prefixes and without, for few rows and for many that
+    share one, for contexts that are read in parts, for steps of many prompt tokens, for filtered
+    sampling and for log probabilities. A GPU compiles each at its first launch, within a second or
+    two.
+    """
+    few, parts = PARTITION_TOKENS + 1, 4 * PARTITION_TOKENS + 1
+    crowd = min(max_num_seqs, 65)  # more rows than the lower matrix of shared prefixes holds
+    yield [_of_zeros(rule, few, longest)]
+    yield [_of_zeros(rule, few, longest, crowd)]
+    yield [_of_zeros(rule, parts, longest)]
+    greedy = SamplingParams(max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
+    filtered = replace(greedy, temperature=0.7, top_p=0.9, logprobs=1)
+    yield [Request(0, (0,) * max(1, min(parts, longest)), filtered)]
+    yield [Request(0, (0,), greedy)]
+    size = max(1, min(_MANY_TOKENS, longest))
+    yield [
+        Request(row, (row, *(0,) * (size - 1)), greedy) for row in range(-(-_MANY_TOKENS // size))
+    ]

@@ -31,6 +31,35 @@ class AttentionTile:
     num_stages: int
 
 
+# The versions of Triton that the kernels in Gluon are compiled with: it still renames functions.
+OLDEST_GLUON, NEWEST_GLUON = (3, 6), (3, 9)
+
+
+def can_specialize(
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    on: Chip,
+    version: str = triton.__version__,
+) -> bool:
+    """Return whether the kernels with specialized warps take such a cache on this chip.
+
+    They are for sm_90 alone, whose instructions later chips do not have, and not interpreted.
+    """
+    release = tuple(int(part) for part in version.split(".")[:2])
+    return (
+        on.matrix_unit == "wgmma"
+        and OLDEST_GLUON <= release <= NEWEST_GLUON
+        and not INTERPRETED.value
+        and dtype is cache_dtype
+        and dtype in (torch.bfloat16, torch.float16)
+        and head_dim in (64, 128)
+        and block_size > 0
+        and block_size % 64 == 0
+    )
+
+
 @triton.jit
 def attend_tile(
     query,

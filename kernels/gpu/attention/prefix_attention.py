@@ -21,6 +21,7 @@ from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
     AttentionTile,
     attend_tile,
+    can_specialize,
     empty_state,
     merge_states,
     readable,
@@ -68,6 +69,13 @@ def prefix_tile(
     return AttentionTile(rows, 64, rows // 16, 5)
 
 
+def is_specialized(height: int, shape: AttentionShape, on: Chip) -> bool:
+    """Return whether query matrices of a height are multiplied by specialized warps."""
+    return height == 128 and can_specialize(
+        shape.head_dim, shape.block_size, shape.dtype, shape.cache_dtype, on
+    )
+
+
 def matrix_heights(
     head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, on: Chip
 ) -> tuple[int, ...]:
@@ -88,26 +96,30 @@ def matrix_heights(
     return (128,) if unit == "tcgen05" else (64, 128)
 
 
-def tile_rows(num_rows: int, group: int, heights: tuple[int, ...]) -> int:
-    """Return the query rows of a tile, `group` query heads each, for groups of about `num_rows`.
+def matrix_height(num_rows: int, shape: AttentionShape, on: Chip) -> int:
+    """Return the lowest of the `matrix_heights` that holds so many rows, else the highest."""
+    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
+    return next((each for each in heights if num_rows <= each), heights[-1])
 
-    The lowest matrix that holds such a group, else the highest there is.
-    """
-    height = next((each for each in heights if num_rows * group <= each), heights[-1])
-    return max(1, height // group)
+
+def tile_rows(num_rows: int, shape: AttentionShape, on: Chip) -> int:
+    """Return the rows of a tile, each with the query heads of a kv head, for such large groups."""
+    group = shape.num_heads // shape.num_kv_heads
+    return max(1, matrix_height(num_rows * group, shape, on) // group)
 
 
 def prefix_work(groups: PrefixGroups, shape: AttentionShape, device: torch.device) -> PrefixWork:
     """Return the work of groups (tensors on the host), in memory of its size."""
     on = chip.chip_of(device)
-    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
     largest = int(groups.row_starts.diff().max()) if len(groups.rows) else 0
-    num_rows = tile_rows(largest, shape.num_heads // shape.num_kv_heads, heights)
-    return PrefixWork.of(groups, num_rows, device, items_at_once(shape, on))
+    num_rows = tile_rows(largest, shape, on)
+    return PrefixWork.of(groups, num_rows, device, items_at_once(num_rows, shape, on))
 
 
-def items_at_once(shape: AttentionShape, on: Chip) -> int:
-    """Return the number of items processed at the same time; 0 where items have a single unit.
+def items_at_once(num_rows: int, shape: AttentionShape, on: Chip) -> int:
+    """Return the number of items of `num_rows` rows processed at the same time.
+
+    0: items have a single unit.
 
     There registers do not hold a unit's state and the one that it is merged into,
     beside the block numbers of tiles that lie in several blocks, or masks of rows without a query.
@@ -118,7 +130,10 @@ def items_at_once(shape: AttentionShape, on: Chip) -> int:
     holds_both = on.matrix_unit == "wgmma" and shape.cache_dtype.itemsize > 1
     if not (is_narrow and is_even and holds_both):
         return 0
-    return max(1, PROGRAMS_PER_PROCESSOR * on.num_processors // shape.num_kv_heads)
+    height = matrix_height(num_rows * group, shape, on)
+    has_one = is_specialized(height, shape, on)
+    programs = on.num_processors * (1 if has_one else PROGRAMS_PER_PROCESSOR)
+    return max(1, programs // shape.num_kv_heads)
 
 
 def prefix_attention(
@@ -141,15 +156,21 @@ def prefix_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = layer.num_kv_heads, layer.block_size
     group = num_heads // num_kv_heads
-    heights = matrix_heights(head_dim, q.dtype, keys.dtype, on)
-    height = next(each for each in heights if groups.tile_rows * group <= each)
-    tile = prefix_tile(height, head_dim, block_size, q.dtype, keys.dtype, on)
+    shape = AttentionShape(num_heads, num_kv_heads, head_dim, q.dtype, keys.dtype, block_size)
+    height = matrix_height(groups.tile_rows * group, shape, on)
     max_scores, sum_exps, accs = (
         torch.empty(groups.max_slots, num_heads, *rest, dtype=torch.float32, device=q.device)
         for rest in ((), (), (head_dim,))
     )
     of_rows = (groups.first_slots, groups.num_states, groups.num_partitions)
     partials = PrefixPartials(max_scores, sum_exps, accs, *of_rows)
+    if is_specialized(height, shape, on):
+        # Imported where it is used: other versions of Triton may lack what it imports.
+        from pagedrun.kernels.gpu.attention.specialized_prefix import attend_units_specialized
+
+        attend_units_specialized(q, layer, block_tables, groups, softmax, partials, on)
+        return partials
+    tile = prefix_tile(height, head_dim, block_size, q.dtype, keys.dtype, on)
     quantized = (None, None) if scales is None else (scales.keys, scales.values)
     num_programs = min(len(groups.items) * num_kv_heads, PROGRAMS_PER_PROCESSOR * on.num_processors)
     attend_units[(max(1, num_programs),)](
@@ -295,14 +316,14 @@ def prefix_room(
     covers a unit of a row at least, and a group a partition of each of its rows.
     """
     on = chip.chip_of(device)
-    heights = matrix_heights(shape.head_dim, shape.dtype, shape.cache_dtype, on)
+    rows = tile_rows(num_rows, shape, on)
     max_slots = num_partitions // UNIT_PARTITIONS + num_rows
     return PrefixWork.allocate(
         max_items=max_slots,
         max_entries=num_partitions,
         max_rows=num_rows,
         max_slots=max_slots,
-        tile_rows=tile_rows(num_rows, shape.num_heads // shape.num_kv_heads, heights),
+        tile_rows=rows,
         device=device,
-        at_once=items_at_once(shape, on),
+        at_once=items_at_once(rows, shape, on),
     )

@@ -65,8 +65,12 @@ class PrefixWork:
     ) -> "PrefixWork":
         """Return work without items. `tile_rows` and `at_once` do not change a row's bytes."""
         sizes = (max_items * ITEM_FIELDS, 1, max_entries, *[max_rows] * 3)
-        memory = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-        items, num_items, rows, first_slots, num_states, num_partitions = memory.split(sizes)
+        # Each part begins on 16 bytes: a kernel is compiled anew for a pointer that does not.
+        memory = torch.zeros(sum(map(_aligned, sizes)), dtype=torch.int32, device=device)
+        parts = memory.split([_aligned(size) for size in sizes])
+        items, num_items, rows, first_slots, num_states, num_partitions = (
+            part[:size] for part, size in zip(parts, sizes, strict=True)
+        )
         return cls(
             items.view(-1, ITEM_FIELDS),
             num_items,
@@ -118,8 +122,8 @@ class PrefixWork:
             if needed > room:
                 raise ValueError(f"prefix groups need {needed} {what}, there is room for {room}")
         sizes = (self.items.numel(), 1, len(self.rows), *[len(self.num_partitions)] * 3)
-        staging = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=self.memory.is_cuda)
-        fields = np.split(staging.numpy(), np.cumsum(sizes)[:-1])
+        staging = torch.zeros(len(self.memory), dtype=torch.int32, pin_memory=self.memory.is_cuda)
+        fields = np.split(staging.numpy(), np.cumsum([_aligned(size) for size in sizes])[:-1])
         fields[0][: items.size] = items.ravel()
         fields[1][0] = len(items)
         fields[2][: len(table.rows)] = table.rows
@@ -128,6 +132,11 @@ class PrefixWork:
         for field, values in zip(fields[3:], of_rows, strict=True):
             field[:num_rows] = values
         self.memory.copy_(staging, non_blocking=True)
+
+
+def _aligned(size: int) -> int:
+    """Return the least number of int32 that fill 16 bytes each."""
+    return -(-size // 4) * 4
 
 
 @dataclass(frozen=True, slots=True)

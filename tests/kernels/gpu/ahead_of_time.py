@@ -40,6 +40,11 @@ INSTRUCTIONS = {
     "mfma": r"\bv_mfma",
     "cp.async": r"\bcp\.async\.c[ag]",
     "bulk copy": r"\bcp\.async\.bulk",
+    "arrival": r"\bmbarrier\.arrive\.shared",
+    # Behind a barrier of a group of warps: all that they did with a stage lies before it.
+    "arrival of a group": (
+        r"\bbar\.sync\s+\d+, 128;(?:(?!mbarrier\.|wgmma\.|bar\.)[\s\S])*?\bmbarrier\.arrive\.shared"
+    ),
     "wide load": r"\bld\.global\S*\.v[48]|\bglobal_load_dwordx4|\bbuffer_load_dwordx4",
     "atomic": r"\b(?:atom|red)\.|\bglobal_atomic",
 }
@@ -131,6 +136,7 @@ def _compile_launch(
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
+    from triton.experimental.gluon._runtime import GluonASTSource
     from triton.runtime.jit import create_function_from_signature
 
     target = GPUTarget(chip.backend, chip.arch, 64 if chip.backend == "hip" else 32)
@@ -152,7 +158,8 @@ def _compile_launch(
         # A folder of its own: what lies in a cache already is not assembled, and leaves no log.
         triton.knobs.cache.dir = folder
         triton.knobs.nvidia.dump_ptxas_log = True
-        source = ASTSource(function, signature, constants, attributes)
+        kind = GluonASTSource if function.is_gluon() else ASTSource
+        source = kind(function, signature, constants, attributes)
         compiled = triton.compile(source, target=target, options=options.__dict__)
     text = compiled.asm["amdgcn" if chip.backend == "hip" else "ptx"]
     measured = _of_amd(text) if chip.backend == "hip" else _of_nvidia(log.getvalue())

@@ -115,6 +115,9 @@ def test_compiles_without_spills(
         assert launch.fuses is not None, launch
         assert launch.spilled <= MOST_SPILLED, launch
         assert launch.shared <= CHIPS[job[2]].shared_memory, launch
+        # A group of warps frees a stage when all of them are done with it.
+        arrivals = launch.instructions["arrival"], launch.instructions["arrival of a group"]
+        assert arrivals[0] == arrivals[1], launch
     if case.is_one:
         forms = {launch.kernel: launch.form for launch in launches}
         assert [forms[launch.kernel] for launch in launches] == [each.form for each in launches]

@@ -8,12 +8,9 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
-from pagedrun.kernels.gpu.attention.prefill_attention import MAX_GROUP, prefill_tile
 from pagedrun.kernels.gpu.backend import GpuBackend
-from pagedrun.kernels.gpu.chip import Chip
 from pagedrun.kernels.reference import attention as reference
 from pagedrun.kernels.reference.kv_cache import quantize
-from tests.kernels.gpu.ahead_of_time import CHIPS
 from tests.support.attention_cases import Chunk, in_float64, on_device, prefill_inputs
 from tests.support.every_pair import every_pair, long_except
 
@@ -218,23 +215,6 @@ def test_chunk_alone_equals_chunk_in_batch(
         rows = slice(starts[chunk], starts[chunk + 1])
         alone = run(gpu_device, q[rows], context, [chunks[chunk]])
         assert torch.equal(alone, together[rows]), chunk
-
-
-@pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("is_quantised", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
-@pytest.mark.parametrize("group", [1, 7])
-def test_few_rows_take_a_smaller_tile_with_the_same_keys(
-    group: int, head_dim: int, is_quantised: bool, dtype: torch.dtype, chip: Chip
-) -> None:
-    few, many = (
-        prefill_tile(head_dim, group, dtype, is_quantised, rows, chip) for rows in (4, 4096)
-    )
-    assert few.keys == many.keys
-    assert MAX_GROUP <= few.rows <= many.rows
-    # Warps have as many rows each, so that a product is made by the same instructions.
-    assert few.rows * many.num_warps == many.rows * few.num_warps
 
 
 @every_pair(

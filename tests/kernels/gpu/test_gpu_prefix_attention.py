@@ -20,7 +20,6 @@ from pagedrun.kernels.gpu.attention.prefix_attention import (
     prefix_attention,
     prefix_tile,
     prefix_work,
-    tile_rows,
 )
 from pagedrun.kernels.gpu.attention.prefix_work import UNIT_TOKENS, PrefixWork
 from pagedrun.kernels.reference import attention as reference
@@ -199,7 +198,7 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.d
         rows = np.zeros(num_rows, np.int32)
         groups = groups_of(context, as_int32([3] * num_rows), 64, rows=rows)
         assert len(groups.table_rows) == 1
-        work = PrefixWork.of(groups, tile_rows(height // 2, 2, (height,)), gpu_device)
+        work = PrefixWork.of(groups, height // 2, gpu_device)
         mine = q[70 - num_rows :]
         lengths = as_int32([3 * P + 1] * num_rows)
         outs.append(attend(gpu_device, mine, context, lengths, work, rows=rows))

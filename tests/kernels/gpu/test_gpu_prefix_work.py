@@ -108,7 +108,7 @@ def test_items_go_over_several_units_where_registers_hold_two_states(
     """Elsewhere they would spill: see the kernels that are compiled ahead of time."""
     on = chip.Chip("cuda", arch, 132, 227 << 10)
     shape = AttentionShape(8 * group, 8, head_dim, torch.bfloat16, cache_dtype, block_size)
-    assert items_at_once(shape, on) == expected
+    assert items_at_once(64 // group, shape, on) == expected
 
 
 def test_work_for_thousands_of_rows_is_made_at_once() -> None:
@@ -147,7 +147,11 @@ def write_groups(num_groups: int, members: int) -> int:
 
 
 def test_tiles_hold_a_group_or_as_much_as_there_is() -> None:
-    assert tile_rows(1, 4, (64, 128)) == 16
-    assert tile_rows(16, 4, (64, 128)) == 16
-    assert tile_rows(17, 4, (64, 128)) == 32
-    assert tile_rows(1000, 7, (64, 128)) == 18
+    on = chip.Chip("cuda", 90, 132, 227 << 10)
+    shapes = {
+        group: AttentionShape(group, 1, 128, torch.bfloat16, torch.bfloat16) for group in (4, 7)
+    }
+    assert tile_rows(1, shapes[4], on) == 16
+    assert tile_rows(16, shapes[4], on) == 16
+    assert tile_rows(17, shapes[4], on) == 32
+    assert tile_rows(1000, shapes[7], on) == 18

@@ -1,10 +1,12 @@
 """Chunks of many rows and of few, over caches of every kind; texts seen to both sides."""
 
 import functools
+from unittest.mock import patch
 
 import torch
 
 from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.gpu.attention import prefill_attention
 from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
 
@@ -24,14 +26,15 @@ def launch(
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
     scales = None if codes is None else KVScales(*torch.ones(2, *cache.shape[:3]))
     ints = torch.zeros(2, dtype=torch.int32)
-    GpuBackend.prefill_attention(
-        torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
-        KVLayer(cache, cache.clone(), scales),
-        torch.zeros(1, 64, dtype=torch.int32),
-        PrefillInputs(ints, ints[:1], ints[:1], is_causal),
-        Softmax(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
-        window,
-    )
+    with patch.object(prefill_attention, "MIN_TOKENS", 0):
+        GpuBackend.prefill_attention(
+            torch.zeros(num_tokens, num_heads, head_dim, dtype=dtype),
+            KVLayer(cache, cache.clone(), scales),
+            torch.zeros(1, 64, dtype=torch.int32),
+            PrefillInputs(ints, ints[:1], ints[:1], is_causal),
+            Softmax(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
+            window,
+        )
 
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32

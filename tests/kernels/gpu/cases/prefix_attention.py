@@ -34,14 +34,15 @@ def launch(
     on = chip.chip_of(q.device)
     shape = AttentionShape(KV_HEADS * group, KV_HEADS, head_dim, dtype, cache_dtype, block_size)
     for height in matrix_heights(head_dim, dtype, cache_dtype, on):
+        num_rows = max(1, height // group)
         work = PrefixWork.allocate(
             max_items=16,
             max_entries=16,
             max_rows=16,
             max_slots=16,
-            tile_rows=max(1, height // group),
+            tile_rows=num_rows,
             device=q.device,
-            at_once=items_at_once(shape, on),
+            at_once=items_at_once(num_rows, shape, on),
         )
         prefix_attention(q, KVLayer(cache, cache, scales), tables, work, Softmax(0.1, softcap))
 
