@@ -42,7 +42,7 @@ class KernelSet(StrEnum):
 
     def version_for(self, dtype: str) -> int:
         """Return the version of kernels for a model in `dtype`, raised when their bits change."""
-        return 1 if self is KernelSet.AMX and dtype == "bfloat16" else 2
+        return 2 if self is KernelSet.AMX and dtype == "bfloat16" else 3
 
     @property
     def read_once(self) -> ReadOnce:

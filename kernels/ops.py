@@ -180,13 +180,16 @@ class Backend:
         """
         return linear.PackedLinear(weight, bias)
 
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Linear:
+    def pack_int8(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
+    ) -> Linear:
         """Return `y = x @ (codes * scales).T + bias`, the rows of x quantized to int8 as well.
 
         codes: [out_features, in_features] int8. scales: [out_features] float32. bias:
-        [out_features] in the dtype of x, or None. A row of y has the same bytes on every backend.
+        [out_features] in the dtype of x, or None. shifts: rows have a number that means zero.
+        A row of y has the same bytes on every backend.
         """
-        return linear.Int8Linear(codes, scales, bias)
+        return linear.Int8Linear(codes, scales, bias, shifts=shifts)
 
     def pack_quantized(
         self,

@@ -131,9 +131,11 @@ class CpuBackend(Backend):
         """Return a linear layer; its rows are invariant with and without `row_invariant`."""
         return PackedLinear(weight, bias, self.kernel_set)
 
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
+    def pack_int8(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
+    ) -> Int8Linear:
         """Return a linear layer of int8 codes."""
-        return Int8Linear(codes, scales, bias, self.kernel_set)
+        return Int8Linear(codes, scales, bias, self.kernel_set, shifts=shifts)
 
     def gelu_mlp(self, up: Linear, down: Linear, x: Tensor) -> Tensor:
         """Return `down(gelu(up(x)))`, of int8 layers without the numbers between in memory."""

@@ -77,9 +77,11 @@ class GpuBackend(Backend):
         """Return a linear layer: the vendor's product, or our own where rows are invariant."""
         return PackedLinear(weight, bias, row_invariant)
 
-    def pack_int8(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> Int8Linear:
+    def pack_int8(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
+    ) -> Int8Linear:
         """Return a linear layer of int8 codes."""
-        return Int8Linear(codes, scales, bias)
+        return Int8Linear(codes, scales, bias, shifts=shifts)
 
     def pack_quantized(
         self,

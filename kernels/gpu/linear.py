@@ -12,6 +12,7 @@ from pagedrun.kernels.reference.linear import (
     check_in_features,
     int8_bytes,
     quantize_rows,
+    shifted_rows,
     with_scales,
 )
 
@@ -184,22 +185,30 @@ class Int8Linear:
     is_packed = True
     row_invariant = True
 
-    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
+    ) -> None:
         self.out_features, self.in_features = codes.shape
         check_in_features(self.in_features)
-        self.num_bytes = int8_bytes(codes, scales, bias)
+        self.num_bytes = int8_bytes(codes, scales, bias, shifts=shifts)
         self._codes = functional.pad(
             codes, (0, -codes.shape[1] % _INT8_MULTIPLE, 0, -len(codes) % _INT8_MULTIPLE)
         )
         self._scales = scales
         self._bias = bias
+        self._column_sums = codes.sum(dim=1, dtype=torch.int32) if shifts else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
-        codes, scales = quantize_rows(x)
+        if self._column_sums is None:
+            codes, scales = quantize_rows(x)
+        else:
+            codes, scales, shifts = shifted_rows(x)
         padding = (0, self._codes.shape[1] - self.in_features, 0, max(0, _INT8_MIN_ROWS - len(x)))
         sums = _multiply_int8(functional.pad(codes, padding), self._codes.T)
         sums = sums[: len(x), : self.out_features]
+        if self._column_sums is not None:
+            sums = sums + shifts[:, None] * self._column_sums
         return with_scales(sums, scales, self._scales, self._bias, x.dtype)
 
 

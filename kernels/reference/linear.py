@@ -28,15 +28,16 @@ class PackedLinear:
         return functional.linear(x, self._weight, self._bias)
 
 
-# Products of codes are at most 2^14, so the sum of as many fits 32 bits.
+# Products of codes are at most 255 * 128, so the sum of as many fits 32 bits.
 MAX_IN_FEATURES = 2**16
 
 
 class Int8Linear:
-    """`y = x @ (codes * scales).T + bias`, each row x being quantized as `quantize_rows` does.
+    """`y = x @ (codes * scales).T + bias`, each row x being quantized.
 
     codes: [out_features, in_features] int8, with at most `MAX_IN_FEATURES` columns. scales:
-    [out_features] float32. bias: [out_features] in the dtype of x, or None.
+    [out_features] float32. bias: [out_features] in the dtype of x, or None. shifts: rows are
+    quantized by `shifted_rows`, else by `quantize_rows`.
 
     Sums of products of codes are integers, exact in any order: so a row has the same bytes whatever
     the number of rows, on any device. The rest is float32: the sum, rounded once; times the row's
@@ -47,18 +48,26 @@ class Int8Linear:
     is_packed = False
     row_invariant = True
 
-    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
+    ) -> None:
         self.out_features, self.in_features = codes.shape
         check_in_features(self.in_features)
-        self.num_bytes = int8_bytes(codes, scales, bias)
+        self.num_bytes = int8_bytes(codes, scales, bias, shifts=shifts)
         self._codes = codes
         self._scales = scales
         self._bias = bias
+        self._shifts = shifts
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [num_tokens, in_features] to [num_tokens, out_features], in the same dtype."""
-        codes, scales = quantize_rows(x)
-        sums = codes.double() @ self._codes.double().T  # exact: integers below 2^53
+        if self._shifts:
+            codes, scales, shifts = shifted_rows(x)
+            numbers = codes.double() + shifts.double()[:, None]
+        else:
+            codes, scales = quantize_rows(x)
+            numbers = codes.double()
+        sums = numbers @ self._codes.double().T  # exact: integers below 2^53
         return with_scales(sums, scales, self._scales, self._bias, x.dtype)
 
 
@@ -70,9 +79,10 @@ def check_in_features(in_features: int) -> None:
         )
 
 
-def int8_bytes(codes: Tensor, scales: Tensor, bias: Tensor | None) -> int:
-    """Return the bytes of codes, scales and bias."""
-    return codes.nbytes + scales.nbytes + (0 if bias is None else bias.nbytes)
+def int8_bytes(codes: Tensor, scales: Tensor, bias: Tensor | None, *, shifts: bool) -> int:
+    """Return the bytes of codes, scales and bias, and of the sums of codes that shifts need."""
+    sums = 4 * len(codes) if shifts else 0
+    return codes.nbytes + scales.nbytes + sums + (0 if bias is None else bias.nbytes)
 
 
 def with_scales(
@@ -110,3 +120,30 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     most = torch.full_like(largest, LARGEST_CODE)
     codes = (wide * (most / largest)[:, None]).round().where(is_finite[:, None], 0.0)
     return codes.to(torch.int8), (largest / most).masked_fill(~is_finite, torch.nan)
+
+
+NUM_STEPS, LOWEST_CODE = 254.0, -128
+
+
+def shifted_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return codes, a scale and a shift for each row: `(codes + shift) * scale` is about the row.
+
+    As `quantize_rows`, for rows whose numbers do not lie evenly around 0: what GELU returns, or a
+    norm with its bias. The scale is the distance of the row's largest and smallest number, 0 being
+    among them, over 254; the number times the scale's inverse is rounded, and the shift, [num_rows]
+    int32, is that of the smallest number plus 128, so that its code is -128. Zeros stay zeros. An
+    element is off by half a scale at most, up to half of what it is without shifts. A row whose
+    distance is not a finite float32 reads as NaN.
+    """
+    wide = x.float()
+    low, high = wide.amin(dim=1).clamp(max=0.0), wide.amax(dim=1).clamp(min=0.0)
+    distance = high - low
+    is_finite = distance < torch.inf
+    distance = distance.clamp(min=SMALLEST)
+    most = torch.full_like(distance, NUM_STEPS)
+    inverse = (most / distance).where(is_finite, 0.0)
+    lowest = (low * inverse).round().where(is_finite, 0.0)
+    numbers = (wide * inverse[:, None]).round().where(is_finite[:, None], 0.0)
+    shifts = (lowest - LOWEST_CODE).to(torch.int32)
+    codes = (numbers - shifts[:, None]).to(torch.int8)
+    return codes, (distance / most).masked_fill(~is_finite, torch.nan), shifts

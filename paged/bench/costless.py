@@ -145,7 +145,7 @@ class CostlessBackend(Backend):
         return CostlessLinear(weight)
 
     def pack_int8(
-        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, shifts: bool = False
     ) -> "CostlessLinear":
         """Return a layer of the same shape."""
         return CostlessLinear(codes, scales.dtype)

@@ -12,7 +12,7 @@ from pagedrun.kernels.cpu.bfloat16 import from_float32
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import load, splat, store
-from pagedrun.kernels.cpu.simd.words import read_lanes, write_lanes
+from pagedrun.kernels.cpu.simd.words import load_shifted, read_lanes, write_lanes
 
 COLUMNS = 32
 _LANES = 16
@@ -28,6 +28,19 @@ class Scales(NamedTuple):
     rows: Any
     columns: Any
     bias: Any
+
+
+class ShiftedScales(NamedTuple):
+    """`Scales` of sums with codes of rows to which a shift is to be added.
+
+    shifts: [num_rows] int32. column_sums: [columns] int32, the sums of a column's codes.
+    """
+
+    rows: Any
+    columns: Any
+    bias: Any
+    shifts: Any
+    column_sums: Any
 
 
 def padded_bias(bias: Tensor | None, num_columns: int) -> NDArray[np.float32]:
@@ -83,20 +96,27 @@ def _overload_sums_for(epilogue: Any, size: Any) -> Any:
 
 @overload(_finished, strict=False)
 def _overload_finished(sums: Any, start: Any, epilogue: Any, row: Any, column: Any) -> Any:
-    if isinstance(epilogue, types.BaseNamedTuple):
-        return lambda sums, start, epilogue, row, column: _scaled(
-            sums, start, epilogue, row, column
+    if not isinstance(epilogue, types.BaseNamedTuple):
+        return lambda sums, start, epilogue, row, column: _with_bias(
+            load(sums, start), epilogue, column
         )
-    return lambda sums, start, epilogue, row, column: _with_bias(
-        load(sums, start), epilogue, column
+    if epilogue.instance_class is Scales:
+        return lambda sums, start, epilogue, row, column: _scaled(
+            read_lanes(sums, start), epilogue, row, column
+        )
+    return lambda sums, start, epilogue, row, column: _scaled(
+        load_shifted(sums, start, epilogue.shifts[row], epilogue.column_sums, column),
+        epilogue,
+        row,
+        column,
     )
 
 
 @inlined(fastmath=EXACT)
-def _scaled(sums: Any, start: Any, scales: Any, row: Any, column: Any) -> Any:
+def _scaled(value: Any, scales: Any, row: Any, column: Any) -> Any:
     """Scale sums and add the bias, rounded twice (no fma) on every processor."""
     factors = splat(scales.rows[row]) * load(scales.columns, column)
-    return _with_bias(read_lanes(sums, start) * factors, scales.bias, column)
+    return _with_bias(value * factors, scales.bias, column)
 
 
 @inlined(fastmath=EXACT)

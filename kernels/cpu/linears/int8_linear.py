@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from numba.extending import overload
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,7 +17,13 @@ from pagedrun.kernels.cpu.activations import gelu_row
 from pagedrun.kernels.cpu.bfloat16 import as_array, to_float32
 from pagedrun.kernels.cpu.jit import EXACT, choose_threads, inlined, kernel, num_threads
 from pagedrun.kernels.cpu.linears.amx_linear import PANEL, multiply_tiles
-from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, Scales, padded_bias, write_block
+from pagedrun.kernels.cpu.linears.epilogue import (
+    COLUMNS,
+    Scales,
+    ShiftedScales,
+    padded_bias,
+    write_block,
+)
 from pagedrun.kernels.cpu.linears.panel_product import (
     BLOCK,
     FEW_ROWS,
@@ -32,66 +39,101 @@ from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
 from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, largest_magnitude, write_quads
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import splat, store
-from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes, transpose_words
+from pagedrun.kernels.cpu.simd.words import read_lanes, store_shifted, transpose_words
 from pagedrun.kernels.kernel_set import KernelSet, has_features
 from pagedrun.kernels.ops import Linear
-from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST, check_in_features, int8_bytes
+from pagedrun.kernels.reference.linear import (
+    LARGEST_CODE,
+    LOWEST_CODE,
+    NUM_STEPS,
+    SMALLEST,
+    check_in_features,
+    int8_bytes,
+)
 
 
 class Int8Amx:
     """Writes `x @ (codes * scales).T + bias` to `out`.
 
-    codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`.
+    codes: [out_features, in_features] int8, not kept. columns, bias, column_sums: as in
+    `ShiftedScales`; without the last, rows have no shifts.
     """
 
     def __init__(
-        self, codes: NDArray[np.int8], columns: NDArray[np.float32], bias: NDArray[np.float32]
+        self,
+        codes: NDArray[np.int8],
+        columns: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        column_sums: NDArray[np.int32] | None,
     ) -> None:
         num_panels, num_steps = -(-codes.shape[0] // PANEL), -(-codes.shape[1] // STEP)
         self._weights = aligned_empty((num_panels, num_steps, 2, 16, 16), np.uint32)
         _pack_tiles(codes, self._weights.view(np.int8))
-        self._columns, self._bias = columns, bias
+        self._columns = _columns(columns, bias, column_sums)
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
-        codes, scales = quantized_panels(x, PANEL)
+        epilogue = _epilogue(self._columns, 0)
+        shifts = isinstance(epilogue, ShiftedScales)
+        codes, scales, of_rows = quantized_panels(x, PANEL, shifts=shifts)
         # In the layout of bfloat16 tiles: those of a step, of 16 rows each, one after the other.
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
         choose_threads(self._weights.size)
-        epilogue = Scales(scales, self._columns, self._bias)
+        epilogue = epilogue._replace(rows=scales)
+        if isinstance(epilogue, ShiftedScales):
+            epilogue = epilogue._replace(shifts=of_rows)
         multiply_tiles(rows, self._weights, epilogue, as_array(out))
 
 
 class Int8Quads:
     """Writes `x @ (codes * scales).T + bias` to `out`, on any processor; see `quads`.
 
-    codes: [out_features, in_features] int8, not kept. `columns` and `bias` are as in `Scales`. Sums
-    start at the negated contribution of the offset of codes; they fit 32 bits: 255 * 127 * 2^16 <
-    2^31.
+    The arguments are those of `Int8Amx`. Sums start at the negated contribution of the offset of
+    codes; they fit 32 bits: 255 * 128 * 2^16 < 2^31.
     """
 
     def __init__(
-        self, codes: NDArray[np.int8], columns: NDArray[np.float32], bias: NDArray[np.float32]
+        self,
+        codes: NDArray[np.int8],
+        columns: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        column_sums: NDArray[np.int32] | None,
     ) -> None:
         steps = -(-codes.shape[0] // COLUMNS), -(-codes.shape[1] // _QUAD_STEP)
         self._weights = aligned_empty((*steps, QUADS * COLUMNS), np.uint32)
         choose_threads(codes.size)
         nothing = np.empty((*steps, 0), np.uint32)
         pack_quads(codes.view(np.uint8), 8, _OFFSET, self._weights, nothing)
-        self._columns, self._bias = columns, bias
+        self._columns = _columns(columns, bias, column_sums)
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Packed weight, scales and bias."""
-        return self._weights, self._columns, self._bias
+        """Packed weight, scales, bias, and column sums if there are shifts."""
+        return self._weights, *self._columns
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
         if len(x) == 0:
             return
-        epilogue = Scales(np.empty(len(x), np.float32), self._columns, self._bias)
         choose_threads(self._weights.size)
+        epilogue = _epilogue(self._columns, len(x))
         _multiply_rows(as_array(x.contiguous()), self._weights, epilogue, as_array(out))
+
+
+Columns = tuple[NDArray[Any], ...]
+
+
+def _columns(*arrays: NDArray[Any] | None) -> Columns:
+    return tuple(each for each in arrays if each is not None)
+
+
+def _epilogue(columns: Columns, num_rows: int) -> Scales | ShiftedScales:
+    """Return the epilogue of rows, of which nothing is known yet."""
+    scales = np.empty(num_rows, np.float32)
+    if len(columns) == 2:
+        return Scales(scales, *columns)
+    factors, bias, column_sums = columns
+    return ShiftedScales(scales, factors, bias, np.empty(num_rows, np.int32), column_sums)
 
 
 Products = Int8Amx | Int8Quads
@@ -100,8 +142,8 @@ Products = Int8Amx | Int8Quads
 class Int8Linear:
     """`y = x @ (codes * scales).T + bias`, with quantized rows of x; see the reference.
 
-    Codes are packed, and not kept. Sums are exact, so all `products` give the same bytes. None: the
-    fastest of `kernel_set`, of which None is the processor's best.
+    Codes are packed, and not kept. shifts: see the reference. Sums are exact, so all `products`
+    give the same bytes. None: the fastest of `kernel_set`, of which None is the processor's best.
     """
 
     is_packed = True
@@ -114,16 +156,21 @@ class Int8Linear:
         bias: Tensor | None = None,
         kernel_set: KernelSet | None = None,
         products: type[Products] | None = None,
+        *,
+        shifts: bool = False,
     ) -> None:
         self.out_features, self.in_features = codes.shape
         check_in_features(self.in_features)
-        self.num_bytes = int8_bytes(codes, scales, bias)
+        self.num_bytes = int8_bytes(codes, scales, bias, shifts=shifts)
         num_columns = -(-self.out_features // COLUMNS) * COLUMNS
         columns = np.zeros(num_columns, np.float32)
         columns[: self.out_features] = scales.numpy()
+        column_sums = np.zeros(num_columns, np.int32) if shifts else None
+        if column_sums is not None:
+            column_sums[: self.out_features] = codes.sum(dim=1, dtype=torch.int32).numpy()
         multiply = products or _fastest_products(KernelSet.usable(kernel_set))
         self.products = multiply(
-            codes.contiguous().numpy(), columns, padded_bias(bias, num_columns)
+            codes.contiguous().numpy(), columns, padded_bias(bias, num_columns), column_sums
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -198,7 +245,7 @@ def _multiply_rows(x: Any, weights: Any, epilogue: Any, out: Any) -> None:
     inputs = aligned_floats(total * QUADS * num_steps * _PARTS)
     starts = np.empty(total, np.int32)
     for block in numba.prange((total + BLOCK - 1) // BLOCK):
-        _round_block(x, block * BLOCK, total, num_steps, epilogue.rows, starts, inputs)
+        _round_block(x, block * BLOCK, total, num_steps, epilogue, starts, inputs)
     is_cached = weights.size <= _CACHED_WORDS
     height = CACHED_ROWS if is_cached else ROWS_AT_ONCE
     tiles = max(1, (full + height - 1) // height)
@@ -237,14 +284,14 @@ def _gelu_mlp(x: Any, height: Any, width: Any, up: Any, down: Any, out: Any) -> 
 @inlined()
 def _multiply_few(x: Any, layer: Any, out: Any) -> None:
     """Multiply rows that stay in the cache with all panels of a layer, in this thread."""
-    weights, columns, bias = layer
+    weights, epilogue = layer[0], _epilogue_of(layer, whole_blocks(x.shape[0]))
     num_panels, num_steps = weights.shape[:2]
     total = whole_blocks(x.shape[0])
     full = rows_in_full_blocks(total)
     inputs = aligned_floats(total * QUADS * num_steps * _PARTS)
-    starts, epilogue = np.empty(total, np.int32), Scales(np.empty(total, np.float32), columns, bias)
+    starts = np.empty(total, np.int32)
     for first in range(0, total, BLOCK):
-        _round_block(x, first, total, num_steps, epilogue.rows, starts, inputs)
+        _round_block(x, first, total, num_steps, epilogue, starts, inputs)
     rows, address = (0, full, total), inputs.ctypes.data
     _multiply_tile(address, starts, rows, 0, num_panels, weights, epilogue, out)
     inputs[0] = np.float32(0.0)  # Numba does not track addresses
@@ -284,20 +331,20 @@ def _multiply_tile(
 
 @inlined()
 def _round_block(
-    x: Any, first: Any, total: Any, num_steps: Any, scales: Any, starts: Any, inputs: Any
+    x: Any, first: Any, total: Any, num_steps: Any, epilogue: Any, starts: Any, inputs: Any
 ) -> None:
     """Write the codes of `BLOCK` rows, or of the last ones, into their blocks.
 
-    With them the scale of each row, and the number its sums start from.
+    With them the scale and shift of each row, and the number its sums start from.
     """
     num_quads = QUADS * num_steps
     width = (x.shape[1] + STEP - 1) // STEP * STEP
-    codes = np.empty(_TURNED * width, np.int8)
+    codes, shifts = np.empty(_TURNED * width, np.int8), _shifts_of(epilogue)
     last = min(first + BLOCK, total)
     for i in range(first, last):
         own = codes[(i - first) * width : (i - first + 1) * width]
         if i < x.shape[0]:
-            scales[i] = _quantize_row(x, i, own, 0, STEP)
+            _quantize_row(x, i, own, 0, STEP, epilogue.rows, shifts)
         else:
             own[:] = np.int8(0)
     done = 0
@@ -316,6 +363,36 @@ def _round_block(
         starts[i] = np.int32(-_OFFSET) * added
         target = inputs[(place * num_quads + done * height) * _PARTS + i - place :]
         write_quads(own[4 * done :], num_quads - done, _PARTS, target.view(np.int32), height)
+
+
+def _epilogue_of(layer: Any, num_rows: Any) -> Any:
+    """Inside kernels: return the epilogue of rows, of which nothing is known yet."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _shifts_of(epilogue: Any) -> Any:
+    """Inside kernels: return the shifts of rows, empty for an epilogue without them."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_epilogue_of, strict=False)
+def _overload_epilogue_of(layer: Any, num_rows: Any) -> Any:
+    if len(layer) == 3:
+        return lambda layer, num_rows: Scales(np.empty(num_rows, np.float32), layer[1], layer[2])
+    return lambda layer, num_rows: ShiftedScales(
+        np.empty(num_rows, np.float32),
+        layer[1],
+        layer[2],
+        np.empty(num_rows, np.int32),
+        layer[3],
+    )
+
+
+@overload(_shifts_of, strict=False)
+def _overload_shifts_of(epilogue: Any) -> Any:
+    if epilogue.instance_class is Scales:
+        return lambda epilogue: np.empty(0, np.int32)
+    return lambda epilogue: epilogue.shifts
 
 
 @inlined()
@@ -346,57 +423,102 @@ def _multiply_chunk(
 
 STEP = 64  # contiguous codes of a row
 _SMALLEST = np.float32(SMALLEST)
-_LARGEST_CODE = np.float32(LARGEST_CODE)
+_LARGEST_CODE, _NUM_STEPS = np.float32(LARGEST_CODE), np.float32(NUM_STEPS)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes and scale of each row; see the reference."""
-    codes, scales = quantized_panels(x, 1)
+    codes, scales, _ = quantized_panels(x, 1, shifts=False)
+    return _unpadded(codes, x), torch.from_numpy(scales)
+
+
+def shifted_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the codes, scale and shift of each row; see the reference."""
+    codes, scales, shifts = quantized_panels(x, 1, shifts=True)
+    return _unpadded(codes, x), torch.from_numpy(scales), torch.from_numpy(shifts)
+
+
+def _unpadded(codes: NDArray[np.int8], x: Tensor) -> Tensor:
     rows = torch.from_numpy(codes.reshape(len(x), codes.shape[1] * STEP))
-    return rows[:, : x.shape[1]].contiguous(), torch.from_numpy(scales)
+    return rows[:, : x.shape[1]].contiguous()
 
 
-def quantized_panels(x: Tensor, panel_rows: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return codes [num_rows / panel_rows, num_columns / STEP, panel_rows, STEP], and scales.
+def quantized_panels(
+    x: Tensor, panel_rows: int, *, shifts: bool
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
+    """Return codes [num_rows / panel_rows, num_columns / STEP, panel_rows, STEP], scales, shifts.
 
-    Zeros follow the end of a row; rows beyond the last are undefined.
+    Zeros follow the end of a row; rows beyond the last are undefined. The last is empty without
+    `shifts`.
     """
     num_rows, num_columns = x.shape
     shape = (-(-num_rows // panel_rows), -(-num_columns // STEP), panel_rows, STEP)
     codes, scales = aligned_empty(shape, np.int8), np.empty(num_rows, np.float32)
+    of_rows = np.empty(num_rows if shifts else 0, np.int32)
     choose_threads(x.numel())
-    _quantize(as_array(x.contiguous()), codes, scales)
-    return codes, scales
+    _quantize(as_array(x.contiguous()), codes, scales, of_rows)
+    return codes, scales, of_rows
 
 
 @kernel
-def _quantize(x: Any, codes: Any, scales: Any) -> None:
+def _quantize(x: Any, codes: Any, scales: Any, shifts: Any) -> None:
     num_steps, panel_rows = codes.shape[1:3]
     for row in numba.prange(x.shape[0]):
         first = row // panel_rows * num_steps * panel_rows + row % panel_rows
-        scales[row] = _quantize_row(x, row, codes, first * STEP, panel_rows * STEP)
+        _quantize_row(x, row, codes, first * STEP, panel_rows * STEP, scales, shifts)
 
 
 @inlined()
-def _quantize_row(x: Any, row: Any, codes: Any, target: Any, stride: Any) -> Any:
-    """Write the codes of a row, with steps `stride` apart; return its scale."""
+def _quantize_row(
+    x: Any, row: Any, codes: Any, target: Any, stride: Any, scales: Any, shifts: Any
+) -> None:
+    """Write the codes of a row, with steps `stride` apart, its scale, and its shift if asked."""
+    has_shift = shifts.shape[0] > 0
+    low = np.float32(0.0)
+    if has_shift:
+        low, high = _ends(x[row])
+        size, most = high - low, _NUM_STEPS
+    else:
+        size, most = largest_magnitude(x[row]), _LARGEST_CODE
+    is_finite = size < np.float32(np.inf)
+    size = max(size, _SMALLEST) if is_finite else np.float32(np.nan)
+    inverse = most / size if is_finite else np.float32(0.0)
+    scales[row] = size / most
+    shift = np.int32(0)
+    if has_shift:
+        lowest = low * inverse if is_finite else np.float32(0.0)
+        shift = np.int32(np.rint(lowest)) - np.int32(LOWEST_CODE)
+        shifts[row] = shift
     num_columns, rest = x.shape[1], x.shape[1] % STEP
-    largest = largest_magnitude(x[row])
-    is_finite = largest < np.float32(np.inf)
-    largest = max(largest, _SMALLEST) if is_finite else np.float32(np.nan)
-    inverse = _LARGEST_CODE / largest if is_finite else np.float32(0.0)
     for step in range(num_columns // STEP):
-        _write_step(x, row * num_columns + step * STEP, inverse, codes, target)
+        _write_step(x, row * num_columns + step * STEP, inverse, shift, codes, target)
         target += stride
     if rest > 0:
         last = np.zeros(STEP, np.float32)
         for k in range(rest):
             last[k] = to_float32(x[row, num_columns - rest + k])
-        _write_step(last, 0, inverse, codes, target)
-    return largest / _LARGEST_CODE
+        _write_step(last, 0, inverse, shift, codes, target)
+        for k in range(rest, STEP):
+            codes.ravel()[target + k] = np.int8(0)
+
+
+@inlined()
+def _ends(row: Any) -> Any:
+    """Return the smallest and the largest number of a row and 0; not finite if one is not.
+
+    Bits as integers, those of negative numbers turned round, have the order of the numbers, with
+    infinities and NaN at the ends.
+    """
+    low, high = np.int32(0), np.int32(0)
+    for k in range(row.shape[0]):
+        bits = np.float32(to_float32(row[k])).view(np.int32)
+        turned = np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        low, high = min(low, turned), max(high, turned)
+    low = np.int32(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    return np.int32(low).view(np.float32), np.int32(high).view(np.float32)
 
 
 @inlined(fastmath=EXACT)
-def _write_step(x: Any, place: Any, inverse: Any, codes: Any, target: Any) -> None:
+def _write_step(x: Any, place: Any, inverse: Any, shift: Any, codes: Any, target: Any) -> None:
     for k in range(0, STEP, 16):
-        store_codes(codes, target + k, read_lanes(x, place + k) * splat(inverse))
+        store_shifted(codes, target + k, read_lanes(x, place + k) * splat(inverse), shift)

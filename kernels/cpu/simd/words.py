@@ -10,7 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, overload
 
-from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, element_pointer
+from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, element_pointer
 from pagedrun.kernels.cpu.simd.lanes import (
     FLOATS,
     NUM_LANES,
@@ -93,6 +93,53 @@ def store_codes(typing_context: Any, array: Any, offset: Any, value: Any) -> Any
         return context.get_dummy_value()
 
     return types.void(array, offset, value), generate
+
+
+@intrinsic
+def store_shifted(typing_context: Any, array: Any, offset: Any, value: Any, shift: Any) -> Any:
+    """Round Lanes to integers, subtract an int32, and write the results to an int8 array.
+
+    Lanes are below 2^22, and the results from -128 to 127; ties go to even.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        pointer = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        rounded = builder.fadd(arguments[2], ir.Constant(FLOATS, [_TO_INTEGER] * NUM_LANES))
+        shift = _splat(builder, context.cast(builder, arguments[3], types_of[3], types.int32))
+        codes = builder.trunc(builder.sub(builder.bitcast(rounded, WORDS), shift), _BYTES)
+        builder.store(codes, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, value, shift), generate
+
+
+@intrinsic
+def load_shifted(
+    typing_context: Any, array: Any, offset: Any, shift: Any, added: Any, added_offset: Any
+) -> Any:
+    """Return sixteen of `array + shift * added` as Lanes; all are int32, and wrap around."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        types_of = signature.args
+        words = []
+        for i in (0, 3):
+            pointer = element_pointer(
+                context, builder, types_of[i], arguments[i], types_of[i + 1], arguments[i + 1]
+            )
+            words.append(builder.load(builder.bitcast(pointer, WORDS.as_pointer()), align=4))
+        shift = _splat(builder, context.cast(builder, arguments[2], types_of[2], types.int32))
+        total = builder.add(words[0], builder.mul(words[1], shift))
+        return builder.sitofp(total, FLOATS)
+
+    return lanes_type(array, offset, shift, added, added_offset), generate
+
+
+def _splat(builder: Any, word: Any) -> Any:
+    one = builder.insert_element(ir.Constant(WORDS, ir.Undefined), word, INT32(0))
+    return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
 
 
 @intrinsic

@@ -63,6 +63,8 @@ def prefill_attention(
         return out
     on = chip.chip_of(q.device)
     pays = num_tokens >= MIN_TOKENS and triton.cdiv(num_tokens, num_chunks) * group >= MIN_ROWS
+    # Capped scores, and rows of no query, need more registers than there are.
+    pays &= softcap is None or group & (group - 1) == 0
     if pays and can_specialize(head_dim, layer.block_size, q.dtype, layer.keys.dtype, on):
         # Imported where it is used: other versions of Triton may lack what it imports.
         from pagedrun.kernels.gpu.attention.specialized_prefill import attend_chunks_specialized

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Sums of this many products fit 32 bits.
 MAX_IN_FEATURES = 2**16
-SCALE_BYTES = 4
+SCALE_BYTES = SUM_BYTES = 4  # of an output: its scale, and the sum of its codes
 _DENSE = Dense()
 
 
@@ -43,15 +43,15 @@ class Int8(LinearMethod):
         return _DENSE.parameters(linear)
 
     def num_bytes(self, linear: LinearSpec, dtype_bytes: int) -> int:
-        """Return the bytes of codes and scales, and of biases in the model's dtype."""
-        return int8_bytes(linear, dtype_bytes)
+        """Return the bytes of codes, scales and their sums, and of biases in the model's dtype."""
+        return int8_bytes(linear, dtype_bytes) + SUM_BYTES * linear.out_features
 
     def load(self, linear: LinearSpec, source: "WeightSource") -> "Linear":
         """Return the parts as one product of the backend's."""
         parts = [
             source.quantized(each.name, source.tensor(each)) for each in _DENSE.weights(linear)
         ]
-        return _pack(linear, parts, source)
+        return _pack(linear, parts, source, shifts=True)
 
     def has_int8_inputs(self, linear: LinearSpec, stored: StoredTensors) -> bool:
         """Return True."""
@@ -69,12 +69,16 @@ def int8_bytes(linear: LinearSpec, dtype_bytes: int) -> int:
 
 
 def _pack(
-    linear: LinearSpec, parts: "list[tuple[Tensor, Tensor]]", source: "WeightSource"
+    linear: LinearSpec,
+    parts: "list[tuple[Tensor, Tensor]]",
+    source: "WeightSource",
+    *,
+    shifts: bool,
 ) -> "Linear":
-    """Return one product of the codes and scales of each part."""
+    """Return one product of the codes and scales of each part; shifts: of its inputs."""
     codes, scales = (source.joined(each) for each in zip(*parts, strict=True))
     bias = source.stacked(_DENSE.biases(linear)) if linear.has_bias else None
-    return source.kernels.pack_int8(codes, scales, bias)
+    return source.kernels.pack_int8(codes, scales, bias, shifts=shifts)
 
 
 _CODES = ScaledWeights("I8")
@@ -110,7 +114,7 @@ class Int8Activations(LinearMethod):
         for part in linear.parts:
             check_stray_bias(part, linear, source)
         parts = [_CODES.codes(part, linear.in_features, source) for part in linear.parts]
-        return _pack(linear, parts, source)
+        return _pack(linear, parts, source, shifts=False)
 
     def has_int8_inputs(self, linear: LinearSpec, stored: StoredTensors) -> bool:
         """Return True if no part is stored plain, and sums fit."""

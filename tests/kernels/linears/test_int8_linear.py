@@ -15,17 +15,19 @@ from pagedrun.kernels.cpu.linears.int8_linear import (
     Int8Quads,
     Products,
     joined_gelu_mlp,
+    shifted_rows,
 )
 from pagedrun.kernels.cpu.linears.int8_linear import Int8Linear as CpuInt8Linear
 from pagedrun.kernels.gpu.linear import Int8Linear as GpuInt8Linear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
-from pagedrun.kernels.reference.linear import MAX_IN_FEATURES
+from pagedrun.kernels.reference.linear import LOWEST_CODE, MAX_IN_FEATURES
 from pagedrun.kernels.reference.linear import Int8Linear as PlainInt8Linear
+from pagedrun.kernels.reference.linear import shifted_rows as plain_shifted_rows
 
 DTYPES = [torch.float32, torch.bfloat16]
 MAX_ROWS = 70
-Make = Callable[[Tensor, Tensor, Tensor | None], CpuInt8Linear]
+Make = Callable[[Tensor, Tensor, Tensor | None, bool], CpuInt8Linear]
 
 
 @pytest.fixture(params=[Int8Amx, Int8Quads])
@@ -34,7 +36,9 @@ def make(request: pytest.FixtureRequest) -> Make:
     products: type[Products] = request.param
     if products is Int8Amx and not KernelSet.AMX.is_supported:
         pytest.skip("this processor has no tiles")
-    return lambda codes, scales, bias: CpuInt8Linear(codes, scales, bias, products=products)
+    return lambda codes, scales, bias, shifts: CpuInt8Linear(
+        codes, scales, bias, products=products, shifts=shifts
+    )
 
 
 def random_codes(num_out: int, num_in: int) -> Tensor:
@@ -49,11 +53,12 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     assert torch.equal(found.nan_to_num(0.0), expected.nan_to_num(0.0))
 
 
+@pytest.mark.parametrize("shifts", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize(("num_in", "num_out"), [(64, 32), (333, 100), (1094, 33)])
 def test_every_number_of_rows_gives_the_bytes_of_the_reference(
-    num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, make: Make
+    num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, shifts: bool, make: Make
 ) -> None:
     generator = torch.Generator().manual_seed(2)
     codes, scales = random_codes(num_out, num_in), torch.rand(num_out, generator=generator)
@@ -62,10 +67,12 @@ def test_every_number_of_rows_gives_the_bytes_of_the_reference(
     x[3], x[4, 0], x[5, 1] = 0.0, torch.nan, -torch.inf
     x[6] *= 1e-38
     x[7] *= 1e37
-    layer = make(codes, scales, bias)
+    x[8], x[9] = x[8].abs() + 3.0, -x[9].abs() - 3.0
+    layer = make(codes, scales, bias, shifts)
     assert (layer.in_features, layer.out_features) == (num_in, num_out)
-    assert layer.num_bytes == num_out * (num_in + 4 + (dtype.itemsize if has_bias else 0))
-    expected = PlainInt8Linear(codes, scales, bias)(x)
+    of_output = num_in + (8 if shifts else 4) + (dtype.itemsize if has_bias else 0)
+    assert layer.num_bytes == num_out * of_output
+    expected = PlainInt8Linear(codes, scales, bias, shifts=shifts)(x)
     assert expected[4:6].isnan().all()
     assert not expected[:4].isnan().any()
     for num_rows in range(1, MAX_ROWS + 1):
@@ -74,32 +81,36 @@ def test_every_number_of_rows_gives_the_bytes_of_the_reference(
     assert len(layer(x[:0])) == 0
 
 
-def test_the_largest_sums_do_not_overflow(make: Make) -> None:
+@pytest.mark.parametrize("shifts", [False, True])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_sums_do_not_overflow(sign: float, shifts: bool, make: Make) -> None:
     codes = torch.full((32, MAX_IN_FEATURES), -128, dtype=torch.int8)
     codes[1] = 127
-    y = make(codes, torch.ones(32), None)(torch.ones(2, MAX_IN_FEATURES))
-    assert_same(y, PlainInt8Linear(codes, torch.ones(32))(torch.ones(2, MAX_IN_FEATURES)))
-    assert y[0, 0] == pytest.approx(-128 * MAX_IN_FEATURES)
+    x = torch.full((2, MAX_IN_FEATURES), sign)
+    y = make(codes, torch.ones(32), None, shifts)(x)
+    assert_same(y, PlainInt8Linear(codes, torch.ones(32), shifts=shifts)(x))
+    assert y[0, 0] == pytest.approx(-128 * sign * MAX_IN_FEATURES)
 
 
 def test_more_terms_than_fit_a_sum_are_refused(make: Make) -> None:
     codes = torch.zeros(1, MAX_IN_FEATURES + 1, dtype=torch.int8)
     with pytest.raises(ValueError, match="at most 65536 terms"):
-        make(codes, torch.ones(1), None)
+        make(codes, torch.ones(1), None, False)
 
 
+@pytest.mark.parametrize("shifts", [False, True])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
 @pytest.mark.parametrize("num_rows", [1, 17, 70])
 def test_a_gpu_gives_the_bytes_of_the_reference(
-    num_rows: int, dtype: torch.dtype, gpu_device: torch.device
+    num_rows: int, dtype: torch.dtype, shifts: bool, gpu_device: torch.device
 ) -> None:
     generator = torch.Generator().manual_seed(3)
     codes, scales = random_codes(50, 333), torch.rand(50, generator=generator) / 100
     x = torch.randn(num_rows, 333, generator=generator).to(dtype)
     bias = torch.randn(50, generator=generator).to(dtype)
-    expected = PlainInt8Linear(codes, scales, bias)(x)
+    expected = PlainInt8Linear(codes, scales, bias, shifts=shifts)(x)
     there = [each.to(gpu_device) for each in (codes, scales, bias)]
-    assert_same(GpuInt8Linear(*there)(x.to(gpu_device)).cpu(), expected)
+    assert_same(GpuInt8Linear(*there, shifts=shifts)(x.to(gpu_device)).cpu(), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -124,7 +135,36 @@ def test_codes_are_the_nearest_halves_to_even() -> None:
     assert scales.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_columns", [16, 64, 333])
+def test_rows_are_shifted_as_the_reference_does(num_columns: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(13, num_columns, generator=generator).to(dtype)
+    x[1], x[2, -1], x[3, 0], x[4] = 0.0, torch.nan, torch.inf, x[4] * 1e-38
+    x[5], x[6], x[7] = x[5].abs() + 3.0, -x[6].abs() - 3.0, torch.nn.functional.gelu(x[7])
+    x[8, 0], x[8, 1], x[9] = 3e38, -3e38, -0.0  # further apart than any number
+    found, expected = shifted_rows(x), plain_shifted_rows(x)
+    is_number = expected[1].isfinite()
+    assert (~is_number).nonzero().flatten().tolist() == [2, 3, 8]
+    for ours, its in zip(found, expected, strict=True):
+        assert_same(ours[is_number], its[is_number])
+    assert found[1][~is_number].isnan().all()
+    codes, scales, shifts = (each[is_number].double() for each in found)
+    assert codes[1:].amin() == LOWEST_CODE
+    error = (codes + shifts[:, None]) * scales[:, None] - x[is_number].double()
+    assert (error.abs() <= 0.5001 * scales[:, None]).all()
+
+
+def test_zeros_stay_zeros_and_halves_go_to_even() -> None:
+    x = torch.tensor([[250.0, -4.0, 0.0, 0.5, 1.5, -0.5, -2.5], [0.0] * 7])
+    codes, scales, shifts = shifted_rows(x)
+    assert scales.tolist()[0] == 1.0
+    assert shifts.tolist() == [124, 128]
+    assert (codes + shifts[:, None]).tolist() == [[250, -4, 0, 0, 2, 0, -2], [0] * 7]
+
+
 # Rows at both sides of whole blocks, and of what all threads take together.
+@pytest.mark.parametrize("shifts", [False, True])
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -135,6 +175,7 @@ def test_layers_joined_by_gelu_give_the_bytes_of_the_three_operations(
     has_bias: bool,
     dtype: torch.dtype,
     num_threads: int,
+    shifts: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(int8_linear, "num_threads", lambda: num_threads)
@@ -144,7 +185,8 @@ def test_layers_joined_by_gelu_give_the_bytes_of_the_three_operations(
     def layer(num_out: int, num_in: int) -> CpuInt8Linear:
         codes, scales = random_codes(num_out, num_in), torch.rand(num_out, generator=generator)
         bias = torch.randn(num_out, generator=generator).to(dtype) if has_bias else None
-        return CpuInt8Linear(codes, scales / 100, bias, products=Int8Quads)
+        scales /= 100
+        return CpuInt8Linear(codes, scales, bias, products=Int8Quads, shifts=shifts)
 
     up, down = layer(num_inner, num_in), layer(50, num_inner)
     x = torch.randn(100, num_in, generator=generator).to(dtype)
