@@ -24,7 +24,7 @@ from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.simd.arrays import LINE_BYTES, aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.block_product import block_product
 from pagedrun.kernels.cpu.simd.lanes import store
-from pagedrun.kernels.cpu.simd.words import read_lanes
+from pagedrun.kernels.cpu.simd.words import read_lanes, transpose_words
 from pagedrun.kernels.kernel_set import has_features
 
 # Sums of a block: 24 of 32 registers with AVX-512, 12 of 16 with AVX2, 24 of 32 with NEON.
@@ -35,12 +35,15 @@ _UNIT = 4 if BLOCK == 12 else 2  # whole blocks and blocks of four have a multip
 CHUNK = 128
 FEW_CHUNK = 64 if BLOCK == 12 else 32  # stays in L1 for the second half of columns
 ROWS_AT_ONCE = 384  # their part of a chunk and their sums stay in L2
-PANELS_OF_TASK = 4
+PANELS_OF_TASK = 8 if BLOCK == 12 else 4  # their sums stay in L2
 
 # With few rows weights are prefetched: beyond the end of a chunk the hardware does not.
 _one = block_product(1, 2, ahead=64)
 _four_alone = block_product(FEW_ROWS, _VECTORS, ahead=FEW_CHUNK)
 _four, _full = block_product(FEW_ROWS, _VECTORS), block_product(BLOCK, _VECTORS)
+_first_four, _first_full = (
+    block_product(height, _VECTORS, begins=True) for height in (FEW_ROWS, BLOCK)
+)
 
 
 class RowsOfExperts(NamedTuple):
@@ -98,12 +101,13 @@ def multiply_panels(
     for used in range(segments.shape[0]):
         num_rows = segments[used, 2] - segments[used, 1]
         total = whole_blocks(num_rows)
+        num_blocks = (total + BLOCK - 1) // BLOCK
         if total * num_k <= SERIAL_ELEMENTS:
-            for i in range(total):
-                _pack_row(x, chosen.tokens, segments[used], i, num_rows, total, rows)
+            for block in range(num_blocks):
+                _pack_block(x, chosen.tokens, segments[used], block, num_rows, total, rows)
         else:
-            for i in numba.prange(total):
-                _pack_row(x, chosen.tokens, segments[used], i, num_rows, total, rows)
+            for block in numba.prange(num_blocks):
+                _pack_block(x, chosen.tokens, segments[used], block, num_rows, total, rows)
     share = (num_panels + num_shares - 1) // num_shares
     pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
     num_used = segments.shape[0]
@@ -132,7 +136,6 @@ def multiply_panels(
         while row < total:
             stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
             size = (stop - row) * PANEL
-            sums[: (end - start) * size] = np.float32(0.0)
             for k in range(0, num_k, CHUNK):
                 num_terms = min(CHUNK, num_k - k)
                 for panel in range(start, end):
@@ -150,18 +153,38 @@ def multiply_panels(
                         (panel - start) * size,
                         lines_of_chunk(weights, offset + following, later),
                     )
-            for panel in range(start, end):
-                num_rows = min(stop, last - first) - row
-                place = (panel - start) * size
-                write_block(sums, place, num_rows, own_bias, first + row, panel * PANEL, out)
+            # A few rows at a time, so that a row's panels are written side by side.
+            for i in range(row, stop, BLOCK):
+                num_rows = min(min(i + BLOCK, stop), last - first) - i
+                for panel in range(start, end):
+                    place = (panel - start) * size + (i - row) * PANEL
+                    write_block(sums, place, num_rows, own_bias, first + i, panel * PANEL, out)
             row = stop
 
 
 @inlined()
-def _pack_row(
-    x: Any, tokens: Any, segment: Any, i: Any, num_rows: Any, total: Any, rows: Any
+def _pack_block(
+    x: Any, tokens: Any, segment: Any, block: Any, num_rows: Any, total: Any, rows: Any
 ) -> None:
-    """Write row i of an expert into its block; those beyond the last have zeros."""
+    """Write `BLOCK` rows of an expert, or its last ones, into their blocks.
+
+    Rows beyond the last have zeros.
+    """
+    first = block * BLOCK
+    done = 0
+    if tokens.shape[0] == 0 and first + BLOCK <= rows_in_full_blocks(total):
+        row, place = segment[1] + first, (segment[3] + first) * x.shape[1]
+        if first + _TURNED <= num_rows:
+            done = _turn_rows(x, row, rows, place)
+    for i in range(first, min(first + BLOCK, total)):
+        _pack_row(x, tokens, segment, i, done, num_rows, total, rows)
+
+
+@inlined()
+def _pack_row(
+    x: Any, tokens: Any, segment: Any, i: Any, done: Any, num_rows: Any, total: Any, rows: Any
+) -> None:
+    """Write row i of an expert, from element `done` on."""
     num_k = x.shape[1]
     height, first = block_of_row(i, total)
     place = (segment[3] + first) * num_k + i - first
@@ -176,8 +199,36 @@ def _pack_row(
         for k in range(num_k):
             target[k] = to_float32(source[k])
     else:
-        for k in range(num_k):
+        for k in range(done, num_k):
             target[k * height] = to_float32(source[k])
+
+
+_TURNED = 16  # rows that become columns at once
+
+
+def _turn_rows(x: Any, row: Any, rows: Any, place: Any) -> Any:
+    """Inside kernels: write a block of rows of x, and return how many of their elements it wrote.
+
+    `_TURNED` rows of x are read; none if that is not how they are best copied.
+    """
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_turn_rows, strict=False)
+def _overload_turn_rows(x: Any, row: Any, rows: Any, place: Any) -> Any:
+    if BLOCK != 12 or x.dtype != types.float32:
+        return lambda x, row, rows, place: 0
+
+    def turn(x: Any, row: Any, rows: Any, place: Any) -> Any:
+        # A column of sixteen rows is stored at a time, of which the next overwrites four.
+        num_k, done = x.shape[1], 0
+        while done + _TURNED < num_k:
+            start = row * num_k + done
+            transpose_words(x, start, num_k, rows, place + done * BLOCK, BLOCK)
+            done += _TURNED
+        return done
+
+    return turn
 
 
 @inlined()
@@ -233,12 +284,18 @@ def _many_rows(
             prefetch_at(address, share)
             address += share * LINE_BYTES
             a, c = row * num_k + k * BLOCK, target + (row - first) * PANEL + column
-            _full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
+            if k == 0:
+                _first_full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
+            else:
+                _full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
         for row in range(max(first, full), stop, FEW_ROWS):
             prefetch_at(address, share)
             address += share * LINE_BYTES
             a, c = row * num_k + k * FEW_ROWS, target + (row - first) * PANEL + column
-            _four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
+            if k == 0:
+                _first_four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
+            else:
+                _four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
 
 
 @inlined()
