@@ -89,8 +89,7 @@ class Engine:
         longest = self.max_model_len - _WARM_UP_TOKENS
         if loaded.device.compiles_forms:
             runs = list(_runs_of_all_forms(rule, longest, config.max_num_seqs))
-            if config.kv_cache_memory_bytes is None:  # a large pool takes a third of a second
-                config = replace(config, kv_cache_memory_bytes=self._pool_bytes(runs))
+            config = self._with_small_pool(runs)
         else:
             runs = [[_of_zeros(rule, PARTITION_TOKENS + 1, longest)]]
         eager = Engine(
@@ -102,15 +101,24 @@ class Engine:
                     pass
         self._times["compile_s"] = time.perf_counter() - began
 
-    def _pool_bytes(self, runs: Seq[Seq[Request]]) -> int:
-        """Return a pool that holds each of these runs, with blocks that are begun."""
+    def _with_small_pool(self, runs: Seq[Seq[Request]]) -> EngineConfig:
+        """Return the configuration with a pool for these runs, if that is less than it would be.
+
+        The default takes nearly all memory of a GPU, and a third of a second to allocate. Rows are
+        not limited to `max_model_len`, which a small pool need not hold.
+        """
         num_rows = max(sum(request.params.n for request in requests) for requests in runs)
         num_tokens = max(
             sum(len(request.prompt_token_ids) for request in requests) for requests in runs
         )
         states = sum(spec.num_bytes_behind(0) for spec in self.loaded.model.state_specs())
         row_bytes = 2 * self.config.block_size * self.bytes_per_token + states
-        return (num_rows + 2) * row_bytes + num_tokens * self.bytes_per_token
+        pool = (num_rows + 2) * row_bytes + num_tokens * self.bytes_per_token
+        explicit = self.config.kv_cache_memory_bytes or self.config.num_blocks
+        budget = self.loaded.memory.budget(self.config, self.kv_cache_specs)
+        if explicit is not None or pool >= budget.pool:
+            return self.config
+        return replace(self.config, kv_cache_memory_bytes=pool, max_model_len=None)
 
     def start(
         self,

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from pagedrun.kernels.gpu.backend import GpuBackend  # before torch
+from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.paged.execution import decode_graphs
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.execution.run import RunPolicy
@@ -46,7 +46,7 @@ FAMILIES["qwen3"] = SimpleNamespace(
         num_attention_heads=8,
         num_key_value_heads=2,
         head_dim=128,
-        max_position_embeddings=4096,
+        max_position_embeddings=1 << 15,
     )
 )
 Form = tuple[str, str]
@@ -112,8 +112,7 @@ def main() -> None:
             config = EngineConfig(
                 model=Path(folder),
                 dtype="bfloat16",
-                max_model_len=2048,
-                kv_cache_memory_bytes=1 << 28,
+                max_model_len=1 << 15,  # more than the pool of a warm-up holds
                 block_size=64,
                 max_num_seqs=128,
                 max_num_batched_tokens=4096,

@@ -73,15 +73,11 @@ class Int8Amx:
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """Map x [num_rows, in_features] to out [num_rows, out_features], of the same dtype."""
-        epilogue = _epilogue(self._columns, 0)
-        shifts = isinstance(epilogue, ShiftedScales)
-        codes, scales, of_rows = quantized_panels(x, PANEL, shifts=shifts)
+        codes, scales, shifts = quantized_panels(x, PANEL, shifts=len(self._columns) == 3)
         # In the layout of bfloat16 tiles: those of a step, of 16 rows each, one after the other.
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
         choose_threads(self._weights.size)
-        epilogue = epilogue._replace(rows=scales)
-        if isinstance(epilogue, ShiftedScales):
-            epilogue = epilogue._replace(shifts=of_rows)
+        epilogue = _epilogue(self._columns, scales, shifts)
         multiply_tiles(rows, self._weights, epilogue, as_array(out))
 
 
@@ -116,7 +112,8 @@ class Int8Quads:
         if len(x) == 0:
             return
         choose_threads(self._weights.size)
-        epilogue = _epilogue(self._columns, len(x))
+        scales, shifts = np.empty(len(x), np.float32), np.empty(len(x), np.int32)  # not yet known
+        epilogue = _epilogue(self._columns, scales, shifts)
         _multiply_rows(as_array(x.contiguous()), self._weights, epilogue, as_array(out))
 
 
@@ -127,13 +124,14 @@ def _columns(*arrays: NDArray[Any] | None) -> Columns:
     return tuple(each for each in arrays if each is not None)
 
 
-def _epilogue(columns: Columns, num_rows: int) -> Scales | ShiftedScales:
-    """Return the epilogue of rows, of which nothing is known yet."""
-    scales = np.empty(num_rows, np.float32)
+def _epilogue(
+    columns: Columns, scales: NDArray[np.float32], shifts: NDArray[np.int32]
+) -> Scales | ShiftedScales:
+    """Return the epilogue of rows; `shifts` are not used without column sums."""
     if len(columns) == 2:
         return Scales(scales, *columns)
     factors, bias, column_sums = columns
-    return ShiftedScales(scales, factors, bias, np.empty(num_rows, np.int32), column_sums)
+    return ShiftedScales(scales, factors, bias, shifts, column_sums)
 
 
 Products = Int8Amx | Int8Quads
