@@ -265,3 +265,14 @@ def update_softmax(scores, max_score, scale) -> Any:
     # One fused operation for each score, instead of a product and a difference.
     weights = tl.exp2(tl.fma(scores, scale, -joint[:, None]))
     return joint, weights, tl.exp2(max_score - joint)
+
+
+@triton.jit
+def last_key_of(positions, last_of_chunk, window, IS_CAUSAL: tl.constexpr) -> Any:
+    """Return the last position that queries at `positions` see."""
+    if IS_CAUSAL:
+        return positions
+    ahead = last_of_chunk - positions
+    if window is not None:
+        ahead = tl.minimum(ahead, window - 1)
+    return positions + ahead

@@ -25,6 +25,7 @@ from pagedrun.kernels.gpu.attention.attend_tile import (
     add_sinks,
     can_specialize,
     empty_state,
+    last_key_of,
     load_scales,
     load_tile,
     readable,
@@ -195,8 +196,8 @@ def _prefill_attention(
         places = q + tokens[:, None] * q_token_stride + heads[:, None] * q_head_stride + d
         query = tl.load(places, mask=inside, other=0.0)
         positions = first_position + row // GROUP
-        last_keys = _last_key(positions, last_of_chunk, window, IS_CAUSAL)
-        last_key = _last_key(last_position, last_of_chunk, window, IS_CAUSAL)
+        last_keys = last_key_of(positions, last_of_chunk, window, IS_CAUSAL)
+        last_key = last_key_of(last_position, last_of_chunk, window, IS_CAUSAL)
 
         state = empty_state(NUM_ROWS, WIDTH)
         table = block_tables + tl.load(table_rows + chunk).to(tl.int64) * table_stride
@@ -204,7 +205,7 @@ def _prefill_attention(
         sizes: tl.constexpr = (BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_KEYS)
         # Key tiles that all rows see: from full_first up to full_last.
         full_first = 0
-        full_last = (_last_key(first_position, last_of_chunk, window, IS_CAUSAL) + 1) // NUM_KEYS
+        full_last = (last_key_of(first_position, last_of_chunk, window, IS_CAUSAL) + 1) // NUM_KEYS
         if window is not None:
             edge = tl.maximum(first_position - window + 1, 0) // NUM_KEYS
             full_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), NUM_KEYS)
@@ -286,17 +287,6 @@ def _chunk_of(tile, chunk_starts, num_chunks, TILE_TOKENS: tl.constexpr) -> Any:
         begun = exists & (starts // TILE_TOKENS + chunks <= tile)
         num_begun += tl.sum(begun.to(tl.int32), axis=0)
     return num_begun - 1
-
-
-@triton.jit
-def _last_key(positions, last_of_chunk, window, IS_CAUSAL: tl.constexpr) -> Any:
-    """Return the last position that queries at `positions` see."""
-    if IS_CAUSAL:
-        return positions
-    ahead = last_of_chunk - positions
-    if window is not None:
-        ahead = tl.minimum(ahead, window - 1)
-    return positions + ahead
 
 
 @triton.jit

@@ -17,7 +17,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
-from pagedrun.kernels.gpu.attention.attend_tile import LOG2_E, add_sinks, softcap_scores
+from pagedrun.kernels.gpu.attention.attend_tile import (
+    LOG2_E,
+    add_sinks,
+    last_key_of,
+    softcap_scores,
+)
 from pagedrun.kernels.gpu.attention.specialized import (
     GROUP_ROWS,
     TILE_ROWS,
@@ -185,9 +190,9 @@ def _tile_of(
     first_position = gl.load(first_positions + chunk) + first - chunk_start
     last_position = first_position + num_tokens - 1
     last_of_chunk = first_position + chunk_end - 1 - first
-    last_key = _last_key(last_position, last_of_chunk, window, IS_CAUSAL)
+    last_key = last_key_of(last_position, last_of_chunk, window, IS_CAUSAL)
     end = gl.where(num_tokens > 0, last_key // TILE + 1, 0)
-    whole_end = (_last_key(first_position, last_of_chunk, window, IS_CAUSAL) + 1) // TILE
+    whole_end = (last_key_of(first_position, last_of_chunk, window, IS_CAUSAL) + 1) // TILE
     begin = 0
     whole_begin = 0
     if window is not None:
@@ -198,17 +203,6 @@ def _tile_of(
         num_tokens, chunk, first, first_position, last_of_chunk, last_key,
         begin, whole_begin, whole_end, end,
     )  # fmt: skip
-
-
-@gluon.jit
-def _last_key(positions, last_of_chunk, window, IS_CAUSAL: gl.constexpr) -> Any:
-    """Return the last position that queries at `positions` see."""
-    if IS_CAUSAL:
-        return positions
-    ahead = last_of_chunk - positions
-    if window is not None:
-        ahead = gl.minimum(ahead, window - 1)
-    return positions + ahead
 
 
 @gluon.jit
@@ -284,7 +278,7 @@ def _multiply(
     fence_async_shared()
 
     positions = first_position + (PART * GROUP_ROWS + gl.arange(0, GROUP_ROWS, of_rows)) // GROUP
-    last_keys = _last_key(positions, last_of_chunk, window, IS_CAUSAL)
+    last_keys = last_key_of(positions, last_of_chunk, window, IS_CAUSAL)
     max_score = gl.full([GROUP_ROWS], float("-inf"), gl.float32, of_rows)
     sum_exp = gl.full([GROUP_ROWS], 0.0, gl.float32, of_rows)
     acc = gl.full([GROUP_ROWS, HEAD_DIM], 0.0, gl.float32, acc_layout)
