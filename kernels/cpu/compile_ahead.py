@@ -23,6 +23,7 @@ from pagedrun.kernels import token_rows
 from pagedrun.kernels.cpu import activations, kv_cache, sampling
 from pagedrun.kernels.cpu.attention import decode_attention, group_attention, inputs
 from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, Work
+from pagedrun.kernels.cpu.bfloat16 import is_quantized
 from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.cpu.linears import linear
 from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, multiply_panels
@@ -106,16 +107,17 @@ class RunKernels(NamedTuple):
                 *[_array(i64, 1)] * 5,
             ),
         )
-        yield (
-            kv_cache._rotary_store,
-            (
-                *(_array(model, 3), _array(f32, 3), _array(i64, 1), _array(i64, 1)),
-                *[_array(kept, 4)] * 2,
-                *[_array(f32, 3)] * 2,
-                *[_array(model, 1)] * 2,
-                *(f32, types.boolean, _array(model, 3)),
-            ),
+        given = (
+            *(_array(model, 3), _array(f32, 3), _array(i64, 1), _array(i64, 1)),
+            *[_array(kept, 4)] * 2,
         )
+        norms = *[_array(model, 1)] * 2, f32
+        if is_quantized(_array(kept, 4)):
+            scales = [_array(f32, 3)] * 2
+            last = types.boolean, _array(model, 3)
+            yield kv_cache._rotary_store, (*given, *scales, *norms, *last)
+        else:
+            yield kv_cache._store_lanes, (*given, *norms, _array(model, 3))
         rows = _tuple(RowsOfExperts, _array(i64, 2), _array(i64, 1), i64)
         for key in self.codes:
             given = i64, _array(model, 2), rows, _panel_codes(key)

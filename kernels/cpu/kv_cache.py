@@ -43,22 +43,83 @@ def rotary_store(
     head_dim = layer.head_dim
     query = torch.empty((len(qkv), layer.num_query_heads(qkv), head_dim), dtype=qkv.dtype)
     no_norm = qkv.new_empty(0)
-    choose_threads(qkv.numel())
-    _rotary_store(
-        as_array(torch.unflatten(qkv.contiguous(), 1, (-1, head_dim))),
-        as_array(cos_sin),
-        as_array(positions),
-        as_array(slots),
-        as_array(layer.keys),
-        as_array(layer.values),
-        *scale_arrays(layer.scales),
+    heads = as_array(torch.unflatten(qkv.contiguous(), 1, (-1, head_dim)))
+    places = as_array(positions), as_array(slots)
+    caches = as_array(layer.keys), as_array(layer.values)
+    weights = (
         as_array(no_norm if norms is None else norms.query),
         as_array(no_norm if norms is None else norms.key),
         np.float32(0.0 if norms is None else norms.eps),
-        norms is not None and norms.after_rotation,
+    )
+    after = norms is not None and norms.after_rotation
+    choose_threads(qkv.numel())
+    if layer.scales is None and not after and head_dim == cos_sin[0].numel() and _in_lanes(cos_sin):
+        _store_lanes(heads, as_array(cos_sin), *places, *caches, *weights, as_array(query))
+        return query
+    _rotary_store(
+        heads,
+        as_array(cos_sin),
+        *places,
+        *caches,
+        *scale_arrays(layer.scales),
+        *weights,
+        after,
         as_array(query),
     )
     return query
+
+
+def _in_lanes(cos_sin: Tensor) -> bool:
+    """Return True if both halves of a head are whole Lanes."""
+    return cos_sin.shape[2] % NUM_LANES == 0 and cos_sin.is_contiguous()
+
+
+@kernel
+def _store_lanes(
+    heads: Any,
+    cos_sin: Any,
+    positions: Any,
+    slots: Any,
+    key_cache: Any,
+    value_cache: Any,
+    q_norm: Any,
+    k_norm: Any,
+    eps: Any,
+    query: Any,
+) -> None:
+    """Rotate whole Lanes to a cache without scales.
+
+    Places are flat indices: a view of a head would count references to its array, for which the
+    threads wait for each other.
+    """
+    num_heads, num_kv_heads, block_size = query.shape[1], key_cache.shape[1], key_cache.shape[2]
+    num_all, dim = heads.shape[1], heads.shape[2]
+    for token in numba.prange(heads.shape[0]):
+        angles, source = positions[token] * dim, token * num_all * dim
+        for head in range(num_heads):
+            place = source + head * dim
+            factor = _factor(heads, token, head, q_norm, eps)
+            target = (token * num_heads + head) * dim
+            _rotate_lanes(heads, place, cos_sin, angles, q_norm, factor, query, target)
+        slot = slots[token]
+        if slot >= 0:
+            block, offset = slot // block_size, slot % block_size
+            for head in range(num_kv_heads):
+                place = source + (num_heads + head) * dim
+                factor = _factor(heads, token, num_heads + head, k_norm, eps)
+                target = ((block * num_kv_heads + head) * block_size + offset) * dim
+                _rotate_lanes(heads, place, cos_sin, angles, k_norm, factor, key_cache, target)
+                place += num_kv_heads * dim
+                for i in range(0, dim, NUM_LANES):
+                    write_lanes(value_cache, target + i, read_lanes(heads, place + i))
+
+
+@inlined()
+def _factor(heads: Any, token: Any, head: Any, norm: Any, eps: Any) -> Any:
+    """Return the factor of a head's norm, 1 without one."""
+    if norm.shape[0] == 0:
+        return np.float32(1.0)
+    return inverse_rms(heads[token, head], eps)
 
 
 @kernel
@@ -104,12 +165,6 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any)
     rotation: [2, half].
     """
     half = rotation.shape[1]
-    if half % NUM_LANES == 0 and head.shape[0] == 2 * half and not after:
-        factor = np.float32(1.0)
-        if norm.shape[0] > 0:
-            factor = inverse_rms(head, eps)
-        _rotate_lanes(head, rotation, norm, factor, out)
-        return
     wide = np.empty(head.shape[0], np.float32)
     for i in range(head.shape[0]):
         wide[i] = to_float32(head[i])
@@ -128,17 +183,29 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any)
 
 
 @inlined(fastmath=EXACT)
-def _rotate_lanes(head: Any, rotation: Any, norm: Any, factor: Any, out: Any) -> None:
-    """Rotate a head whose halves are whole Lanes; LLVM's own code took four times as long."""
-    half, scale = rotation.shape[1], splat(factor)
+def _rotate_lanes(
+    heads: Any,
+    source: Any,
+    cos_sin: Any,
+    angles: Any,
+    norm: Any,
+    factor: Any,
+    out: Any,
+    target: Any,
+) -> None:
+    """Rotate a head whose halves are whole Lanes; LLVM's own code took four times as long.
+
+    source, angles, target: flat indices in heads, cos_sin and out.
+    """
+    half, scale = cos_sin.shape[2], splat(factor)
     for i in range(0, half, NUM_LANES):
-        first, second = read_lanes(head, i), read_lanes(head, half + i)
+        first, second = read_lanes(heads, source + i), read_lanes(heads, source + half + i)
         if norm.shape[0] > 0:
             first = first * (scale * read_lanes(norm, i))
             second = second * (scale * read_lanes(norm, half + i))
-        cos, sin = load(rotation, i), load(rotation, half + i)
-        write_lanes(out, i, fused(first, cos, splat(np.float32(0.0)) - second * sin))
-        write_lanes(out, half + i, fused(second, cos, first * sin))
+        cos, sin = load(cos_sin, angles + i), load(cos_sin, angles + half + i)
+        write_lanes(out, target + i, fused(first, cos, splat(np.float32(0.0)) - second * sin))
+        write_lanes(out, target + half + i, fused(second, cos, first * sin))
 
 
 @inlined()

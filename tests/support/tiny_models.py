@@ -58,14 +58,15 @@ def tiny_engine(
     on: Device | None = None,
     num_layers: int = 2,
     processors: Sequence[LogitsProcessor] | None = None,
+    model: ModelConfig | None = None,
     **flags: Any,
 ) -> Engine:
-    """Return an engine of the tiny model. flags: fields of `EngineConfig`.
+    """Return an engine of the tiny model, or of `model`. flags: fields of `EngineConfig`.
 
     `on` replaces the device of the flags, `kernels` those of the device, `processors` those that
     `LoadedModel.load` chooses.
     """
-    model = tiny_config(num_layers)
+    model = model or tiny_config(num_layers)
     config = EngineConfig.fitting(model=Path("tiny"), **flags)
     device = on or choose_device(config.device, config.kernel_set, config.activations)
     if kernels is not None:

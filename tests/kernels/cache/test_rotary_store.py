@@ -121,9 +121,10 @@ def test_matches_reference(
         assert_close(cache.nan_to_num(7.0), wide[name].nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("rotary_dim", [32, 96])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_values_arrive_bit_for_bit(dtype: torch.dtype, twin: Twin) -> None:
-    arguments = make(twin.device, 20, (2, 1, 96), 32, 4, dtype)
+def test_values_arrive_bit_for_bit(dtype: torch.dtype, rotary_dim: int, twin: Twin) -> None:
+    arguments = make(twin.device, 20, (2, 1, 96), rotary_dim, 4, dtype)
     store(twin.ops, arguments)
     values = arguments["qkv"][arguments["slots"] >= 0, -96:]
     assert torch.equal(written(arguments["value_cache"], arguments["slots"])[:, 0], values)
@@ -170,21 +171,26 @@ def test_no_tokens(twin: Twin) -> None:
     assert store(twin.ops, arguments | none).shape == (0, 2, 64)
 
 
-def test_slots_beyond_32_bits_of_elements(twin: Twin) -> None:
+@pytest.mark.parametrize("codes", [None, torch.int8])
+def test_slots_beyond_32_bits_of_elements(codes: torch.dtype | None, twin: Twin) -> None:
     """2^31 elements lie before the slot; on a CPU, untouched pages take no memory."""
     num_blocks = 2**31 // (64 * 256) + 2
-    arguments = make(twin.device, 1, (1, 1, 256), 256, 64, torch.bfloat16, torch.int8)
-    shape = (num_blocks, 1, 64)
-    caches = {
-        name: torch.empty(*shape, 256, dtype=torch.int8, device=twin.device) for name in CACHES
-    }
+    arguments = make(twin.device, 1, (1, 1, 256), 256, 64, torch.bfloat16, codes)
+    shape, dtype = (num_blocks, 1, 64), codes or torch.bfloat16
+    caches = {name: torch.empty(*shape, 256, dtype=dtype, device=twin.device) for name in CACHES}
     scales = {
         name: torch.empty(shape, device=twin.device) for name in ("key_scales", "value_scales")
     }
     slots = torch.tensor([(num_blocks - 1) * 64 + 3], device=twin.device)
-    store(twin.ops, arguments | caches | scales | {"slots": slots})
-    codes, scale = quantize(arguments["qkv"][0, -256:], torch.int8)
-    assert torch.equal(caches["value_cache"][-1, 0, 3], codes)
+    given = arguments | caches | {"slots": slots}
+    value = arguments["qkv"][0, -256:]
+    if codes is None:
+        store(twin.ops, given)
+        assert torch.equal(caches["value_cache"][-1, 0, 3], value)
+        return
+    store(twin.ops, given | scales)
+    expected, scale = quantize(value, codes)
+    assert torch.equal(caches["value_cache"][-1, 0, 3], expected)
     assert torch.equal(scales["value_scales"][-1, 0, 3], scale)
 
 

@@ -33,14 +33,15 @@ prepare_environment()
 from numba.core.registry import CPUDispatcher
 from pagedrun.kernels.cpu.compile_ahead import RunKernels
 from pagedrun.kernels.kernel_set import KernelSet
-from tests.support.tiny_models import tiny_engine
+from tests.support.tiny_models import published_config, tiny_engine
 from pagedrun import SamplingParams
 from pagedrun.paged.values.request import Request
 
 def name(kernel, arguments):
     return [f"{kernel.py_func.__module__}.{kernel.py_func.__name__}", str(tuple(arguments))]
 
-engine = tiny_engine(dtype="DTYPE")
+# Heads of whole vectors, as those of all models people run.
+engine = tiny_engine(model=published_config("tiny", head_dim=32), dtype="DTYPE")
 engine.warm_up()
 params = SamplingParams(max_tokens=4, ignore_eos=True)
 prompts = [tuple(range(1, 140)) + (k,) for k in range(20)]
