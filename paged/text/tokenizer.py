@@ -7,10 +7,10 @@ not used: it picks a class by a name in the model folder.
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 
@@ -105,40 +105,38 @@ class Tokenizer:
         return batch
 
     def encode_pairs(
-        self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool
-    ) -> list[tuple[list[int], int]]:
-        """Return the ids of each text or pair, and the number of those before the second type.
-
-        Raises `RowError` as `encode_batch` does.
-        """
-        try:
-            found = self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
-        except BaseException as error:  # a panic in Rust is not an Exception
-            _reraise(error)
-        return [(each.ids, _num_of_first_type(each.type_ids)) for each in found]
-
-    def encode_cut(
         self,
-        text: str | tuple[str, str],
-        max_tokens: int,
-        side: str,
+        texts: Sequence[str | tuple[str, str]],
         *,
         add_special_tokens: bool,
-    ) -> tuple[list[int], int]:
-        """Return `encode_pairs` of a text or pair cut to `max_tokens` tokens on a side.
+        max_tokens: int | None = None,
+        side: str = "right",
+    ) -> list["EncodedText"]:
+        """Return the tokens of each text or pair, cut to `max_tokens` on a side.
 
-        Special tokens are kept; of a pair the longer text is cut.
+        Special tokens are kept; of a pair the longer text is cut. Raises `RowError` as
+        `encode_batch` does, also if special tokens alone are more than `max_tokens`.
         """
-        with self._truncating(max_tokens, side):
-            first, second = (text, None) if isinstance(text, str) else text
-            found = self._backend.encode(first, second, add_special_tokens=add_special_tokens)
-        return found.ids, _num_of_first_type(found.type_ids)
+        cut = nullcontext() if max_tokens is None else self._truncating(max_tokens, side)
+        try:
+            with cut:
+                found = self._backend.encode_batch(
+                    list(texts), add_special_tokens=add_special_tokens
+                )
+        except BaseException as error:  # a panic in Rust is not an Exception
+            _reraise(error)
+        return [
+            EncodedText(
+                each.ids,
+                _num_of_first_type(each.type_ids),
+                [rest.ids for rest in each.overflowing],
+            )
+            for each in found
+        ]
 
-    def encode_chunks(self, text: str, max_tokens: int) -> list[list[int]]:
-        """Return the ids of a text in chunks of at most `max_tokens`, each with special tokens."""
-        with self._truncating(max_tokens, "right"):
-            found = self._backend.encode(text, add_special_tokens=True)
-        return [found.ids, *(each.ids for each in found.overflowing)]
+    def num_special_tokens(self, *, of_pair: bool) -> int:
+        """Return how many special tokens surround a text, or a pair."""
+        return int(self._backend.num_special_tokens_to_add(of_pair))
 
     @contextmanager
     def _truncating(self, max_tokens: int, side: str) -> Iterator[None]:
@@ -252,6 +250,18 @@ class Tokenizer:
         """Return the tokenizer as tokenizer.json has it, with all special tokens."""
         text: str = self._backend.to_str()
         return text
+
+
+class EncodedText(NamedTuple):
+    """Tokens of a text or pair.
+
+    num_first: tokens before those of the second type. rest: what was cut, in pieces of at most as
+    many tokens, each with special tokens.
+    """
+
+    ids: list[int]
+    num_first: int
+    rest: list[list[int]]
 
 
 def _clock(time: datetime) -> Callable[[str], str]:

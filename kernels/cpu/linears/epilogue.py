@@ -61,20 +61,24 @@ def write_block(
     Sums beyond the last row or column of `out` are skipped. epilogue: `Scales` for int32 sums;
     for float32 sums a bias, [at least column + 32] float32, or empty.
     """
-    width = out.shape[1]
-    for i in range(min(num_rows, out.shape[0] - row)):
-        start, target = place + i * COLUMNS, (row + i) * width + column
-        low = _finished(sums, start, epilogue, row + i, column)
-        high = _finished(sums, start + _LANES, epilogue, row + i, column + _LANES)
-        if column + COLUMNS <= width:
+    width, last = out.shape[1], min(num_rows, out.shape[0] - row)
+    if column + COLUMNS <= width:
+        for i in range(last):
+            start, target = place + i * COLUMNS, (row + i) * width + column
+            low = _finished(sums, start, epilogue, row + i, column)
+            high = _finished(sums, start + _LANES, epilogue, row + i, column + _LANES)
             write_lanes(out, target, low)
             write_lanes(out, target + _LANES, high)
-        else:
-            values = np.empty(COLUMNS, np.float32)
-            store(values, 0, low)
-            store(values, _LANES, high)
-            for j in range(width - column):
-                out[row + i, column + j] = from_float32(values[j], out)
+        return
+    values = sums.view(np.float32)
+    for i in range(last):
+        start = place + i * COLUMNS
+        low = _finished(sums, start, epilogue, row + i, column)
+        high = _finished(sums, start + _LANES, epilogue, row + i, column + _LANES)
+        store(values, start, low)
+        store(values, start + _LANES, high)
+        for j in range(width - column):
+            out[row + i, column + j] = from_float32(values[start + j], out)
 
 
 def sums_for(epilogue: Any, size: Any) -> Any:

@@ -273,10 +273,9 @@ def _gelu_mlp(x: Any, height: Any, width: Any, up: Any, down: Any, out: Any) -> 
         last = min(num_rows, first + height)
         inner = np.empty((last - first, width), x.dtype)
         _multiply_few(x[first:last], up, inner)
-        activated = np.empty((last - first, width), x.dtype)
         for i in range(last - first):
-            gelu_row(inner[i], activated[i])
-        _multiply_few(activated, down, out[first:last])
+            gelu_row(inner[i], inner[i])
+        _multiply_few(inner, down, out[first:last])
 
 
 @inlined()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.text.prompt import MAX_ENCODED_CHARS, Overlong, require_unicode
 from pagedrun.paged.text.prompt_encoder import MAX_CHARS_PER_TOKEN, EncodedPrompt
-from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.text.tokenizer import EncodedText, Tokenizer
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.pooling import PairOrder, PooledText, PoolingParams
 from pagedrun.paged.values.request import Request
@@ -57,6 +57,10 @@ class PooledTextEncoder:
         if spec.has_prompt_of_pairs:
             before, after = tokenizer.encode_batch([RERANK_PREFIX, RERANK_SUFFIX], False)
             self._around = tuple(before), tuple(after)
+        around = max(tokenizer.num_special_tokens(of_pair=each) for each in (False, True))
+        self._most = limits.max_length - sum(map(len, self._around))
+        may_cut = limits.in_chunks or limits.on_overlong is not Overlong.ERROR
+        self._cuts = may_cut and self._most > around
 
     def requests(
         self, indices: Sequence[int], rows: Sequence[Sequence[Given] | RowError]
@@ -146,49 +150,70 @@ class PooledTextEncoder:
         for each in texts:
             try:
                 if isinstance(each, str) or isinstance(each[0], str):
-                    ids, num_first = next(found)
-                    results.append(self._pieces(each, ids, num_first))
+                    results.append(self._pieces(each, next(found)))
                 else:
                     results.append(self._given_ids(each))
             except RowError as error:
                 results.append(error)
         return results
 
-    def _ids(
-        self, texts: list[str | tuple[str, str]], special: bool
-    ) -> list[tuple[list[int], int]]:
-        """Return the tokens of texts; none of one that the tokenizer fails on."""
+    def _ids(self, texts: list[str | tuple[str, str]], special: bool) -> list[EncodedText]:
+        """Return the tokens of texts, in pieces of what fits if they may be cut.
+
+        None of a text that the tokenizer fails on.
+        """
+        side = "left" if self._limits.on_overlong is Overlong.TRUNCATE_LEFT else "right"
+        if self._limits.in_chunks:
+            side = "right"
         try:
-            return self._tokenizer.encode_pairs(texts, add_special_tokens=special)
+            return self._tokenizer.encode_pairs(
+                texts,
+                add_special_tokens=special,
+                max_tokens=self._most if self._cuts else None,
+                side=side,
+            )
         except RowError:
             if len(texts) == 1:
-                return [([], 0)]
+                return [EncodedText([], 0, [])]
             return [self._ids([text], special)[0] for text in texts]
 
-    def _pieces(self, text: "str | tuple[str, str]", ids: list[int], num_first: int) -> "_Pieces":
+    def _pieces(self, text: "str | tuple[str, str]", encoded: EncodedText) -> "_Pieces":
         """Return the pieces of a text: one, or its chunks."""
         before, after = self._around
-        most = self._limits.max_length - len(before) - len(after)
+        ids, num_first, rest = encoded
         if not ids:
             raise RowError("empty_prompt", "the text has no tokens", param="text")
-        if len(ids) <= most:
+        if not rest and len(ids) <= self._most:
             return _Pieces((self._text((*before, *ids, *after), num_first),))
-        if self._limits.in_chunks and isinstance(text, str):
-            chunks = self._tokenizer.encode_chunks(text, most)
-            return _Pieces(tuple(self._text(each, len(each)) for each in chunks))
-        mode = self._limits.on_overlong
-        if mode is Overlong.ERROR or most < 1:
+        if self._limits.in_chunks and isinstance(text, str) and self._cuts:
+            return _Pieces(tuple(self._text(each, len(each)) for each in (ids, *rest)))
+        length = self._length(text, encoded)
+        if self._limits.on_overlong is not Overlong.ERROR and not self._cuts:
             raise RowError(
                 "prompt_too_long",
-                f"the text has {len(ids) + len(before) + len(after)} tokens, but the limit is "
+                f"a limit of {self._limits.max_length} tokens leaves no room for a text between "
+                "the special tokens and prompts around it",
+                param="text",
+            )
+        if self._limits.on_overlong is Overlong.ERROR:
+            raise RowError(
+                "prompt_too_long",
+                f"the text has {length + len(before) + len(after)} tokens, but the limit is "
                 f"{self._limits.max_length}; {option('on_overlong')} truncate-right cuts it",
                 param="text",
             )
+        kept = self._text((*before, *ids, *after), num_first)
+        return _Pieces((kept,), length - len(ids))
+
+    def _length(self, text: "str | tuple[str, str]", encoded: EncodedText) -> int:
+        """Return the number of tokens of a text that is not cut."""
         special = not self._spec.has_prompt_of_pairs
-        side = "left" if mode is Overlong.TRUNCATE_LEFT else "right"
-        cut, num_first = self._tokenizer.encode_cut(text, most, side, add_special_tokens=special)
-        kept = self._text((*before, *cut, *after), num_first)
-        return _Pieces((kept,), len(ids) - len(cut))
+        if isinstance(text, str):
+            around = self._tokenizer.num_special_tokens(of_pair=False) if special else 0
+            return len(encoded.ids) + sum(len(each) - around for each in encoded.rest)
+        # Pieces of a pair are pairs of pieces.
+        [whole] = self._tokenizer.encode_pairs([text], add_special_tokens=special)
+        return len(whole.ids)
 
     def _text(self, ids: Sequence[int], num_first: int) -> PooledText:
         known = self._known.setdefault
