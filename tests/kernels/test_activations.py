@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.cpu import activations
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 
@@ -56,6 +57,16 @@ def test_extreme_gates_neither_overflow_nor_lose_a_nan(
         assert out[3] == 90
         assert out[4] == torch.tensor(1e30)
     assert out[5].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_of_a_number_has_the_same_bytes_in_whole_lanes_and_behind_them(
+    dtype: torch.dtype,
+) -> None:
+    ends = [0.0, -0.0, torch.inf, 1e-40, -1e-40, 3e38, -3e38, 5.42, -5.42]
+    x = torch.cat([torch.tensor(ends), torch.linspace(-9, 9, 31 * 40 - len(ends))]).to(dtype)
+    assert torch.equal(activations.gelu(x.view(-1, 31)).flatten(), activations.gelu(x[None])[0])
+    assert activations.gelu(torch.full((1, 17), torch.nan)).isnan().all()
 
 
 def test_ups_are_clipped_on_both_sides_and_keep_a_nan(twin: Twin) -> None:

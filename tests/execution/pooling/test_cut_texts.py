@@ -1,0 +1,83 @@
+"""Texts that are cut: the tokens, and the number of those that were cut, of a second encoding."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits
+from pagedrun.paged.text.prompt import Overlong
+from pagedrun.paged.text.prompt_encoder import EncodedPrompt
+from pagedrun.paged.text.tokenizer import Tokenizer
+from pagedrun.paged.values.errors import RowError
+from tests.support.tiny_encoders import write_tokenizer
+
+WORDS = " ".join(f"w{number % 50}" for number in range(40))
+SPECIAL = 2  # [CLS] and [SEP] of a text; a pair has one more
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = Path(tmp_path_factory.mktemp("tokenizer"))
+    write_tokenizer(folder, is_encoder=True)
+    return Tokenizer.from_folder(folder)
+
+
+def encode(
+    tokenizer: Tokenizer, given: Given, limit: int, mode: Overlong, *, in_chunks: bool = False
+) -> EncodedPrompt:
+    """Return a row of one text."""
+    embedding = SimpleNamespace(types=SimpleNamespace(shape=(2, 8)))
+    config: Any = SimpleNamespace(network=SimpleNamespace(embedding=embedding), vocab_size=1000)
+    spec: Any = SimpleNamespace(
+        config=config, has_prompt_of_pairs=False, lowers_case=False, prompt=""
+    )
+    limits = TextLimits(limit, 1000, mode, in_chunks)
+    [row] = PooledTextEncoder(tokenizer, spec, limits).requests([0], [[given]])
+    return row
+
+
+def ids_of(row: EncodedPrompt) -> list[tuple[int, ...]]:
+    assert not isinstance(row.result, RowError)
+    return [tuple(each.token_ids) for each in row.result.texts]
+
+
+@pytest.mark.parametrize("limit", [4, 7, 41, 42, 100])
+def test_a_text_is_cut_at_either_end(tokenizer: Tokenizer, limit: int) -> None:
+    [whole] = tokenizer.encode_batch([WORDS], True)
+    words, kept = whole[1:-1], limit - SPECIAL
+    right = encode(tokenizer, WORDS, limit, Overlong.TRUNCATE_RIGHT)
+    left = encode(tokenizer, WORDS, limit, Overlong.TRUNCATE_LEFT)
+    assert ids_of(right) == [(whole[0], *words[:kept], whole[-1])]
+    assert ids_of(left) == [(whole[0], *words[-kept:], whole[-1])]
+    assert right.num_truncated_tokens == left.num_truncated_tokens == max(0, len(words) - kept)
+
+
+def test_of_a_pair_the_longer_text_is_cut(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, ("w1 w2", WORDS), 12, Overlong.TRUNCATE_RIGHT)
+    [ids] = ids_of(row)
+    [whole] = tokenizer.encode_pairs([("w1 w2", WORDS)], add_special_tokens=True)
+    assert ids == (*whole.ids[:11], whole.ids[-1])
+    assert row.num_truncated_tokens == len(whole.ids) - 12
+
+
+def test_chunks_have_all_words_once(tokenizer: Tokenizer) -> None:
+    [whole] = tokenizer.encode_batch([WORDS], True)
+    row = encode(tokenizer, WORDS, 9, Overlong.ERROR, in_chunks=True)
+    chunks = ids_of(row)
+    assert [len(each) for each in chunks] == [9] * 5 + [7]
+    assert [token for each in chunks for token in each[1:-1]] == whole[1:-1]
+    assert row.num_truncated_tokens == 0
+
+
+def test_an_error_names_the_whole_length(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, WORDS, 9, Overlong.ERROR)
+    assert isinstance(row.result, RowError)
+    assert "42 tokens, but the limit is 9" in str(row.result)
+
+
+def test_a_limit_without_room_for_a_text_is_an_error_row(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, WORDS, 3, Overlong.TRUNCATE_RIGHT)
+    assert isinstance(row.result, RowError)
+    assert "a limit of 3 tokens leaves no room" in str(row.result)
