@@ -93,14 +93,14 @@ def _store_lanes(
     threads wait for each other.
     """
     num_heads, num_kv_heads, block_size = query.shape[1], key_cache.shape[1], key_cache.shape[2]
-    num_all, dim = heads.shape[1], heads.shape[2]
+    num_all, dim, half = heads.shape[1], heads.shape[2], cos_sin.shape[2]
     for token in numba.prange(heads.shape[0]):
         angles, source = positions[token] * dim, token * num_all * dim
         for head in range(num_heads):
             place = source + head * dim
             factor = _factor(heads, token, head, q_norm, eps)
             target = (token * num_heads + head) * dim
-            _rotate_lanes(heads, place, cos_sin, angles, q_norm, factor, query, target)
+            _rotate_lanes(heads, place, cos_sin, angles, half, q_norm, factor, query, target)
         slot = slots[token]
         if slot >= 0:
             block, offset = slot // block_size, slot % block_size
@@ -108,7 +108,9 @@ def _store_lanes(
                 place = source + (num_heads + head) * dim
                 factor = _factor(heads, token, num_heads + head, k_norm, eps)
                 target = ((block * num_kv_heads + head) * block_size + offset) * dim
-                _rotate_lanes(heads, place, cos_sin, angles, k_norm, factor, key_cache, target)
+                _rotate_lanes(
+                    heads, place, cos_sin, angles, half, k_norm, factor, key_cache, target
+                )
                 place += num_kv_heads * dim
                 for i in range(0, dim, NUM_LANES):
                     write_lanes(value_cache, target + i, read_lanes(heads, place + i))
@@ -165,6 +167,12 @@ def _rotate(head: Any, rotation: Any, norm: Any, eps: Any, after: Any, out: Any)
     rotation: [2, half].
     """
     half = rotation.shape[1]
+    if half % NUM_LANES == 0 and head.shape[0] == 2 * half and not after:
+        factor = np.float32(1.0)
+        if norm.shape[0] > 0:
+            factor = inverse_rms(head, eps)
+        _rotate_lanes(head, 0, rotation, 0, half, norm, factor, out, 0)
+        return
     wide = np.empty(head.shape[0], np.float32)
     for i in range(head.shape[0]):
         wide[i] = to_float32(head[i])
@@ -188,6 +196,7 @@ def _rotate_lanes(
     source: Any,
     cos_sin: Any,
     angles: Any,
+    half: Any,
     norm: Any,
     factor: Any,
     out: Any,
@@ -197,7 +206,7 @@ def _rotate_lanes(
 
     source, angles, target: flat indices in heads, cos_sin and out.
     """
-    half, scale = cos_sin.shape[2], splat(factor)
+    scale = splat(factor)
     for i in range(0, half, NUM_LANES):
         first, second = read_lanes(heads, source + i), read_lanes(heads, source + half + i)
         if norm.shape[0] > 0:
