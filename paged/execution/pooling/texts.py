@@ -162,15 +162,14 @@ class PooledTextEncoder:
 
         None of a text that the tokenizer fails on.
         """
-        side = "left" if self._limits.on_overlong is Overlong.TRUNCATE_LEFT else "right"
-        if self._limits.in_chunks:
-            side = "right"
+        limits = self._limits
+        is_left = limits.on_overlong is Overlong.TRUNCATE_LEFT and not limits.in_chunks
         try:
             return self._tokenizer.encode_pairs(
                 texts,
                 add_special_tokens=special,
                 max_tokens=self._most if self._cuts else None,
-                side=side,
+                side="left" if is_left else "right",
             )
         except RowError:
             if len(texts) == 1:
@@ -187,7 +186,6 @@ class PooledTextEncoder:
             return _Pieces((self._text((*before, *ids, *after), num_first),))
         if self._limits.in_chunks and isinstance(text, str) and self._cuts:
             return _Pieces(tuple(self._text(each, len(each)) for each in (ids, *rest)))
-        length = self._length(text, encoded)
         if self._limits.on_overlong is not Overlong.ERROR and not self._cuts:
             raise RowError(
                 "prompt_too_long",
@@ -195,6 +193,7 @@ class PooledTextEncoder:
                 "the special tokens and prompts around it",
                 param="text",
             )
+        length = self._length(text, encoded)
         if self._limits.on_overlong is Overlong.ERROR:
             raise RowError(
                 "prompt_too_long",
