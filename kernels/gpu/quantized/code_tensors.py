@@ -1,6 +1,5 @@
 """Quantized weights in the layout of the kernels of this folder."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,22 +12,27 @@ from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 # What kernels call the kinds of codes: whole numbers by their bits, and floats.
 FLOAT4, FLOAT8 = 1, 2
-STEP = 64  # inputs whose codes lie together
+NUM_SLABS = 8  # of a step
+WIDEST = 32  # inputs of a slab
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeTensors:
     """One or more weights of the same shape and form, concatenated.
 
-    words: [num_steps, out_features, 8] int32, of eight codes each, the first in the lowest bits, or
-    [num_steps, out_features, 16], of four. A step is 64 neighboring inputs of all outputs: so the
-    tile of a program is contiguous. above: the fifth bit of each code, or the fifth and sixth,
-    in words alike. scales, zeros (int8), minima: [num_groups, out_features]; of those with factors
-    one byte each, and `factors`, `minimum_factors` have a line for every `neighbors` groups.
+    words: [num_steps, out_features, slab] int32, or [num_steps, out_features, 2 * slab] for codes
+    of eight bits. A step is eight slabs of 32 neighboring inputs of all outputs, or of 16 where
+    groups are no multiples of 32; so the tile of a program is contiguous. Slabs lie one above the
+    other: word w has input w of a slab in its lowest bits, input w of the next slab in the bits
+    above, and so on; of codes of eight bits four slabs are in as many words. So a slab is masked
+    where it is multiplied, and no code moves to another thread. above: the fifth bit of each code,
+    or the fifth and sixth, in bytes or integers of 16 bits alike. scales, zeros (int8), minima:
+    [num_groups, out_features]; of those with factors one byte each, and `factors`,
+    `minimum_factors` have a line for every `neighbors` groups. Each tensor has the weights as its
+    first dimension.
 
     kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to
-    whole numbers. group: inputs of one scale; 0: all inputs. span: neighboring inputs of one group
-    in any step.
+    whole numbers. group: inputs of one scale; 0: all inputs. slab: inputs of a slab.
     """
 
     words: Tensor
@@ -41,7 +45,7 @@ class CodeTensors:
     kind: int
     offset: int
     group: int
-    span: int
+    slab: int
     neighbors: int
 
     @classmethod
@@ -54,7 +58,8 @@ class CodeTensors:
         if form.is_float:
             kind = FLOAT8 if form.held_bits == 8 else FLOAT4
         group = 0 if form.group_size is None else form.group_size
-        pieces = [_Pieces.of(each, kind) for each in chain([first], remaining)]
+        slab = 16 if group % WIDEST else WIDEST
+        pieces = [_Pieces.of(each, kind, slab) for each in chain([first], remaining)]
         return cls(
             words=torch.stack([each.words for each in pieces]),
             above=_stacked([each.above for each in pieces]),
@@ -66,7 +71,7 @@ class CodeTensors:
             kind=kind,
             offset=_offset(first, kind),
             group=group,
-            span=math.gcd(STEP, group),
+            slab=slab,
             neighbors=max(form.groups_per_factor, 1),
         )
 
@@ -74,6 +79,11 @@ class CodeTensors:
     def num_groups(self) -> int:
         """Groups of a row."""
         return self.scales.shape[1]
+
+    @property
+    def step(self) -> int:
+        """Inputs whose codes lie together."""
+        return NUM_SLABS * self.slab
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -90,8 +100,7 @@ class CodeTensors:
             "KIND": self.kind,
             "OFFSET": self.offset,
             "GROUP": self.group,
-            "SPAN": self.span,
-            "STEP": STEP,
+            "SLAB": self.slab,
             "NEIGHBORS": self.neighbors,
         }
 
@@ -109,10 +118,10 @@ class _Pieces:
     minimum_factors: Tensor | None
 
     @classmethod
-    def of(cls, weight: PackedWeight, kind: int) -> "_Pieces":
+    def of(cls, weight: PackedWeight, kind: int, slab: int) -> "_Pieces":
         weight = weight.by_row()
         codes = weight.codes.view(torch.uint8) + _offset(weight, kind)
-        codes = functional.pad(codes, (0, -codes.shape[1] % STEP))
+        codes = functional.pad(codes, (0, -codes.shape[1] % (NUM_SLABS * slab)))
         scales, minima = weight.scales, weight.minima
         if scales.values.dtype is torch.float8_e8m0fnu:
             scales = GroupScales(scales.values.view(torch.uint8))
@@ -120,10 +129,13 @@ class _Pieces:
             scales = GroupScales(scales.to_float32())
         above = None
         if kind in (5, 6):
-            above = _by_step(_joined(codes >> 4, kind - 4), STEP * (kind - 4) // 8)
-        low = codes if kind in (FLOAT8, 8) else _joined(codes & 15, 4)
+            above = _stacked_slabs(
+                codes >> 4, kind - 4, torch.uint8 if kind == 5 else torch.int16, slab
+            )
+        is_whole = kind in (FLOAT8, 8)
+        low = codes if is_whole else codes & 15
         return cls(
-            words=_by_step(low, low.shape[1] * STEP // codes.shape[1]),
+            words=_stacked_slabs(low, 8 if is_whole else 4, torch.int32, slab),
             above=above,
             scales=_by_group(scales.values),
             factors=_if_any(scales.factors, _by_group),
@@ -140,19 +152,16 @@ def _offset(weight: PackedWeight, kind: int) -> int:
     return 1 << (kind - 1)
 
 
-def _joined(codes: Tensor, num_bits: int) -> Tensor:
-    """Return bytes of neighboring codes [out_features, in_features], the first in the low bits."""
-    fields = torch.unflatten(codes, 1, (-1, 8 // num_bits)).unbind(2)
-    packed = fields[0].clone()
-    for index, field in enumerate(fields[1:], start=1):
-        packed |= field << (index * num_bits)
-    return packed
-
-
-def _by_step(packed: Tensor, step_bytes: int) -> Tensor:
-    """Return bytes [out_features, num_bytes] as words [num_steps, out_features, ...]."""
-    steps = torch.unflatten(packed, 1, (-1, step_bytes)).transpose(0, 1).contiguous()
-    return steps.view(torch.int32)
+def _stacked_slabs(fields: Tensor, num_bits: int, dtype: torch.dtype, slab: int) -> Tensor:
+    """Return fields [out_features, in_features] as integers [num_steps, out_features, ...]."""
+    per_integer = 8 * dtype.itemsize // num_bits
+    slabs = fields.view(
+        *(len(fields), -1, NUM_SLABS // per_integer, per_integer, slab),
+    ).unbind(3)
+    stacked = slabs[0].to(dtype)
+    for index, each in enumerate(slabs[1:], start=1):
+        stacked |= each.to(dtype) << (index * num_bits)
+    return stacked.flatten(2).transpose(0, 1).contiguous()
 
 
 def _by_group(numbers: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from pagedrun.kernels.gpu.grouped_linear import (
     tile_of_program,
 )
 from pagedrun.kernels.gpu.matrix_product import MatmulTile
-from pagedrun.kernels.gpu.quantized.code_tensors import STEP, CodeTensors
+from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 from pagedrun.kernels.gpu.quantized.products import (
     EXPAND_ROWS,
     expand,
@@ -56,11 +56,10 @@ class QuantizedLinear:
         x = x if x.stride(1) == 1 else x.contiguous()
         device_chip = chip.chip_of(x.device)
         if self.row_invariant:
-            return self._multiply(x, invariant_tile(device_chip))
+            return self._multiply(x, invariant_tile(self._codes, device_chip))
         if len(x) >= EXPAND_ROWS:
             return self._expanded(x)
-        num_steps = self._codes.words.shape[1]
-        return self._multiply(x, quantized_tile(len(x), self.out_features, num_steps, device_chip))
+        return self._multiply(x, quantized_tile(len(x), self._codes, device_chip))
 
     def _expanded(self, x: Tensor) -> Tensor:
         """Return the vendor's product, expanding some outputs at a time."""
@@ -99,7 +98,7 @@ class QuantizedLinear:
             **self._codes.constants,
             ROWS=tile.rows,
             COLUMNS=tile.columns,
-            EVEN=self.in_features % STEP == 0,
+            EVEN=self.in_features % self._codes.step == 0,
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             enable_fp_fusion=False,
@@ -144,8 +143,7 @@ def _multiply_codes(
     KIND: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    STEP: tl.constexpr,
+    SLAB: tl.constexpr,
     NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -173,7 +171,7 @@ def _multiply_codes(
             in_features,
             num_groups,
         ),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, ROWS, COLUMNS, EVEN),
+        *(KIND, OFFSET, GROUP, SLAB, NEIGHBORS, ROWS, COLUMNS, EVEN),
     )
     if bias is not None:
         total += tl.load(bias + own_columns).to(tl.float32)[:, None]
@@ -219,7 +217,7 @@ class QuantizedGroupedLinear:
         x = x if x.stride(1) == 1 else x.contiguous()
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype, device=x.device)
-        tile = invariant_tile(chip.chip_of(x.device))
+        tile = invariant_tile(self._codes, chip.chip_of(x.device))
         num_tiles = most_tiles(num_rows, self.num_experts, tile.rows)
         if num_rows:
             _grouped_codes[(num_tiles * triton.cdiv(self.out_features, tile.columns),)](
@@ -238,7 +236,7 @@ class QuantizedGroupedLinear:
                 **self._codes.constants,
                 ROWS=tile.rows,
                 COLUMNS=tile.columns,
-                EVEN=self.in_features % STEP == 0,
+                EVEN=self.in_features % self._codes.step == 0,
                 EXPERTS=triton.next_power_of_2(self.num_experts),
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
@@ -275,8 +273,7 @@ def _grouped_codes(
     KIND: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    STEP: tl.constexpr,
+    SLAB: tl.constexpr,
     NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -290,12 +287,12 @@ def _grouped_codes(
         return
     rows, sources = sources_of(tokens, first, end, ROWS)
     own_columns = tl.minimum(columns, out_features - 1)
-    WORD_BITS: tl.constexpr = 8 if KIND == 2 or KIND == 8 else 4
+    WORDS: tl.constexpr = 2 * SLAB if KIND == 2 or KIND == 8 else SLAB
     before = expert.to(tl.int64) * out_features
-    words += before * num_steps * (STEP * WORD_BITS // 32)
+    words += before * num_steps * WORDS
     scales += before * num_groups
     if above is not None:
-        above += before * num_steps * (STEP * (KIND - 4) // 32)
+        above += before * num_steps * SLAB
     if factors is not None:
         factors += before * (num_groups // NEIGHBORS)
     if zeros is not None:
@@ -308,7 +305,7 @@ def _grouped_codes(
     total = multiply_steps(
         *(x_rows, words, above, scales, factors, zeros, minima, minimum_factors, x),
         *(own_columns, 0, num_steps, out_features, in_features, num_groups),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, ROWS, COLUMNS, EVEN),
+        *(KIND, OFFSET, GROUP, SLAB, NEIGHBORS, ROWS, COLUMNS, EVEN),
     )
     if bias is not None:
         total += tl.load(bias + expert * out_features + own_columns).to(tl.float32)[:, None]

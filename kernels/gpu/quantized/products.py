@@ -13,40 +13,53 @@ from torch import Tensor
 
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.matrix_product import INTERPRETED, MatmulTile, multiply
-from pagedrun.kernels.gpu.quantized.code_tensors import STEP, CodeTensors
+from pagedrun.kernels.gpu.quantized.code_tensors import CodeTensors
 
-# From as many rows on a matrix is expanded once a call instead of once for every tile of rows. What
-# that costs, writing 16 bits a weight and reading them again, is then a third of the product.
-EXPAND_ROWS = 512
-_MIN_STEPS = 8  # of a part of the inputs: fewer, and starting takes longer than reading
-_PROGRAMS_EACH = 2  # that a processor is to have
+_TILE_ROWS = 128
+# From as many rows on, more than one tile, a matrix is expanded once a call: the vendor's product
+# and the expansion then take less time than tiles of rows that each unpack the matrix.
+EXPAND_ROWS = _TILE_ROWS + 1
+_MIN_INPUTS = 512  # of a part: fewer, and starting takes longer than reading
 
 
-def invariant_tile(device_chip: chip.Chip) -> MatmulTile:
+def invariant_tile(codes: CodeTensors, device_chip: chip.Chip) -> MatmulTile:
     """Return the tile of a chip that does not depend on the number of rows.
 
     A tile unpacks its weights: more rows share that, fewer are faster for one token.
     """
-    stages = 2 if device_chip.backend == "hip" else 3
-    return MatmulTile(64, 64, STEP, num_warps=4, num_stages=stages)
+    return MatmulTile(64, 64, codes.step, 4, _num_stages(64, 64, codes, device_chip))
 
 
-def quantized_tile(
-    num_rows: int, out_features: int, num_steps: int, device_chip: chip.Chip
-) -> MatmulTile:
+def quantized_tile(num_rows: int, codes: CodeTensors, device_chip: chip.Chip) -> MatmulTile:
     """Return the tile for `num_rows` rows, fewer than `EXPAND_ROWS`.
 
-    Few rows are bound by reading the weights, which needs as many programs as the chip can run:
-    then the inputs are split into parts too.
+    Few rows are bound by reading and unpacking the weights, which needs several programs on each
+    processor: then the inputs are split into parts too. Tiles and numbers of programs are the
+    fastest of a sweep on an H200.
     """
-    stages = 2 if device_chip.backend == "hip" else 3
-    if num_rows > 64:
-        return MatmulTile(128, 64, STEP, num_warps=4, num_stages=stages)
+    _, num_steps, out_features, _ = codes.words.shape
     rows = max(16, triton.next_power_of_2(num_rows))
-    columns = 64
-    wanted = _PROGRAMS_EACH * device_chip.num_processors
-    parts = min(wanted // triton.cdiv(out_features, columns), num_steps // _MIN_STEPS)
-    return MatmulTile(rows, columns, STEP, 4, stages, num_parts=max(parts, 1))
+    if device_chip.shared_memory < 128 << 10:
+        rows = min(rows, 64)
+    columns, num_warps, programs = (64, 4, 3.0) if rows <= 64 else (_TILE_ROWS, 8, 1.5)
+    num_tiles = triton.cdiv(out_features, columns) * triton.cdiv(num_rows, rows)
+    parts = min(
+        round(programs * device_chip.num_processors / num_tiles),
+        num_steps * codes.step // _MIN_INPUTS,
+        4 if rows >= 64 else 16,  # more, and adding their sums takes longer than is won
+    )
+    stages = _num_stages(rows, columns, codes, device_chip)
+    return MatmulTile(rows, columns, codes.step, num_warps, stages, num_parts=max(parts, 1))
+
+
+def _num_stages(rows: int, columns: int, codes: CodeTensors, device_chip: chip.Chip) -> int:
+    """Return the stages of a pipeline: three where they leave room for a second program, or where
+    there is one anyway."""
+    if device_chip.backend == "hip" or rows == 64:
+        return 2
+    word_bytes = 4 * codes.words.shape[3] * columns
+    fits = 6 * rows * codes.step + 2 * word_bytes <= device_chip.shared_memory - (2 << 10)
+    return 3 if fits else 2
 
 
 @triton.jit
@@ -69,8 +82,7 @@ def multiply_steps(
     KIND: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    STEP: tl.constexpr,
+    SLAB: tl.constexpr,
     NEIGHBORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -81,20 +93,20 @@ def multiply_steps(
     The weights are the left operand: those are multiplied out of registers. x_rows: [ROWS, 1],
     where the rows of `x` begin. columns: [COLUMNS] outputs, all below out_features.
     """
-    inputs = tl.arange(0, STEP)
     total = tl.zeros((COLUMNS, ROWS), tl.float32)
     for step in range(first, end):
-        at = (step * STEP + inputs)[None, :]
-        if EVEN:
-            right = tl.load(x_rows + at)
-        else:
-            right = tl.load(x_rows + at, mask=at < in_features, other=0.0)
-        left = unpack_tile(
-            *(words, above, scales, factors, zeros, minima, minimum_factors),
-            *(x, step, columns, out_features, num_groups),
-            *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, COLUMNS),
-        )
-        total = multiply(left, right.T, total)
+        for slab in tl.static_range(8):
+            at = ((step * 8 + slab) * SLAB + tl.arange(0, SLAB))[None, :]
+            if EVEN:
+                right = tl.load(x_rows + at)
+            else:
+                right = tl.load(x_rows + at, mask=at < in_features, other=0.0)
+            left = unpack_slab(
+                *(words, above, scales, factors, zeros, minima, minimum_factors),
+                *(x, step, slab, columns, out_features, num_groups),
+                *(KIND, OFFSET, GROUP, SLAB, NEIGHBORS),
+            )
+            total = multiply(left, right.T, total)
     return total
 
 
@@ -107,14 +119,12 @@ def store_outputs(out, total, rows, end, columns, out_features):
 
 
 _FLOAT4, _FLOAT8 = tl.constexpr(1), tl.constexpr(2)  # as `code_tensors` has them
-# 2^23: a float32 from there on has the whole number less 2^23 in its lowest bits.
-_WHOLE_BITS, _WHOLE = tl.constexpr(0x4B000000), tl.constexpr(8388608.0)
 # What the bits of the two float formats, moved to where float32 has these, are less by.
 _FLOAT4_FACTOR, _FLOAT8_FACTOR = tl.constexpr(2.0**126), tl.constexpr(2.0**120)
 
 
 @triton.jit
-def unpack_tile(
+def unpack_slab(
     words,
     above,
     scales,
@@ -124,53 +134,88 @@ def unpack_tile(
     minimum_factors,
     like,
     step,
+    NUMBER: tl.constexpr,
     columns,
     out_features,
     num_groups,
     KIND: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    STEP: tl.constexpr,
+    SLAB: tl.constexpr,
     NEIGHBORS: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ) -> Any:
-    """Return the weights [COLUMNS, STEP] of a step's inputs, in the element dtype of `like`.
+    """Return the weights [COLUMNS, SLAB] of slab NUMBER of a step, in the element dtype of `like`.
 
     `(code - zero) * scale - minimum`, in float32 and rounded once; see `CodeTensors`. columns:
-    [COLUMNS] outputs, all below out_features. A launch must not fuse products and sums.
+    [COLUMNS] outputs, all below out_features. A launch must not fuse products and sums. Slabs of a
+    step have loads in common, of which the compiler leaves one.
     """
-    if KIND == _FLOAT8 or KIND == 8:
-        codes = _fields(words, step, columns, out_features, 8, STEP, COLUMNS)
-    else:
-        codes = _fields(words, step, columns, out_features, 4, STEP, COLUMNS)
-        if above is not None:
-            upper = _fields(above, step, columns, out_features, KIND - 4, STEP, COLUMNS)
-            codes = codes | (upper << 4)
-    codes = tl.reshape(codes, (COLUMNS, STEP // SPAN, SPAN))
-    groups = tl.zeros((STEP // SPAN,), tl.int32)
+    WHOLE: tl.constexpr = KIND == _FLOAT8 or KIND == 8
+    FIELDS: tl.constexpr = 4 if WHOLE else 8
+    inputs = tl.arange(0, SLAB)[None, :]
+    rows = (step * out_features + columns).to(tl.int64)[:, None]
+    found = tl.load(words + rows * (8 // FIELDS * SLAB) + NUMBER // FIELDS * SLAB + inputs)
+    group = 0
     if GROUP > 0:
-        groups = (step * STEP + tl.arange(0, STEP // SPAN) * SPAN) // GROUP
-        groups = tl.minimum(groups, num_groups - 1)  # behind the last input there are no more
-    at = groups[None, :].to(tl.int64) * out_features + columns[:, None]
-    factors_at = (groups // NEIGHBORS)[None, :].to(tl.int64) * out_features + columns[:, None]
+        # Behind the last input there are no more groups.
+        group = tl.minimum(_group_of(NUMBER, step, GROUP, SLAB), num_groups - 1)
+    at = tl.cast(group, tl.int64) * out_features + columns
+    factors_at = tl.cast(group // NEIGHBORS, tl.int64) * out_features + columns
+    scale = _group_numbers(scales, factors, at, factors_at)[:, None]
     if KIND == _FLOAT8:
-        moved = ((codes & 0x7F) << 20) | ((codes & 0x80) << 24)
-        numbers = moved.to(tl.float32, bitcast=True) * _FLOAT8_FACTOR
+        top = found << (24 - NUMBER % 4 * 8)
+        moved = ((top >> 4) & 0x07F00000) | (top & -0x80000000)
+        numbers = (moved.to(tl.float32, bitcast=True) * _FLOAT8_FACTOR) * scale
     elif KIND == _FLOAT4:
-        moved = ((codes & 7) << 22) | ((codes & 8) << 28)
-        numbers = moved.to(tl.float32, bitcast=True) * _FLOAT4_FACTOR
+        top = found << (28 - NUMBER * 4)
+        moved = ((top >> 6) & 0x01C00000) | (top & -0x80000000)
+        numbers = (moved.to(tl.float32, bitcast=True) * _FLOAT4_FACTOR) * scale
     else:
-        numbers = (codes | _WHOLE_BITS).to(tl.float32, bitcast=True)
-        if zeros is not None:
-            less = tl.load(zeros + at).to(tl.float32) + (_WHOLE + OFFSET)
-            numbers = numbers - less[:, :, None]
+        # The bits of a code, wherever they are in a fraction without an exponent, are a subnormal
+        # number, which a product of two powers turns into the code: so few are shifted.
+        SHIFT: tl.constexpr = (NUMBER % 4 // 2 * 16) if KIND == 8 else (12 if NUMBER > 4 else 0)
+        FIRST: tl.constexpr = NUMBER % FIELDS * (32 // FIELDS) - SHIFT
+        bits = (found >> SHIFT) & ((255 if KIND == 8 else 15) << FIRST)
+        if above is not None:
+            upper = tl.load(above + rows * SLAB + inputs).to(tl.int32)
+            mask: tl.constexpr = ((1 << (KIND - 4)) - 1) << (FIRST + 4)
+            bits = bits | (_shifted(upper, FIRST + 4 - NUMBER * (KIND - 4)) & mask)
+        numbers = bits.to(tl.float32, bitcast=True) * 2.0 ** (127 - FIRST)  # the code / 2^22
+        # Products of codes or zeros with scales of 16 bits have at most 24, with eight and a factor
+        # too: so the fused sum is rounded once, as the weight is.
+        FUSED: tl.constexpr = scales.dtype.element_ty != tl.float32
+        if minima is not None:
+            less = _group_numbers(minima, minimum_factors, at, factors_at)[:, None]
         else:
-            numbers = numbers - (_WHOLE + OFFSET)
-    numbers = numbers * _group_numbers(scales, factors, at, factors_at)[:, :, None]
-    if minima is not None:
-        numbers = numbers - _group_numbers(minima, minimum_factors, at, factors_at)[:, :, None]
-    return rounded(tl.reshape(numbers, (COLUMNS, STEP)), like)
+            less = tl.full(scale.shape, OFFSET, tl.float32)
+            if zeros is not None:
+                less = less + tl.load(zeros + at).to(tl.float32)[:, None]
+            if FUSED:
+                less = less * scale
+        if FUSED:
+            numbers = tl.fma(numbers, scale * 4194304.0, -less)  # 2^22
+        elif minima is not None:
+            numbers = numbers * (scale * 4194304.0) - less
+        else:
+            numbers = (numbers * 4194304.0 - less) * scale
+    return rounded(numbers, like)
+
+
+@triton.jit
+def _group_of(NUMBER: tl.constexpr, step, GROUP: tl.constexpr, SLAB: tl.constexpr) -> Any:
+    """Return the group of a slab's inputs."""
+    if GROUP % (8 * SLAB) == 0:  # one for all slabs
+        return step // (GROUP // (8 * SLAB))
+    if 8 * SLAB % GROUP == 0:
+        return step * (8 * SLAB // GROUP) + NUMBER * SLAB // GROUP
+    return (step * 8 + NUMBER) * SLAB // GROUP
+
+
+@triton.jit
+def _shifted(numbers, LEFT: tl.constexpr) -> Any:
+    if LEFT >= 0:
+        return numbers << LEFT
+    return numbers >> -LEFT
 
 
 @triton.jit
@@ -182,25 +227,6 @@ def rounded(numbers, like) -> Any:
         bits = tl.where(numbers == numbers, bits + 0x7FFF + ((bits >> 16) & 1), bits | 0x10000)
         return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     return numbers.to(like.dtype.element_ty)
-
-
-@triton.jit
-def _fields(
-    words,
-    step,
-    columns,
-    out_features,
-    BITS: tl.constexpr,
-    STEP: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> Any:
-    """Return a step's bit fields [COLUMNS, STEP] int32, from words."""
-    NUM_WORDS: tl.constexpr = STEP * BITS // 32
-    rows = (step * out_features + columns).to(tl.int64) * NUM_WORDS
-    found = tl.load(words + rows[:, None] + tl.arange(0, NUM_WORDS)[None, :])
-    shifts = tl.arange(0, 32 // BITS) * BITS
-    fields = (found[:, :, None] >> shifts[None, None, :]) & ((1 << BITS) - 1)
-    return tl.reshape(fields, (COLUMNS, STEP))
 
 
 @triton.jit
@@ -263,19 +289,20 @@ def _expand(
     KIND: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    STEP: tl.constexpr,
+    SLAB: tl.constexpr,
     NEIGHBORS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Dequantize one step of a tile of outputs."""
     step = tl.program_id(1)
     columns = start + tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    tile = unpack_tile(
-        *(words, above, scales, factors, zeros, minima, minimum_factors),
-        *(matrix, step, tl.minimum(columns, end - 1), out_features, num_groups),
-        *(KIND, OFFSET, GROUP, SPAN, STEP, NEIGHBORS, COLUMNS),
-    )
-    inputs = step * STEP + tl.arange(0, STEP)
-    target = matrix + (columns - start).to(tl.int64)[:, None] * in_features + inputs[None, :]
-    tl.store(target, tile, mask=(columns < end)[:, None] & (inputs < in_features)[None, :])
+    own_columns = tl.minimum(columns, end - 1)
+    target = matrix + (columns - start).to(tl.int64)[:, None] * in_features
+    for slab in tl.static_range(8):
+        tile = unpack_slab(
+            *(words, above, scales, factors, zeros, minima, minimum_factors),
+            *(matrix, step, slab, own_columns, out_features, num_groups),
+            *(KIND, OFFSET, GROUP, SLAB, NEIGHBORS),
+        )
+        inputs = (step * 8 + slab) * SLAB + tl.arange(0, SLAB)[None, :]
+        tl.store(target + inputs, tile, mask=(columns < end)[:, None] & (inputs < in_features))

@@ -95,11 +95,11 @@ def test_inputs_cut_into_parts_give_one_sum(
     gpu_device: torch.device, assert_close: Compare
 ) -> None:
     """Uneven parts, of which the last has less, or nothing."""
-    weight = awq(70, 2432)  # 38 steps
-    tile = quantized_tile(5, 70, 38, chip.chip_of(gpu_device))
+    weight = awq(70, 2816)  # 11 steps
+    tile = quantized_tile(5, CodeTensors.of([weight]), chip.chip_of(gpu_device))
     assert tile.num_parts > 1
-    assert 38 % tile.num_parts
-    x, bias = inputs(5, 2432), random(70, seed=7).to(BF16)
+    assert 11 % tile.num_parts
+    x, bias = inputs(5, 2816), random(70, seed=7).to(BF16)
     layer = QuantizedLinear(moved(weight, gpu_device), bias.to(gpu_device))
     plain = Backend.dequantize(weight, BF16).double()
     found = layer(x.to(gpu_device))

@@ -42,11 +42,11 @@ CASES = [
         Case(
             f"packed-{form}-{num_rows}-rows",
             functools.partial(multiply, form, num_rows, BF16),
-            short=("sm_90",) if (form, num_rows) in {("awq", 16), ("q6_k", 300)} else (),
+            short=("sm_90",) if (form, num_rows) in {("awq", 16), ("q6_k", 128)} else (),
             matrix="wide",
         )
         for form in FORMS
-        for num_rows in ((16, 32, 64, 300) if form == "awq" else (16, 300))
+        for num_rows in ((16, 32, 64, 128) if form == "awq" else (16, 128))
     ),
     *(
         Case(
