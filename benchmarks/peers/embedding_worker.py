@@ -3,10 +3,10 @@
     python embedding_worker.py
 
 Imports nothing of pagedrun. The first line of stdin is a JSON object: the model's folder, a dtype,
-a backend, the texts, the texts of a batch, the number of threads and a scratch folder. The answer
-is one line with the version of the side. Each further line is the number of texts of a run and the
-file for their vectors, [texts, dimensions] float32; the answer has the seconds. Anything else that
-is printed goes to stderr.
+a backend, the device, the texts, the texts of a batch, the number of threads and a scratch folder.
+The answer is one line with the version of the side. Each further line is the number of texts of a
+run and the file for their vectors, [texts, dimensions] float32; the answer has the seconds.
+Anything else that is printed goes to stderr.
 """
 
 import json
@@ -40,7 +40,7 @@ def by_sentence_transformers(job: dict[str, Any]) -> tuple[str, Callable[[list[s
         settings |= {"file_name": quantized_by_openvino(folder, job), "export": False}
         folder = job["scratch"]
     model = SentenceTransformer(
-        folder, device="cpu", backend=backend.split("-")[0], model_kwargs=settings
+        folder, device=job["device"], backend=backend.split("-")[0], model_kwargs=settings
     )
 
     def encode(texts: list[str]) -> Vectors:
@@ -82,6 +82,7 @@ def by_transformers(job: dict[str, Any]) -> tuple[str, Callable[[list[str]], Vec
     from transformers import AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
+    model.to(job["device"])
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
 
     @torch.inference_mode()
@@ -92,11 +93,11 @@ def by_transformers(job: dict[str, Any]) -> tuple[str, Callable[[list[str]], Vec
             rows = order[first : first + job["batch"]]
             batch = tokenizer(
                 [texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt"
-            )
+            ).to(job["device"])
             hidden = model(**batch).last_hidden_state.float()
             mask = batch["attention_mask"].unsqueeze(-1)
             mean = (hidden * mask).sum(1) / mask.sum(1)
-            out[rows] = torch.nn.functional.normalize(mean).numpy()
+            out[rows] = torch.nn.functional.normalize(mean).cpu().numpy()
         return out
 
     return f"Transformers {transformers.__version__}", encode

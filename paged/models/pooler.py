@@ -1,7 +1,8 @@
 """Pooler with its weights: vectors and scores of texts from hidden states of tokens.
 
-Poolings add in float64 on the host, token by token, and steps are row-invariant products in
-float32, so that the bytes of a text's result depend on its own tokens alone.
+Poolings add in float64, token by token, on the device that has the hidden states, and steps are
+row-invariant products in float32, so that the bytes of a text's result depend on its own tokens
+alone.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pagedrun.kernels.array_types import Int64s
+from pagedrun.kernels.array_types import Float64s, Int64s
 from pagedrun.kernels.ops import Backend
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint, Checkpoint
 from pagedrun.paged.models.pooler_spec import DenseStep, NormStep, PoolerSpec, Step, TokenStep
@@ -69,12 +70,11 @@ class Pooler:
 
         hidden: [num_rows, hidden_size], those of `rows_of(starts)`.
         """
-        states = hidden.float().cpu().numpy()
         num_texts = len(starts) - 1
         if not self.spec.reads_all_tokens:
-            parts = np.split(states, len(self.spec.poolings))
+            parts = np.split(_host_rows(hidden), len(self.spec.poolings))
         else:
-            parts = [_pooled(each, states, starts) for each in self.spec.poolings]
+            parts = [pooled(each, hidden, starts) for each in self.spec.poolings]
         rows = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
         assert len(rows) == num_texts
         for apply in self._steps:
@@ -160,24 +160,63 @@ def normalized(rows: Rows) -> Rows:
     return (wide / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def _pooled(pooling: Pooling, states: Rows, starts: Int64s) -> Rows:
-    """Return one vector for each text, [num_texts, hidden_size]."""
-    if pooling is Pooling.CLS:
-        return states[starts[:-1]]
-    if pooling is Pooling.LAST:
-        return states[starts[1:] - 1]
-    out = np.empty((len(starts) - 1, states.shape[1]), np.float32)
+def pooled(pooling: Pooling, states: Tensor, starts: Int64s) -> Rows:
+    """Return one vector for each text, [num_texts, hidden_size].
+
+    states: [num_tokens, hidden_size] hidden states of any dtype. starts: offsets of the texts.
+    """
+    lengths = np.diff(starts)
+    match pooling:
+        case Pooling.CLS:
+            return _host_rows(states[starts[:-1]])
+        case Pooling.LAST:
+            return _host_rows(states[starts[1:] - 1])
+        case Pooling.MAX:
+            largest = torch.segment_reduce(
+                states.float(),
+                "max",
+                lengths=torch.from_numpy(lengths).to(states.device),
+                axis=0,
+                unsafe=True,
+            )
+            return _host_rows(largest)
+    weights, divisors = None, lengths.astype(np.float64)
+    if pooling is Pooling.WEIGHTED_MEAN:
+        weights = np.arange(1.0, starts[-1] + 1) - np.repeat(starts[:-1], lengths)
+        divisors = divisors * (divisors + 1) / 2
+    elif pooling is Pooling.MEAN_SQRT_LEN:
+        divisors = np.sqrt(divisors)
+    add = host_sums if states.is_cpu else device_sums
+    return (add(states, weights, starts) / divisors[:, None]).astype(np.float32)
+
+
+def host_sums(states: Tensor, weights: Float64s | None, starts: Int64s) -> Float64s:
+    """Return the sum of the states of each text, times their weights, [num_texts, hidden_size].
+
+    weights: [num_tokens], or None for 1 each. On a CPU torch takes six times as long.
+    """
+    rows = _host_rows(states)
+    sums = np.empty((len(starts) - 1, rows.shape[1]))
     for text, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
-        own = states[start:end]
-        if pooling is Pooling.MAX:
-            out[text] = own.max(axis=0)
-            continue
-        wide, length = own.astype(np.float64), int(end - start)
-        divisor = float(length)
-        if pooling is Pooling.WEIGHTED_MEAN:
-            wide *= np.arange(1, length + 1, dtype=np.float64)[:, None]
-            divisor = length * (length + 1) / 2
-        elif pooling is Pooling.MEAN_SQRT_LEN:
-            divisor = length**0.5
-        out[text] = np.add.reduce(wide, axis=0) / divisor
-    return out
+        wide = rows[start:end].astype(np.float64)
+        if weights is not None:
+            wide *= weights[start:end, None]
+        np.add.reduce(wide, axis=0, out=sums[text])
+    return sums
+
+
+def device_sums(states: Tensor, weights: Float64s | None, starts: Int64s) -> Float64s:
+    """Return the bytes of `host_sums`, without the states on the host."""
+    wide = states.double()
+    if weights is not None:
+        wide *= torch.from_numpy(weights).to(states.device)[:, None]
+    lengths = torch.from_numpy(np.diff(starts)).to(states.device)
+    sums: Float64s = (
+        torch.segment_reduce(wide, "sum", lengths=lengths, axis=0, unsafe=True).cpu().numpy()
+    )
+    return sums
+
+
+def _host_rows(rows: Tensor) -> Rows:
+    numbers: Rows = rows.float().cpu().numpy()
+    return numbers
