@@ -57,8 +57,11 @@ def _num_stages(rows: int, columns: int, codes: CodeTensors, device_chip: chip.C
     there is one anyway."""
     if device_chip.backend == "hip" or rows == 64:
         return 2
-    word_bytes = 4 * codes.words.shape[3] * columns
-    fits = 6 * rows * codes.step + 2 * word_bytes <= device_chip.shared_memory - (2 << 10)
+    code_bytes = 4 * codes.words.shape[3]
+    if codes.above is not None:
+        code_bytes += codes.above.itemsize * codes.above.shape[3]
+    needed = 3 * 2 * rows * codes.step + 2 * code_bytes * columns
+    fits = needed <= device_chip.shared_memory - (2 << 10)
     return 3 if fits else 2
 
 
