@@ -26,7 +26,11 @@ from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, 
 from pagedrun.kernels.cpu.bfloat16 import is_quantized
 from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.cpu.linears import linear
-from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, multiply_panels
+from pagedrun.kernels.cpu.linears.panel_product import (
+    RowsOfExperts,
+    multiply_panels,
+    multiply_tiles,
+)
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
 from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
 from pagedrun.kernels.cpu.quantized.panel_codes import panel_type
@@ -131,6 +135,10 @@ class RunKernels(NamedTuple):
             yield (
                 multiply_panels,
                 (i64, _array(model, 2), rows, panels, _array(f32, 1), _array(model, 2)),
+            )
+            yield (
+                multiply_tiles,
+                (i64, _array(model, 2), panels, _array(f32, 1), _array(model, 2)),
             )
             yield linear.pack_panels, (_array(model, 2), panels)
         yield inputs.chunk_groups, (*[_array(i32, 1)] * 3, _array(i32, 2), i64)

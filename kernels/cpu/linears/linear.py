@@ -17,7 +17,12 @@ from pagedrun.kernels.cpu.linears import onednn_linear
 from pagedrun.kernels.cpu.linears.amx_linear import AmxLinear
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS, padded_bias
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
-from pagedrun.kernels.cpu.linears.panel_product import all_rows, multiply_panels
+from pagedrun.kernels.cpu.linears.panel_product import (
+    all_rows,
+    multiply_panels,
+    multiply_tiles,
+    rows_of_tile,
+)
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty
 from pagedrun.kernels.kernel_set import KernelSet
 
@@ -80,14 +85,13 @@ class FmaLinear:
         """Map x [num_rows, in_features] to [num_rows, out_features], in the same dtype."""
         out = torch.empty(len(x), self.out_features, dtype=x.dtype)
         choose_threads(self._weights.size)
-        multiply_panels(
-            num_threads(),
-            as_array(x.contiguous()),
-            all_rows(len(x)),
-            self._weights,
-            self._bias,
-            as_array(out),
-        )
+        threads, rows = num_threads(), as_array(x.contiguous())
+        tile = rows_of_tile(len(x), threads)
+        if tile:
+            multiply_tiles(tile, rows, self._weights, self._bias, as_array(out))
+        else:
+            every = all_rows(len(x))
+            multiply_panels(threads, rows, every, self._weights, self._bias, as_array(out))
         return out
 
 

@@ -5,7 +5,8 @@ any number of rows, blocking and number of threads, and on every processor.
 
 Rows are packed in blocks whose sums fill the registers; of a block, the elements of one k are
 neighbors. Up to `FEW_ROWS` rows the weights are read once, and converted in registers. With more
-rows, `CHUNK` rows of a panel become float32 in the cache for all blocks of a batch.
+rows, `CHUNK` rows of a panel become float32 in the cache for all blocks of a batch, unless they are
+already. Threads share the panels of one batch, or with many rows have tiles of rows of their own.
 """
 
 import functools
@@ -36,13 +37,16 @@ CHUNK = 128
 FEW_CHUNK = 64 if BLOCK == 12 else 32  # stays in L1 for the second half of columns
 ROWS_AT_ONCE = 384  # their part of a chunk and their sums stay in L2
 PANELS_OF_TASK = 8 if BLOCK == 12 else 4  # their sums stay in L2
+# Rows of each thread from which on it reads all weights: from memory, products take longer.
+_MIN_TILE = 192
 
 # With few rows weights are prefetched: beyond the end of a chunk the hardware does not.
 _one = block_product(1, 2, ahead=64)
 _four_alone = block_product(FEW_ROWS, _VECTORS, ahead=FEW_CHUNK)
-_four, _full = block_product(FEW_ROWS, _VECTORS), block_product(BLOCK, _VECTORS)
-_first_four, _first_full = (
-    block_product(height, _VECTORS, begins=True) for height in (FEW_ROWS, BLOCK)
+_four, _first_four = (block_product(FEW_ROWS, _VECTORS, begins=each) for each in (False, True))
+_full, _first_full = (
+    block_product(BLOCK, _VECTORS, begins=each, are_neighbors=_VECTORS == 2)
+    for each in (False, True)
 )
 
 
@@ -129,37 +133,80 @@ def multiply_panels(
                 _few_rows(own_rows, total, num_k, weights, offset + panel, sums)
                 write_block(sums, 0, last - first, own_bias, first, panel * PANEL, out)
             continue
-        full = rows_in_full_blocks(total)
         chunk = aligned_floats(CHUNK * PANEL)
         sums = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
-        row = 0
-        while row < total:
-            stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
-            size = (stop - row) * PANEL
-            for k in range(0, num_k, CHUNK):
-                num_terms = min(CHUNK, num_k - k)
-                for panel in range(start, end):
-                    read_chunk(weights, offset + panel, k, num_terms, chunk)
-                    following = panel + 1 if panel + 1 < end else start
-                    later = k if panel + 1 < end else k + CHUNK
-                    _many_rows(
-                        own_rows,
-                        num_k,
-                        (row, min(full, stop), stop),
-                        k,
-                        num_terms,
-                        chunk,
-                        sums,
-                        (panel - start) * size,
-                        lines_of_chunk(weights, offset + following, later),
-                    )
-            # A few rows at a time, so that a row's panels are written side by side.
-            for i in range(row, stop, BLOCK):
-                num_rows = min(min(i + BLOCK, stop), last - first) - i
-                for panel in range(start, end):
-                    place = (panel - start) * size + (i - row) * PANEL
-                    write_block(sums, place, num_rows, own_bias, first + i, panel * PANEL, out)
-            row = stop
+        shape, panels = (first, last - first, total, num_k), (offset, start, end)
+        _multiply_rows(own_rows, shape, weights, panels, own_bias, chunk, sums, out)
+
+
+def rows_of_tile(num_rows: int, num_threads: int) -> int:
+    """Return the rows of a tile of `multiply_tiles`; 0: too few, `multiply_panels` is faster."""
+    if num_rows < num_threads * _MIN_TILE:
+        return 0
+    num_tiles = num_threads * -(-num_rows // (num_threads * ROWS_AT_ONCE))
+    return -(-num_rows // (num_tiles * BLOCK)) * BLOCK
+
+
+@kernel
+def multiply_tiles(tile_rows: Any, x: Any, weights: Any, bias: Any, out: Any) -> None:
+    """Write the products of many rows of x with one weight to `out`; see `multiply_panels`.
+
+    A thread packs `tile_rows` rows at a time, a multiple of `BLOCK`, into its cache, and multiplies
+    them by all panels.
+    """
+    num_panels, num_rows = (out.shape[1] + PANEL - 1) // PANEL, x.shape[0]
+    num_k, no_tokens = x.shape[1], np.empty(0, np.int64)
+    for tile in numba.prange((num_rows + tile_rows - 1) // tile_rows):
+        first = tile * tile_rows
+        height = min(tile_rows, num_rows - first)
+        total = whole_blocks(height)
+        rows = aligned_floats(total * num_k)
+        for block in range((total + BLOCK - 1) // BLOCK):
+            segment = 0, first, first + height, 0
+            _pack_block(x, no_tokens, segment, block, height, total, rows)
+        chunk = aligned_floats(CHUNK * PANEL)
+        sums = aligned_floats(PANELS_OF_TASK * total * PANEL)
+        for start in range(0, num_panels, PANELS_OF_TASK):
+            shape, panels = (first, height, total, num_k), (0, start, start + PANELS_OF_TASK)
+            if start + PANELS_OF_TASK > num_panels:
+                panels = 0, start, num_panels
+            _multiply_rows(rows, shape, weights, panels, bias, chunk, sums, out)
+
+
+@inlined()
+def _multiply_rows(
+    rows: Any, shape: Any, weights: Any, panels: Any, bias: Any, chunk: Any, sums: Any, out: Any
+) -> None:
+    """Write the products of more than `FEW_ROWS` rows in blocks with some panels to `out`.
+
+    shape: first row in `out`, rows, rows of whole blocks, elements of a row. panels: panels of the
+    weights before the first, number of the first, and of the one behind the last. chunk: memory of
+    a chunk. sums: memory of the panels' sums for `ROWS_AT_ONCE` rows and the last blocks.
+    """
+    first, height, total, num_k = shape
+    offset, start, end = panels
+    full, row = rows_in_full_blocks(total), 0
+    while row < total:
+        stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+        size, bounds = (stop - row) * PANEL, (row, min(full, stop), stop)
+        for k in range(0, num_k, CHUNK):
+            terms = k, min(CHUNK, num_k - k)
+            for panel in range(start, end):
+                following = panel + 1 if panel + 1 < end else start
+                later = k if panel + 1 < end else k + CHUNK
+                ahead = lines_of_chunk(weights, offset + following, later)
+                place = (panel - start) * size
+                _add_chunk(
+                    *(rows, num_k, bounds, weights, offset + panel),
+                    *(terms, chunk, sums, place, ahead),
+                )
+        # A few rows at a time, so that a row's panels are written side by side.
+        for i in range(row, stop, BLOCK):
+            num_rows = min(min(i + BLOCK, stop), height) - i
+            for panel in range(start, end):
+                place = (panel - start) * size + (i - row) * PANEL
+                write_block(sums, place, num_rows, bias, first + i, panel * PANEL, out)
+        row = stop
 
 
 @inlined()
@@ -265,37 +312,40 @@ def _many_rows(
     rows: Any,
     num_k: Any,
     bounds: Any,
-    k: Any,
-    num_terms: Any,
+    terms: Any,
     chunk: Any,
+    place: Any,
     sums: Any,
     target: Any,
     ahead: Any,
 ) -> None:
-    """Add the products of a batch's blocks with a chunk. bounds: first row, end of full blocks, end
-    of blocks of four. ahead: address and number of the cache lines of the next chunk."""
+    """Add the products of a batch's blocks with a chunk, which begins at `place`. bounds: first
+    row, end of full blocks, end of blocks of four. terms: first, and their number. ahead: address
+    and number of the cache lines of the next chunk."""
     first, full, stop = bounds
     address, num_lines = ahead
+    k, num_terms = terms
     blocks = (full - first) // BLOCK + (stop - max(first, full) + FEW_ROWS - 1) // FEW_ROWS
     blocks *= PANEL // (16 * _VECTORS)
     share = (num_lines + blocks - 1) // blocks
     for column in range(0, PANEL, 16 * _VECTORS):
+        b = place + column
         for row in range(first, full, BLOCK):
             prefetch_at(address, share)
             address += share * LINE_BYTES
             a, c = row * num_k + k * BLOCK, target + (row - first) * PANEL + column
             if k == 0:
-                _first_full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
+                _first_full(rows, a, 1, BLOCK, chunk, b, PANEL, num_terms, sums, c, PANEL)
             else:
-                _full(rows, a, 1, BLOCK, chunk, column, PANEL, num_terms, sums, c, PANEL)
+                _full(rows, a, 1, BLOCK, chunk, b, PANEL, num_terms, sums, c, PANEL)
         for row in range(max(first, full), stop, FEW_ROWS):
             prefetch_at(address, share)
             address += share * LINE_BYTES
             a, c = row * num_k + k * FEW_ROWS, target + (row - first) * PANEL + column
             if k == 0:
-                _first_four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
+                _first_four(rows, a, 1, FEW_ROWS, chunk, b, PANEL, num_terms, sums, c, PANEL)
             else:
-                _four(rows, a, 1, FEW_ROWS, chunk, column, PANEL, num_terms, sums, c, PANEL)
+                _four(rows, a, 1, FEW_ROWS, chunk, b, PANEL, num_terms, sums, c, PANEL)
 
 
 @inlined()
@@ -317,10 +367,76 @@ def read_chunk(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> 
     raise NotImplementedError("only compiled code calls this")
 
 
+def _add_chunk(
+    rows: Any,
+    num_k: Any,
+    bounds: Any,
+    weights: Any,
+    panel: Any,
+    terms: Any,
+    chunk: Any,
+    sums: Any,
+    target: Any,
+    ahead: Any,
+) -> None:
+    """Inside kernels: add the products of a batch's blocks with some terms of a panel."""
+    raise NotImplementedError("only compiled code calls this")
+
+
 def lines_of_chunk(weights: Any, panel: Any, k: Any) -> Any:
     """Inside kernels: return address and number of the cache lines of a chunk in memory, for
     weights that are not prefetched when they are unpacked."""
     raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_add_chunk, strict=False)
+def _overload_add_chunk(
+    rows: Any,
+    num_k: Any,
+    bounds: Any,
+    weights: Any,
+    panel: Any,
+    terms: Any,
+    chunk: Any,
+    sums: Any,
+    target: Any,
+    ahead: Any,
+) -> Any:
+    if isinstance(weights, types.Array) and weights.dtype == types.float32:
+
+        def in_place(
+            rows: Any,
+            num_k: Any,
+            bounds: Any,
+            weights: Any,
+            panel: Any,
+            terms: Any,
+            chunk: Any,
+            sums: Any,
+            target: Any,
+            ahead: Any,
+        ) -> None:
+            place = (panel * num_k + terms[0]) * PANEL
+            _many_rows(rows, num_k, bounds, terms, weights, place, sums, target, ahead)
+
+        return in_place
+
+    def in_chunk(
+        rows: Any,
+        num_k: Any,
+        bounds: Any,
+        weights: Any,
+        panel: Any,
+        terms: Any,
+        chunk: Any,
+        sums: Any,
+        target: Any,
+        ahead: Any,
+    ) -> None:
+        read_chunk(weights, panel, terms[0], terms[1], chunk)
+        _many_rows(rows, num_k, bounds, terms, chunk, 0, sums, target, ahead)
+
+    return in_chunk
 
 
 @overload(lines_of_chunk, strict=False)

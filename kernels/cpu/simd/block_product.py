@@ -13,7 +13,7 @@ and columns, so any blocking gives the same bits. Three kinds, by the dtypes of 
 
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -25,6 +25,11 @@ from pagedrun.kernels.kernel_set import has_features
 # Rows of a block that, with two vectors of columns, fit the registers: 32 of 16 floats with
 # AVX-512, 16 of 8 with AVX2, 32 of 4 with NEON. No bit depends on it.
 ROWS = 8 if has_features("avx512f") else 2
+
+# Of so many elements of A one is an operand in memory, read again for each vector. Without, loads
+# and products are as many instructions as a processor can issue in the time of the products, and
+# with all of them loads take longer. LLVM would load each element once.
+_IN_MEMORY = 3
 
 _HALVES = ir.VectorType(INT16, NUM_LANES)
 _BYTES = ir.VectorType(INT8, NUM_LANES)
@@ -47,12 +52,20 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 PAIRS = ir.VectorType(_BFloat16(), 2 * NUM_LANES)
 
 
-def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0, begins: bool = False) -> Any:
+def block_product(
+    num_rows: int,
+    num_vectors: int,
+    *,
+    ahead: int = 0,
+    begins: bool = False,
+    are_neighbors: bool = False,
+) -> Any:
     """Return an intrinsic for blocks of `num_rows` rows and `num_vectors` times sixteen columns.
 
     ahead: rows of B, up to which it is prefetched; 0: none. begins: write the product instead of
-    adding it.
+    adding it. are_neighbors: the elements of A for one k are float32, side by side.
     """
+    are_neighbors = are_neighbors and has_features("avx512f")
 
     @intrinsic
     def add_product(
@@ -115,6 +128,13 @@ def block_product(num_rows: int, num_vectors: int, *, ahead: int = 0, begins: bo
                     _prefetch(builder, address(4, later, INT8), row_bytes)
                 a_start = builder.add(whole[1], builder.mul(loop.index, whole[3]))
                 for row in range(num_rows):
+                    if are_neighbors and row % _IN_MEMORY == _IN_MEMORY - 1:
+                        pointer = address(0, a_start, INT8)
+                        for vector in range(num_vectors):
+                            total = sums[row * num_vectors + vector]
+                            operands = builder.load(total), columns[vector], pointer
+                            builder.store(_multiply_add_at(builder, 4 * row, *operands), total)
+                        continue
                     place = builder.add(a_start, builder.mul(whole[2], whole[2].type(row)))
                     operand = _OPERANDS[a_kind]
                     align = min(2, a_kind.bitwidth // 8)
@@ -161,6 +181,15 @@ def _as_operand(builder: Any, loaded: Any, kind: Any) -> Any:
         return loaded
     upper = builder.shl(builder.zext(loaded, WORDS), ir.Constant(WORDS, [16] * NUM_LANES))
     return builder.bitcast(upper, FLOATS)
+
+
+def _multiply_add_at(builder: Any, offset: int, total: Any, b: Any, pointer: Any) -> Any:
+    """Return `a * b + total` with the float32 `a` at an offset in bytes from a pointer."""
+    binding.initialize_native_asmparser()
+    function_type = ir.FunctionType(FLOATS, [FLOATS, FLOATS, pointer.type])
+    text = f"vfmadd231ps {offset}($3){{1to16}}, $2, $0"
+    instruction = ir.InlineAsm(function_type, text, "=v,0,v,r", side_effect=False)
+    return builder.call(instruction, [total, b, pointer])
 
 
 def _multiply_add(builder: Any, kind: Any, total: Any, a: Any, b: Any) -> Any:

@@ -16,8 +16,8 @@ NUM_K = 37
 Multiply = Any
 
 
-def compiled(num_rows: int, num_vectors: int) -> Multiply:
-    product = block_product(num_rows, num_vectors)
+def compiled(num_rows: int, num_vectors: int, *, are_neighbors: bool = False) -> Multiply:
+    product = block_product(num_rows, num_vectors, are_neighbors=are_neighbors)
 
     @numba.njit  # type: ignore[untyped-decorator]
     def multiply(
@@ -76,9 +76,13 @@ def test_floats_are_one_ascending_chain(
     expected = flat_c.copy()
     for i, row in enumerate(chain(a, b, c)):
         expected[9 + 50 * i : 9 + 50 * i + columns] = row
-    multiply = compiled(num_rows, num_vectors)
-    multiply(flat_a, 3, a_row, a_k, as_array(flat_b), 5, 40, NUM_K, flat_c, 9, 50)
-    assert (flat_c == expected).all()
+    for are_neighbors in {False, transposed}:
+        multiply, found = (
+            compiled(num_rows, num_vectors, are_neighbors=are_neighbors),
+            flat_c.copy(),
+        )
+        multiply(flat_a, 3, a_row, a_k, as_array(flat_b), 5, 40, NUM_K, found, 9, 50)
+        assert (found == expected).all()
 
 
 def test_a_chain_that_is_interrupted_goes_on(numbers: dict[str, NDArray[np.float32]]) -> None:

@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pagedrun.kernels.cpu.linears import linear as cpu_linear
+from pagedrun.kernels.cpu.linears.linear import FmaLinear
 from pagedrun.kernels.cpu.linears.linear import PackedLinear as CpuLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import CancellingOperands
+from pagedrun.kernels.cpu.linears.panel_product import rows_of_tile
 from pagedrun.kernels.gpu import chip, linear
 from pagedrun.kernels.gpu.linear import PackedLinear as GpuLinear
 from pagedrun.kernels.gpu.matrix_product import MatmulTile
@@ -29,6 +32,27 @@ def test_rows_keep_their_bytes_without_onednn(
     full = layer(operands.x)
     assert (full != 0).any(), "nothing is left to tell orders apart by"
     assert_rows_keep_their_bytes(layer, operands.x, full, [1, 2, 3, 4, 7, 16, 17, 31, 64])
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_keep_their_bytes_whether_threads_share_rows_or_columns(
+    dtype: torch.dtype, num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Around the number of rows from which on each thread has its own, with ends of all kinds."""
+    monkeypatch.setattr(cpu_linear, "num_threads", lambda: num_threads)
+    operands = CancellingOperands.make(300, 133, 1201, dtype, seed=5)
+    layer = FmaLinear(operands.weight, torch.randn(300).to(dtype))
+    by_rows = {
+        num_rows: layer(operands.x[:num_rows])
+        for num_rows in (*(192 * num_threads + more for more in (-1, 0, 1, 2, 3, 5)), 1200, 1201)
+        if rows_of_tile(num_rows, num_threads)
+    }
+    assert len(by_rows) == 7
+    monkeypatch.setattr(cpu_linear, "rows_of_tile", lambda *_: 0)
+    by_columns = layer(operands.x)
+    for num_rows, found in by_rows.items():
+        assert torch.equal(found, by_columns[:num_rows]), num_rows
 
 
 def test_packing_does_not_keep_the_weight() -> None:
