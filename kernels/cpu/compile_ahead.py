@@ -29,7 +29,7 @@ from pagedrun.kernels.cpu.linears import linear
 from pagedrun.kernels.cpu.linears.panel_product import (
     RowsOfExperts,
     multiply_panels,
-    multiply_tiles,
+    multiply_row_tiles,
 )
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
 from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
@@ -137,7 +137,7 @@ class RunKernels(NamedTuple):
                 (i64, _array(model, 2), rows, panels, _array(f32, 1), _array(model, 2)),
             )
             yield (
-                multiply_tiles,
+                multiply_row_tiles,
                 (i64, _array(model, 2), panels, _array(f32, 1), _array(model, 2)),
             )
             yield linear.pack_panels, (_array(model, 2), panels)

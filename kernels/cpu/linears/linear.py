@@ -20,7 +20,7 @@ from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
 from pagedrun.kernels.cpu.linears.panel_product import (
     all_rows,
     multiply_panels,
-    multiply_tiles,
+    multiply_row_tiles,
     rows_of_tile,
 )
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty
@@ -88,7 +88,7 @@ class FmaLinear:
         threads, rows = num_threads(), as_array(x.contiguous())
         tile = rows_of_tile(len(x), threads)
         if tile:
-            multiply_tiles(tile, rows, self._weights, self._bias, as_array(out))
+            multiply_row_tiles(tile, rows, self._weights, self._bias, as_array(out))
         else:
             every = all_rows(len(x))
             multiply_panels(threads, rows, every, self._weights, self._bias, as_array(out))

@@ -140,7 +140,7 @@ def multiply_panels(
 
 
 def rows_of_tile(num_rows: int, num_threads: int) -> int:
-    """Return the rows of a tile of `multiply_tiles`; 0: too few, `multiply_panels` is faster."""
+    """Return the rows of a tile of `multiply_row_tiles`; 0: `multiply_panels` is faster."""
     if num_rows < num_threads * _MIN_TILE:
         return 0
     num_tiles = num_threads * -(-num_rows // (num_threads * ROWS_AT_ONCE))
@@ -148,7 +148,7 @@ def rows_of_tile(num_rows: int, num_threads: int) -> int:
 
 
 @kernel
-def multiply_tiles(tile_rows: Any, x: Any, weights: Any, bias: Any, out: Any) -> None:
+def multiply_row_tiles(tile_rows: Any, x: Any, weights: Any, bias: Any, out: Any) -> None:
     """Write the products of many rows of x with one weight to `out`; see `multiply_panels`.
 
     A thread packs `tile_rows` rows at a time, a multiple of `BLOCK`, into its cache, and multiplies
