@@ -22,14 +22,14 @@ class CodeTensors:
 
     words: [num_steps, out_features, slab] int32, or [num_steps, out_features, 2 * slab] for codes
     of eight bits. A step is eight slabs of 32 neighboring inputs of all outputs, or of 16 where
-    groups are no multiples of 32; so the tile of a program is contiguous. Slabs lie one above the
-    other: word w has input w of a slab in its lowest bits, input w of the next slab in the bits
-    above, and so on; of codes of eight bits four slabs are in as many words. So a slab is masked
-    where it is multiplied, and no code moves to another thread. above: the fifth bit of each code,
-    or the fifth and sixth, in bytes or integers of 16 bits alike. scales, zeros (int8), minima:
-    [num_groups, out_features]; of those with factors one byte each, and `factors`,
-    `minimum_factors` have a line for every `neighbors` groups. Each tensor has the weights as its
-    first dimension.
+    inputs or groups need it, with zeros behind the last; so the tile of a program is contiguous.
+    Slabs lie one above the other: word w has input w of a slab in its lowest bits, input w of the
+    next slab in the bits above, and so on; of codes of eight bits four slabs are in as many words.
+    So a slab is masked where it is multiplied, and no code moves to another thread. above: the
+    fifth bit of each code, or the fifth and sixth, in bytes or integers of 16 bits alike. scales,
+    zeros (int8), minima: [num_groups, out_features]; of those with factors one byte each, and
+    `factors`, `minimum_factors` have a line for every `neighbors` groups. Each tensor has the
+    weights as its first dimension.
 
     kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to
     whole numbers. group: inputs of one scale; 0: all inputs. slab: inputs of a slab.
@@ -58,7 +58,8 @@ class CodeTensors:
         if form.is_float:
             kind = FLOAT8 if form.held_bits == 8 else FLOAT4
         group = 0 if form.group_size is None else form.group_size
-        slab = 16 if group % WIDEST else WIDEST
+        is_even = first.in_features % (NUM_SLABS * WIDEST) == 0 and group % WIDEST == 0
+        slab = WIDEST if is_even else WIDEST // 2
         pieces = [_Pieces.of(each, kind, slab) for each in chain([first], remaining)]
         return cls(
             words=torch.stack([each.words for each in pieces]),
