@@ -3,12 +3,12 @@
     python benchmarks/embedding.py MODEL [--texts 2000] [--turns 3] [--dtype float32]
         [--quantization int8] [--max-num-batched-tokens 2048]
         [--backend torch|openvino|openvino-int8|transformers] [--peer-python PYTHON]
-        [--device cuda] [--batch 32]
+        [--device cuda]
 
 Both sides take turns that change places, each in a process of its own, on the same texts, whose
 lengths have a 10th percentile of 68 tokens and a 90th of 465, cut to the model's limit. The other
-side runs in the environment of PYTHON and sorts texts by their lengths, which is its default, as
-are batches of 32 texts. Prints Markdown: seconds, texts and tokens per second, and the least cosine
+side runs in the environment of PYTHON and sorts texts by their lengths, which is its default; its
+batches have 32 texts. Prints Markdown: seconds, texts and tokens per second, and the least cosine
 of the vectors of both.
 """
 
@@ -43,6 +43,7 @@ from pagedrun.paged.values.engine_config import EngineConfig
 
 Vectors = NDArray[np.float32]
 Side = Callable[[int], tuple[float, Vectors]]
+BATCH = 32
 BACKENDS = ("torch", "openvino", "openvino-int8", "transformers")
 WORKER = ROOT / "benchmarks" / "peers" / "embedding_worker.py"
 WORDS = ROOT / "README.md"
@@ -92,7 +93,7 @@ class OtherSide:
             "backend": arguments.backend,
             "texts": texts,
             "device": arguments.device,
-            "batch": arguments.batch,
+            "batch": BATCH,
             "threads": cpu_quota(),
             "scratch": str(scratch),
         }
@@ -129,7 +130,6 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--backend", default="torch", choices=BACKENDS)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--batch", type=int, default=32, help="texts of the other side")
     arguments = parser.parse_args()
     torch.set_num_threads(cpu_quota())
     model = ours(arguments)

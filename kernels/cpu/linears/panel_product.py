@@ -159,17 +159,16 @@ def multiply_row_tiles(tile_rows: Any, x: Any, weights: Any, bias: Any, out: Any
     for tile in numba.prange((num_rows + tile_rows - 1) // tile_rows):
         first = tile * tile_rows
         height = min(tile_rows, num_rows - first)
-        total = whole_blocks(height)
+        total = max(FEW_ROWS, whole_blocks(height))  # the last tile may have a single row
         rows = aligned_floats(total * num_k)
         for block in range((total + BLOCK - 1) // BLOCK):
             segment = 0, first, first + height, 0
             _pack_block(x, no_tokens, segment, block, height, total, rows)
         chunk = aligned_floats(CHUNK * PANEL)
         sums = aligned_floats(PANELS_OF_TASK * total * PANEL)
+        shape = first, height, total, num_k
         for start in range(0, num_panels, PANELS_OF_TASK):
-            shape, panels = (first, height, total, num_k), (0, start, start + PANELS_OF_TASK)
-            if start + PANELS_OF_TASK > num_panels:
-                panels = 0, start, num_panels
+            panels = 0, start, min(num_panels, start + PANELS_OF_TASK)
             _multiply_rows(rows, shape, weights, panels, bias, chunk, sums, out)
 
 
@@ -177,7 +176,7 @@ def multiply_row_tiles(tile_rows: Any, x: Any, weights: Any, bias: Any, out: Any
 def _multiply_rows(
     rows: Any, shape: Any, weights: Any, panels: Any, bias: Any, chunk: Any, sums: Any, out: Any
 ) -> None:
-    """Write the products of more than `FEW_ROWS` rows in blocks with some panels to `out`.
+    """Write the products of rows in blocks of `FEW_ROWS` or more with some panels to `out`.
 
     shape: first row in `out`, rows, rows of whole blocks, elements of a row. panels: panels of the
     weights before the first, number of the first, and of the one behind the last. chunk: memory of
@@ -186,6 +185,7 @@ def _multiply_rows(
     first, height, total, num_k = shape
     offset, start, end = panels
     full, row = rows_in_full_blocks(total), 0
+    operand = _operand(weights, chunk)
     while row < total:
         stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
         size, bounds = (stop - row) * PANEL, (row, min(full, stop), stop)
@@ -195,11 +195,9 @@ def _multiply_rows(
                 following = panel + 1 if panel + 1 < end else start
                 later = k if panel + 1 < end else k + CHUNK
                 ahead = lines_of_chunk(weights, offset + following, later)
-                place = (panel - start) * size
-                _add_chunk(
-                    *(rows, num_k, bounds, weights, offset + panel),
-                    *(terms, chunk, sums, place, ahead),
-                )
+                b = _place_of_terms(weights, offset + panel, terms, chunk)
+                c = (panel - start) * size
+                _many_rows(rows, num_k, bounds, terms, operand, b, sums, c, ahead)
         # A few rows at a time, so that a row's panels are written side by side.
         for i in range(row, stop, BLOCK):
             num_rows = min(min(i + BLOCK, stop), height) - i
@@ -367,19 +365,14 @@ def read_chunk(weights: Any, panel: Any, k: Any, num_terms: Any, chunk: Any) -> 
     raise NotImplementedError("only compiled code calls this")
 
 
-def _add_chunk(
-    rows: Any,
-    num_k: Any,
-    bounds: Any,
-    weights: Any,
-    panel: Any,
-    terms: Any,
-    chunk: Any,
-    sums: Any,
-    target: Any,
-    ahead: Any,
-) -> None:
-    """Inside kernels: add the products of a batch's blocks with some terms of a panel."""
+def _operand(weights: Any, chunk: Any) -> Any:
+    """Inside kernels: return the float32 array that many rows are multiplied with."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _place_of_terms(weights: Any, panel: Any, terms: Any, chunk: Any) -> Any:
+    """Inside kernels: return the flat index of a panel's terms in the `_operand`, written there if
+    that is `chunk`. terms: first, and their number."""
     raise NotImplementedError("only compiled code calls this")
 
 
@@ -389,54 +382,27 @@ def lines_of_chunk(weights: Any, panel: Any, k: Any) -> Any:
     raise NotImplementedError("only compiled code calls this")
 
 
-@overload(_add_chunk, strict=False)
-def _overload_add_chunk(
-    rows: Any,
-    num_k: Any,
-    bounds: Any,
-    weights: Any,
-    panel: Any,
-    terms: Any,
-    chunk: Any,
-    sums: Any,
-    target: Any,
-    ahead: Any,
-) -> Any:
-    if isinstance(weights, types.Array) and weights.dtype == types.float32:
+def _is_operand(weights: Any) -> bool:
+    return isinstance(weights, types.Array) and weights.dtype == types.float32
 
-        def in_place(
-            rows: Any,
-            num_k: Any,
-            bounds: Any,
-            weights: Any,
-            panel: Any,
-            terms: Any,
-            chunk: Any,
-            sums: Any,
-            target: Any,
-            ahead: Any,
-        ) -> None:
-            place = (panel * num_k + terms[0]) * PANEL
-            _many_rows(rows, num_k, bounds, terms, weights, place, sums, target, ahead)
 
-        return in_place
+@overload(_operand, strict=False)
+def _overload_operand(weights: Any, chunk: Any) -> Any:
+    if _is_operand(weights):
+        return lambda weights, chunk: weights
+    return lambda weights, chunk: chunk
 
-    def in_chunk(
-        rows: Any,
-        num_k: Any,
-        bounds: Any,
-        weights: Any,
-        panel: Any,
-        terms: Any,
-        chunk: Any,
-        sums: Any,
-        target: Any,
-        ahead: Any,
-    ) -> None:
+
+@overload(_place_of_terms, strict=False)
+def _overload_place(weights: Any, panel: Any, terms: Any, chunk: Any) -> Any:
+    if _is_operand(weights):
+        return lambda weights, panel, terms, chunk: (panel * weights.shape[1] + terms[0]) * PANEL
+
+    def converted(weights: Any, panel: Any, terms: Any, chunk: Any) -> Any:
         read_chunk(weights, panel, terms[0], terms[1], chunk)
-        _many_rows(rows, num_k, bounds, terms, chunk, 0, sums, target, ahead)
+        return 0
 
-    return in_chunk
+    return converted
 
 
 @overload(lines_of_chunk, strict=False)

@@ -12,8 +12,8 @@ from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
 
 # What kernels call the kinds of codes: whole numbers by their bits, and floats.
 FLOAT4, FLOAT8 = 1, 2
-NUM_SLABS = 8  # of a step
-WIDEST = 32  # inputs of a slab
+_NUM_SLABS = 8  # of a step
+_WIDEST = 32  # inputs of a slab, or half as many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +31,8 @@ class CodeTensors:
     `factors`, `minimum_factors` have a line for every `neighbors` groups. Each tensor has the
     weights as its first dimension.
 
-    kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to
-    whole numbers. group: inputs of one scale; 0: all inputs. slab: inputs of a slab.
+    kind: the bits of a whole number, or `FLOAT4`, `FLOAT8`. offset: added to whole numbers. group:
+    inputs of one scale; 0: all inputs. slab: inputs of a slab.
     """
 
     words: Tensor
@@ -58,8 +58,8 @@ class CodeTensors:
         if form.is_float:
             kind = FLOAT8 if form.held_bits == 8 else FLOAT4
         group = 0 if form.group_size is None else form.group_size
-        is_even = first.in_features % (NUM_SLABS * WIDEST) == 0 and group % WIDEST == 0
-        slab = WIDEST if is_even else WIDEST // 2
+        is_even = first.in_features % (_NUM_SLABS * _WIDEST) == 0 and group % _WIDEST == 0
+        slab = _WIDEST if is_even else _WIDEST // 2
         pieces = [_Pieces.of(each, kind, slab) for each in chain([first], remaining)]
         return cls(
             words=torch.stack([each.words for each in pieces]),
@@ -84,7 +84,7 @@ class CodeTensors:
     @property
     def step(self) -> int:
         """Inputs whose codes lie together."""
-        return NUM_SLABS * self.slab
+        return _NUM_SLABS * self.slab
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -122,7 +122,7 @@ class _Pieces:
     def of(cls, weight: PackedWeight, kind: int, slab: int) -> "_Pieces":
         weight = weight.by_row()
         codes = weight.codes.view(torch.uint8) + _offset(weight, kind)
-        codes = functional.pad(codes, (0, -codes.shape[1] % (NUM_SLABS * slab)))
+        codes = functional.pad(codes, (0, -codes.shape[1] % (_NUM_SLABS * slab)))
         scales, minima = weight.scales, weight.minima
         if scales.values.dtype is torch.float8_e8m0fnu:
             scales = GroupScales(scales.values.view(torch.uint8))
@@ -156,9 +156,8 @@ def _offset(weight: PackedWeight, kind: int) -> int:
 def _stacked_slabs(fields: Tensor, num_bits: int, dtype: torch.dtype, slab: int) -> Tensor:
     """Return fields [out_features, in_features] as integers [num_steps, out_features, ...]."""
     per_integer = 8 * dtype.itemsize // num_bits
-    slabs = fields.view(
-        *(len(fields), -1, NUM_SLABS // per_integer, per_integer, slab),
-    ).unbind(3)
+    shape = len(fields), -1, _NUM_SLABS // per_integer, per_integer, slab
+    slabs = fields.view(shape).unbind(3)
     stacked = slabs[0].to(dtype)
     for index, each in enumerate(slabs[1:], start=1):
         stacked |= each.to(dtype) << (index * num_bits)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.paged.models import pooler
-from pagedrun.paged.models.pooler import device_sums, host_sums, pooled
+from pagedrun.paged.models.pooler import device_sums, pooled
 from pagedrun.paged.values.pooling import Pooling
 
 LENGTHS = np.array([1, 7, 300, 2, 64])
@@ -60,10 +60,3 @@ def test_a_device_sums_to_the_same_bytes(
     np.testing.assert_array_equal(pooled(pooling, hidden.to(device), STARTS), on_host)
     last = pooled(pooling, hidden[STARTS[2] :].to(device), STARTS[2:] - STARTS[2])
     np.testing.assert_array_equal(last, on_host[2:])
-
-
-def test_weights_count_from_the_beginning_of_each_text() -> None:
-    ones = torch.ones(int(STARTS[-1]), 3)
-    weights = np.concatenate([np.arange(1.0, length + 1) for length in LENGTHS.tolist()])
-    sums = host_sums(ones, weights, STARTS)
-    np.testing.assert_array_equal(sums[:, 0], LENGTHS * (LENGTHS + 1) / 2)

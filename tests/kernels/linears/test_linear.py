@@ -55,6 +55,19 @@ def test_rows_keep_their_bytes_whether_threads_share_rows_or_columns(
         assert torch.equal(found, by_columns[:num_rows]), num_rows
 
 
+@pytest.mark.parametrize("num_rows", [25, 26, 28, 29, 36, 37, 48])
+def test_the_last_tile_may_have_any_number_of_rows(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many threads a single row may be left, whose block has four."""
+    operands = CancellingOperands.make(70, 33, num_rows, torch.float32, seed=5)
+    layer = FmaLinear(operands.weight, None)
+    expected = layer(operands.x)
+    assert (expected != 0).any()
+    monkeypatch.setattr(cpu_linear, "rows_of_tile", lambda *_: 24)
+    assert torch.equal(layer(operands.x), expected)
+
+
 def test_packing_does_not_keep_the_weight() -> None:
     weight = torch.randn(64, 64)
     layer = CpuLinear(weight)
