@@ -67,7 +67,9 @@ class CodeForm:
         """Return whether `kernels` that hold such codes multiply inputs rounded to int8."""
         if self.is_float or not kernels.can_round or activations is Activations.EXACT:
             return False
-        return activations is Activations.INT8 or (kernels, self.held_bits) in AUTO_INT8
+        if activations is Activations.INT8:
+            return True
+        return self.group_size is None or self.group_size >= AUTO_INT8[kernels]
 
 
 # Forms of GGUF blocks.
@@ -110,8 +112,7 @@ class CodeKernels(Enum):
     @property
     def of_experts(self) -> "CodeKernels":
         """Kernels for the experts of MoE layers."""
-        without_own = {CodeKernels.TILES: CodeKernels.NONE, CodeKernels.PAIRS: CodeKernels.PANELS}
-        return without_own.get(self, self)
+        return CodeKernels.PANELS if self is CodeKernels.PAIRS else self
 
     @property
     def can_round(self) -> bool:
@@ -119,12 +120,9 @@ class CodeKernels(Enum):
         return self in (CodeKernels.TILES, CodeKernels.PAIRS, CodeKernels.PANELS)
 
 
-# Kernels, and bits of integer codes as these hold them, for which `Activations.AUTO` is int8.
-AUTO_INT8 = frozenset(
-    (kernels, num_bits)
-    for kernels in (CodeKernels.PAIRS, CodeKernels.PANELS)
-    for num_bits in (4, 5, 6, 8)
-)
+# Least group of integer codes for which `Activations.AUTO` is int8: on tiles smaller ones are
+# faster in bfloat16 with many rows.
+AUTO_INT8 = {CodeKernels.TILES: 128, CodeKernels.PAIRS: 0, CodeKernels.PANELS: 0}
 
 
 def _fits_cpu(form: CodeForm, in_features: int) -> bool:

@@ -28,6 +28,7 @@ from pagedrun.kernels.cpu.linears.int8_linear import Int8Amx, Int8Linear, Int8Qu
 from pagedrun.kernels.cpu.linears.linear import FmaLinear, PackedLinear
 from pagedrun.kernels.cpu.linears.onednn_linear import OneDnnLinear, RowHeights
 from pagedrun.kernels.cpu.quantized.code_arrays import CodeArrays
+from pagedrun.kernels.cpu.quantized.int8_tiles import SumTiles
 from pagedrun.kernels.cpu.quantized.linear import (
     AmxProducts,
     PairProducts,
@@ -59,7 +60,7 @@ class CpuBackend(Backend):
         *(PackedLinear, FmaLinear, AmxLinear, OneDnnLinear, RowHeights),
         *(Int8Linear, Int8Amx, Int8Quads, PackedGroupedLinear),
         *(QuantizedLinear, QuantizedExperts, PanelProducts, AmxProducts, PairProducts),
-        *(CodeArrays, PanelArrays, PairArrays, Chains),
+        *(CodeArrays, PanelArrays, PairArrays, Chains, SumTiles),
     )
 
     route = staticmethod(expert_routing.route)

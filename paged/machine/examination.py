@@ -196,8 +196,7 @@ _SPEED = {
 }
 
 _QUANTIZED = {
-    KernelSet.AMX: "quantized in memory, except experts. In bfloat16 four bits in groups of 128 "
-    "are the fastest at few rows, plain bfloat16 at hundreds",
+    KernelSet.AMX: "quantized in memory, experts too. Four bits in groups of 128 are the fastest",
     KernelSet.AVX512_BF16: "quantized in memory, experts too. Four bits are the fastest: 2.3 to "
     "2.6 times as fast as plain bfloat16 at few rows and 1.1 to 1.6 times at hundreds in our "
     "measurements",
@@ -207,12 +206,9 @@ _QUANTIZED = {
 
 def _activations(chosen: KernelSet) -> str:
     """Return a sentence about the inputs of layers with quantized weights."""
-    kernels = chosen.code_kernels
-    rounded = sorted(num_bits for each, num_bits in AUTO_INT8 if each is kernels)
-    if not rounded:
-        return "exact; --activations int8 rounds those of integer codes to 8 bits"
-    bits = ", ".join(map(str, rounded))
-    return f"int8 for integer codes of {bits} bits, else exact; --activations exact for all"
+    least = AUTO_INT8[chosen.code_kernels]
+    groups = f" in groups of at least {least}" if least else ""
+    return f"int8 for integer codes{groups}, else exact; --activations exact for all"
 
 
 def processor_facts(findings: Findings) -> ProcessorFacts:

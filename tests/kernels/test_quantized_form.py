@@ -35,8 +35,8 @@ def test_processors_hold_the_same_forms_in_both_dtypes(kernels: CodeKernels) -> 
 
 def test_kernels_of_experts() -> None:
     assert PAIRS.of_experts is PANELS.of_experts is PANELS
-    assert GPU.of_experts is GPU
-    assert TILES.of_experts is CodeKernels.NONE.of_experts is CodeKernels.NONE
+    for own in (TILES, GPU, CodeKernels.NONE):
+        assert own.of_experts is own
 
 
 @pytest.mark.parametrize("form", [FOUR, EIGHT, *BLOCK_FORMS.values()], ids=str)
@@ -47,7 +47,8 @@ def test_inputs_of_integer_codes(form: CodeForm) -> None:
         assert form.rounds_inputs(Activations.INT8, kernels)
     for kernels in (PAIRS, PANELS):
         assert form.rounds_inputs(Activations.AUTO, kernels)
-    assert not form.rounds_inputs(Activations.AUTO, TILES)
+    has_large_groups = form.group_size is None or form.group_size >= 128
+    assert form.rounds_inputs(Activations.AUTO, TILES) == has_large_groups
 
 
 @pytest.mark.parametrize("activations", Activations)

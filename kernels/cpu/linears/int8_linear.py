@@ -318,7 +318,7 @@ def _multiply_tile(
             if _PARTS == 2:
                 for i in range(steps):
                     target = chunk.ctypes.data + 2 * i * _STEP_BYTES
-                    _unpack(address + i * _STEP_BYTES, 0, target)
+                    _unpack(address + i * _STEP_BYTES, 0, 0, target)
                 address = chunk.ctypes.data
             _multiply_chunk(rows, inputs, num_steps, step, steps, address, sums)
         num_rows = min(stop, out.shape[0]) - row

@@ -2,7 +2,7 @@
 
 The weight is the left operand: sixteen of its rows are a tile. Each output is one chain of sums
 over k, tile by tile in ascending order, of weights rounded to bfloat16: it has the bits of
-`pagedrun.kernels.cpu.linears.amx_linear` with these weights.
+`pagedrun.kernels.cpu.linears.amx_linear` with these weights, and of `grouped_linear` for experts.
 
 The weights of a step are written to the cache and multiplied one step later, when the stores have
 completed. Up to 32 rows of inputs are multiplied at once; with more, sixteen steps of weights stay
@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedrun.kernels.cpu.grouped_linear import ExpertBlocks
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
@@ -48,49 +49,73 @@ _prefetch_tile = prefetch_lines(16, level=1)
 
 
 @kernel
-def multiply_tiles(inputs: Any, weight: Any, bias: Any, shapes: Any, out: Any) -> None:
-    """Multiply blocks of inputs with a weight.
+def multiply_tiles(
+    num_shares: Any, inputs: Any, segments: Any, weight: Any, bias: Any, shapes: Any, out: Any
+) -> None:
+    """Multiply blocks of inputs with the weights of their experts.
 
     inputs: [num_blocks, num_steps, 16, 16] words of two bfloat16, sixteen rows side by side, or
-    fewer, in one block. shapes: of the tiles, for as many.
+    fewer, in one block. segments: [num_used, 4] int64: expert, first row and end of its rows in
+    the output, first of its blocks. shapes: of the tiles, for as many rows of a block.
     weight: `CodeArrays`. bias: float32, one for each output of all panels, or empty. out:
-    [num_rows, out_features], bits of bfloat16.
+    [num_rows, out_features], bits of bfloat16. For `num_shares` see `multiply_panels`.
     """
-    num_panels = (out.shape[1] + PANEL - 1) // PANEL
-    num_pairs = (min(inputs.shape[0], BLOCKS_AT_ONCE) + 1) // 2
-    for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
+    num_panels, num_used = (out.shape[1] + PANEL - 1) // PANEL, segments.shape[0]
+    share = (num_panels + num_shares - 1) // num_shares
+    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
+    for task in numba.prange(num_shares * num_used * pieces):
+        used, own_share = task // pieces % num_used, task // pieces // num_used
+        start = own_share * share + task % pieces * PANELS_OF_TASK
+        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
+        if start >= end:
+            continue
         amx.configure(shapes)
         memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
         numbers = memory.ctypes.data
         tables = numbers + NUMBER_BYTES
         steps = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
-        sums = aligned_floats(num_pairs * _PAIR)
         rows = aligned_floats(2 * ROWS * PANEL)
-        first = task * PANELS_OF_TASK
-        for panel in range(first, min(num_panels, first + PANELS_OF_TASK)):
-            if inputs.shape[0] <= FEW_BLOCKS:
-                _few_blocks(inputs, weight, panel, numbers, tables, steps, sums)
-                _write(sums, 0, inputs.shape[0], rows, bias, 0, panel, out)
+        first, last, own_block = segments[used, 1], segments[used, 2], segments[used, 3]
+        num_blocks = (last - first + ROWS - 1) // ROWS
+        sums = aligned_floats((min(num_blocks, BLOCKS_AT_ONCE) + 1) // 2 * _PAIR)
+        offset = segments[used, 0] * num_panels  # of the expert's first panel
+        own_bias = bias[offset * PANEL :]
+        for panel in range(start, end):
+            if num_blocks <= FEW_BLOCKS:
+                blocks = own_block, num_blocks
+                _few_blocks(inputs, blocks, weight, offset + panel, numbers, tables, steps, sums)
+                _write(sums, 0, last - first, rows, own_bias, first, panel, out)
                 continue
-            for block in range(0, inputs.shape[0], BLOCKS_AT_ONCE):
-                end = min(inputs.shape[0], block + BLOCKS_AT_ONCE)
-                _many_blocks(inputs, block, end, weight, panel, numbers, tables, steps, sums)
-                for pair in range((end - block + 1) // 2):
-                    row = (block + 2 * pair) * ROWS
-                    num_blocks = min(2, end - block - 2 * pair)
-                    _write(sums, pair * _PAIR, num_blocks, rows, bias, row, panel, out)
+            for block in range(0, num_blocks, BLOCKS_AT_ONCE):
+                count = min(num_blocks - block, BLOCKS_AT_ONCE)
+                blocks = own_block + block, count
+                _many_blocks(inputs, blocks, weight, offset + panel, numbers, tables, steps, sums)
+                for pair in range((count + 1) // 2):
+                    row = first + (block + 2 * pair) * ROWS
+                    num_rows = min(2 * ROWS, last - row)
+                    _write(sums, pair * _PAIR, num_rows, rows, own_bias, row, panel, out)
         amx.release()
         memory[0] = 0  # Numba frees an array after its last use, and does not track addresses
 
 
 @inlined()
 def _few_blocks(
-    inputs: Any, weight: Any, panel: Any, numbers: Any, tables: Any, steps: Any, sums: Any
+    inputs: Any,
+    blocks: Any,
+    weight: Any,
+    panel: Any,
+    numbers: Any,
+    tables: Any,
+    steps: Any,
+    sums: Any,
 ) -> None:
-    """Compute the sums of one or two blocks with a panel, bound by reading weights."""
+    """Compute the sums of one or two blocks with a panel, bound by reading weights.
+
+    blocks: the first, and their number.
+    """
     num_steps, target = weight.num_steps, steps.ctypes.data
     width = inputs.shape[3]
-    other = (inputs.shape[0] - 1) * num_steps * _TILE
+    begin, other = blocks[0] * num_steps * _TILE, (blocks[1] - 1) * num_steps * _TILE
     kind, step_bytes, above_bytes = weight.kind, weight.step_bytes, weight.above_bytes
     codes = weight.codes + panel * num_steps * step_bytes
     above = weight.above + panel * num_steps * above_bytes
@@ -110,7 +135,7 @@ def _few_blocks(
             prefetch_at(above + _BYTES_AHEAD // 4, above_bytes // 64)
             other_half = target + (step + 1) % 2 * _STEP_BYTES
             unpack_step(kind, codes, above, numbers, second, tables, other_half)
-        w, x = step % 2 * _STEP_BYTES // 4, step * ROWS * width
+        w, x = step % 2 * _STEP_BYTES // 4, begin + step * ROWS * width
         amx.load_b0(inputs, x, 4 * width)
         amx.load_a0(steps, w, 64)
         amx.load_a1(steps, w + _TILE, 64)
@@ -126,8 +151,7 @@ def _few_blocks(
 @inlined()
 def _many_blocks(
     inputs: Any,
-    first: Any,
-    last: Any,
+    blocks: Any,
     weight: Any,
     panel: Any,
     numbers: Any,
@@ -135,10 +159,11 @@ def _many_blocks(
     chunk: Any,
     sums: Any,
 ) -> None:
-    """Compute the sums of blocks first .. last - 1 with a panel.
+    """Compute the sums of many blocks with a panel; see `_few_blocks`.
 
     An interrupted chain continues from its sum. An odd last block is computed twice.
     """
+    first, last = blocks[0], blocks[0] + blocks[1]
     num_steps, num_pairs = weight.num_steps, (last - first + 1) // 2
     size = num_steps * _TILE
     target = chunk.ctypes.data
@@ -188,7 +213,7 @@ def _many_blocks(
 def _write(
     sums: Any,
     place: Any,
-    num_blocks: Any,
+    num_rows: Any,
     rows: Any,
     bias: Any,
     row: Any,
@@ -198,10 +223,10 @@ def _write(
     """Transpose the sums of one or two blocks to rows [32, 32] and write them."""
     for half in range(2):
         transpose_words(sums, place + half * _TILE, ROWS, rows, half * ROWS, PANEL)
-        if num_blocks > 1:
+        if num_rows > ROWS:
             start = place + (2 + half) * _TILE
             transpose_words(sums, start, ROWS, rows, ROWS * PANEL + half * ROWS, PANEL)
-    write_block(rows, 0, num_blocks * ROWS, bias, row, panel * PANEL, out)
+    write_block(rows, 0, num_rows, bias, row, panel * PANEL, out)
 
 
 ROWS = 16
@@ -224,6 +249,16 @@ def input_blocks(x: NDArray[np.uint16], num_steps: int) -> NDArray[np.uint32]:
     choose_threads(blocks.size)
     _pack(x, blocks)
     return blocks
+
+
+def blocks_of_experts(
+    x: NDArray[np.uint16], starts: NDArray[np.int64], tokens: NDArray[np.int64] | None
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return blocks of the rows of x that experts read, see `GroupedLinear`, and the segments."""
+    blocks = ExpertBlocks.of(x, starts, tokens, pairs=True)
+    inputs = blocks.inputs.reshape(len(blocks.inputs), -1, ROWS, ROWS)
+    facts = blocks.experts, blocks.starts, blocks.ends, blocks.first_blocks[:-1]
+    return inputs, np.stack(facts, axis=1)
 
 
 @kernel

@@ -8,8 +8,9 @@ has two such halves of its outputs, one after the other.
 For quads (`pack_quads`): a word has four adjacent inputs of an output, one byte each; see `quads`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import numba
@@ -134,6 +135,31 @@ class CodeArrays:
             offset=0 if kind == FLOAT8 else first_code(weight),
             rounds=rounds,
         ).at(self.arrays)
+
+    @classmethod
+    def of_experts(
+        cls,
+        weights: Iterable[PackedWeight],
+        num_experts: int,
+        layout: Layout = Layout.TILES,
+        *,
+        rounds: bool = False,
+    ) -> Self:
+        """Return the weights of experts, of one form, one behind the other; each is read once.
+
+        With several, each of `arrays` has a row for each expert.
+        """
+        packed = (cls(weight, layout, rounds=rounds) for weight in weights)
+        all_experts = next(packed)
+        if num_experts == 1:
+            return all_experts
+        own = all_experts.arrays
+        arrays = [aligned_empty((num_experts, each.size), np.uint8) for each in own]
+        for expert, each in enumerate(chain([own], (one.arrays for one in packed))):
+            for target, source in zip(arrays, each, strict=True):
+                target[expert] = source.reshape(-1)
+        all_experts.arrays, all_experts.places = arrays, all_experts.places.at(arrays)
+        return all_experts
 
     def __getstate__(self) -> dict[str, Any]:
         """Return arrays and facts, without addresses."""

@@ -36,15 +36,12 @@ from pagedrun.kernels.cpu.quantized.quads import (
     takes_pairs,
     unpack_bytes,
 )
+from pagedrun.kernels.cpu.quantized.rounding import PART, read_row, round_row
 from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
-from pagedrun.kernels.cpu.simd.lanes import splat
-from pagedrun.kernels.cpu.simd.words import read_lanes, store_codes
-from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST
 
 CHUNK_STEPS = 8
 _BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
 _MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
-_SMALLEST, _LARGEST_CODE = np.float32(SMALLEST), np.float32(LARGEST_CODE)
 
 
 @kernel
@@ -64,12 +61,13 @@ def multiply_int8(
     of_rows = aligned_floats(chosen.total * num_sums * 3)
     for used in range(segments.shape[0]):
         total = whole_blocks(segments[used, 2] - segments[used, 1])
+        num_blocks = (total + BLOCK - 1) // BLOCK
         if total * x.shape[1] <= SERIAL_ELEMENTS:
-            for i in range(total):
-                _quantize_row(x, chosen, used, i, total, weights, sizes, inputs, of_rows)
+            for block in range(num_blocks):
+                _round_block(x, chosen, used, block, total, weights, sum_size, inputs, of_rows)
         else:
-            for i in numba.prange(total):
-                _quantize_row(x, chosen, used, i, total, weights, sizes, inputs, of_rows)
+            for block in numba.prange(num_blocks):
+                _round_block(x, chosen, used, block, total, weights, sum_size, inputs, of_rows)
     share = (num_panels + num_shares - 1) // num_shares
     pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
     num_used = segments.shape[0]
@@ -138,10 +136,18 @@ def _read_chunk(
         prefetch_at(codes + _BYTES_AHEAD, weights.step_bytes // 64)
         prefetch_at(above + _BYTES_AHEAD // 4, weights.above_bytes // 64)
         _unpack(weights, codes, above, target + i * size)
+    read_numbers_of_sums(weights, panel, step, steps, sum_size, numbers.ctypes.data)
+
+
+@inlined(fastmath=EXACT)
+def read_numbers_of_sums(
+    weights: Any, panel: Any, step: Any, steps: Any, sum_size: Any, target: Any
+) -> None:
+    """Write the scales and shifts of each integer sum of some steps to an address."""
     first = step * STEP // sum_size
     for i in range((steps * STEP + sum_size - 1) // sum_size):
         group = (first + i) * sum_size // weights.group_size
-        read_scales(weights, panel, group, numbers.ctypes.data + i * 2 * NUMBER_BYTES)
+        read_scales(weights, panel, group, target + i * 2 * NUMBER_BYTES)
 
 
 @inlined(fastmath=EXACT)
@@ -180,64 +186,42 @@ def _multiply_chunk(
 
 
 @inlined(fastmath=EXACT)
-def _quantize_row(
+def _round_block(
     x: Any,
     chosen: Any,
     used: Any,
-    i: Any,
+    block: Any,
     total: Any,
     weights: Any,
-    sizes: Any,
+    sum_size: Any,
     inputs: Any,
     of_rows: Any,
 ) -> None:
-    """Write the codes of row i of an expert into its block, and what belongs to its sums."""
-    scale_size, sum_size = sizes
-    segment = chosen.segments[used]
-    num_k, num_quads = x.shape[1], QUADS * weights.num_steps
-    values, codes = np.empty(4 * num_quads, np.float32), np.empty(4 * num_quads, np.int8)
-    num_read = 0
-    if i < segment[2] - segment[1]:
-        row = segment[1] + i
-        source = x[chosen.tokens[row] if chosen.tokens.shape[0] > 0 else row]
-        num_read = num_k
-        for k in range(num_k):
-            values[k] = to_float32(source[k])
-    for k in range(num_read, 4 * num_quads):
-        values[k] = np.float32(0.0)
-    height, first = block_of_row(i, total)
-    place = segment[3] + first
+    """Write the codes of `BLOCK` rows of an expert, or its last ones, into their blocks.
+
+    With them what belongs to their sums.
+    """
+    segment, parts = chosen.segments[used], parts_of_quad(weights)
+    num_quads = QUADS * weights.num_steps
     num_sums = (4 * num_quads + sum_size - 1) // sum_size
-    floats = of_rows[3 * place * num_sums + i - first :]
-    integers = floats.view(np.int32)
-    at = 0
-    for start in range(0, 4 * num_quads, scale_size):
-        end = min(start + scale_size, 4 * num_quads)
-        largest = largest_magnitude(values[start:end])
-        is_finite = largest < np.float32(np.inf)
-        largest = max(largest, _SMALLEST) if is_finite else np.float32(np.nan)
-        inverse = _LARGEST_CODE / largest if is_finite else np.float32(0.0)
-        scale = largest / _LARGEST_CODE
-        if is_finite:
-            for k in range(start, end, 16):
-                store_codes(codes, k, read_lanes(values, k) * splat(inverse))
-        else:
-            codes[start:end] = 0
-        for _ in range(start, end, sum_size):
-            floats[at + height] = scale
+    values = np.empty(num_sums * sum_size, np.float32)
+    codes = np.empty(num_sums * sum_size, np.int8)
+    scales, added = np.empty(num_sums, np.float32), np.empty(num_sums, np.float32)
+    integers, words = of_rows.view(np.int32), inputs.view(np.int32)
+    for i in range(block * BLOCK, min((block + 1) * BLOCK, total)):
+        read_row(x, chosen.tokens, segment, i, values)
+        round_row(values, sum_size, codes, 0, min(sum_size, PART), scales, added)
+        height, first = block_of_row(i, total)
+        place = segment[3] + first
+        at = 3 * place * num_sums + i - first
+        for j in range(num_sums):
+            integers[at] = np.int32(-weights.offset) * np.int32(added[j])
+            of_rows[at + height] = scales[j]
+            of_rows[at + 2 * height] = scales[j] * added[j]
             at += 3 * height
-    # Behind the loop: what is read with wider loads than it was stored waits for the stores.
-    at = 0
-    for start in range(0, 4 * num_quads, sum_size):
-        added = np.int32(0)
-        for code in codes[start : min(start + sum_size, 4 * num_quads)]:
-            added += np.int32(code)
-        integers[at] = np.int32(-weights.offset) * added
-        floats[at + 2 * height] = floats[at + height] * np.float32(added)
-        at += 3 * height
-    parts = parts_of_quad(weights)
-    target = inputs[parts * place * num_quads + i - first :].view(np.int32)
-    write_quads(codes, num_quads, parts, target, height)
+        target = words[parts * place * num_quads + i - first :]
+        write_quads(codes, num_quads, parts, target, height)
+    values[0] = np.float32(0.0)  # Numba frees an array after its last use
 
 
 @inlined()
@@ -311,7 +295,7 @@ def _overload_parts(weights: Any) -> Any:
 @overload(_unpack, strict=False)
 def _overload_unpack(weights: Any, codes: Any, above: Any, target: Any) -> Any:
     unpack = _UNPACKING[weights.instance_class]
-    return lambda weights, codes, above, target: unpack(codes, above, target)
+    return lambda weights, codes, above, target: unpack(codes, above, 0, target)
 
 
 @overload(_multiply_block, strict=False)

@@ -21,11 +21,13 @@ from pagedrun.kernels.cpu.linears.panel_product import RowsOfExperts, all_rows, 
 from pagedrun.kernels.cpu.quantized.amx_product import (
     NARROW_ROWS,
     ROWS,
+    blocks_of_experts,
     input_blocks,
     multiply_tiles,
 )
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP, CodeArrays
 from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
+from pagedrun.kernels.cpu.quantized.int8_tiles import SumTiles, multiply_int8_tiles
 from pagedrun.kernels.cpu.quantized.pair_product import (
     FEW_ROWS,
     ROWS_AT_ONCE,
@@ -36,7 +38,7 @@ from pagedrun.kernels.cpu.quantized.pair_product import (
 from pagedrun.kernels.cpu.quantized.panel_codes import PanelArrays
 from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd.amx import tile_shapes
-from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.kernel_set import KernelSet, has_features
 from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import PackedWeight, beside
 
@@ -69,9 +71,10 @@ class QuantizedLinear:
         added = padded_bias(bias, -(-self.out_features // PANEL) * PANEL)
         self._multiply: AmxProducts | PairProducts | PanelProducts
         if rounds_inputs or dtype is not torch.bfloat16 or kernel_set is KernelSet.PORTABLE:
-            self._multiply = PanelProducts(PanelArrays([weight], dtype), added, rounds_inputs)
+            panels, on_tiles = PanelArrays([weight], dtype), kernel_set is KernelSet.AMX
+            self._multiply = PanelProducts(panels, added, rounds_inputs, on_tiles)
         elif kernel_set is KernelSet.AMX:
-            self._multiply = AmxProducts(weight, added)
+            self._multiply = AmxProducts(CodeArrays(weight), added)
         else:
             self._multiply = PairProducts(weight, added)
 
@@ -89,11 +92,11 @@ class QuantizedLinear:
 
 
 class QuantizedExperts:
-    """Linear layers of many experts, quantized in memory, in panels; implements `GroupedLinear`.
+    """Linear layers of many experts, quantized in memory; implements `GroupedLinear`.
 
     weights: parts whose outputs lie side by side, each with a weight for every expert, all of one
     form; not kept. bias: [num_experts, out_features] in `dtype`, or None. Other arguments as for
-    `QuantizedLinear`.
+    `QuantizedLinear`. Exact products in bfloat16 are on tiles or in panels.
     """
 
     row_invariant = True
@@ -118,18 +121,22 @@ class QuantizedExperts:
             added = padded.numpy().reshape(-1)
         experts = (beside(of_expert) for of_expert in zip(*weights, strict=True))
         rounds_inputs = first.form.rounds_inputs(activations, kernel_set.code_kernels.of_experts)
-        self._multiply = PanelProducts(
-            PanelArrays(experts, dtype, num_weights=self.num_experts), added, rounds_inputs
-        )
+        on_tiles = kernel_set is KernelSet.AMX
+        self._multiply: AmxProducts | PanelProducts
+        if on_tiles and not rounds_inputs and dtype is torch.bfloat16:
+            self._multiply = AmxProducts(CodeArrays.of_experts(experts, self.num_experts), added)
+        else:
+            panels = PanelArrays(experts, dtype, num_weights=self.num_experts)
+            self._multiply = PanelProducts(panels, added, rounds_inputs, on_tiles)
 
     def __call__(self, x: Tensor, starts: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Map rows to [num_rows, out_features], in the dtype of x."""
         values_are_read()
-        rows = RowsOfExperts.of(starts.numpy(), None if tokens is None else tokens.numpy())
         num_rows = len(x if tokens is None else tokens)
         out = torch.empty(num_rows, self.out_features, dtype=x.dtype)
         if num_rows:
-            self._multiply(as_array(x.contiguous()), as_array(out), rows)
+            chosen = starts.numpy(), None if tokens is None else tokens.numpy()
+            self._multiply(as_array(x.contiguous()), as_array(out), chosen)
         return out
 
     def arrays_of(self, expert: int) -> list[NDArray[np.uint8]]:
@@ -137,49 +144,63 @@ class QuantizedExperts:
         return [each[expert] for each in self._multiply.arrays]
 
 
+# Where the rows of each expert start, and the row of x that each reads; see `GroupedLinear`.
+Chosen = tuple[NDArray[np.int64], NDArray[np.int64] | None]
+
+
 class PanelProducts:
     """Product `x @ weight.T + bias`, in float32 or with inputs rounded to int8.
 
-    bias: float32, one for each output of all panels, or empty.
+    bias: float32, one for each output of all panels, or empty. on_tiles: rows rounded to int8 are
+    multiplied on AMX tiles where that is faster, with the same bytes.
     """
 
     def __init__(
-        self, weights: PanelArrays, bias: NDArray[np.float32], rounds_inputs: bool
+        self, weights: PanelArrays, bias: NDArray[np.float32], rounds_inputs: bool, on_tiles: bool
     ) -> None:
         self.arrays = weights.arrays
         self._weights, self._bias, self._rounds_inputs = weights, bias, rounds_inputs
+        self._tiles = None
+        if on_tiles and rounds_inputs and has_features("amx-int8"):
+            self._tiles = SumTiles.of(weights.sizes[1])
 
-    def __call__(
-        self, x: NDArray[Any], out: NDArray[Any], rows: RowsOfExperts | None = None
-    ) -> None:
-        """Write the product to out [num_rows, out_features]. rows: None for a single weight."""
-        rows = all_rows(len(x)) if rows is None else rows
+    def __call__(self, x: NDArray[Any], out: NDArray[Any], chosen: Chosen | None = None) -> None:
+        """Write the product to out [num_rows, out_features]. chosen: None for a single weight."""
+        rows = all_rows(len(x)) if chosen is None else RowsOfExperts.of(*chosen)
         choose_threads(len(rows.segments) * x.shape[1] * out.shape[1])
-        codes, threads = self._weights.codes, num_threads()
-        if self._rounds_inputs:
-            multiply_int8(threads, x, rows, codes, self._weights.sizes, self._bias, out)
+        codes, sizes, threads = self._weights.codes, self._weights.sizes, num_threads()
+        if self._tiles is not None and len(out) >= self._tiles.min_rows * len(rows.segments):
+            multiply_int8_tiles(threads, x, rows, codes, sizes, self._bias, *self._tiles[:2], out)
+        elif self._rounds_inputs:
+            multiply_int8(threads, x, rows, codes, sizes, self._bias, out)
         else:
             multiply_panels(threads, x, rows, codes, self._bias, out)
 
 
 class AmxProducts:
-    """Product `x @ weight.T + bias`; `arrays` is the packed weight.
+    """Product `x @ weight.T + bias`; `arrays` is the packed weight, or those of experts.
 
     bias: float32, one for each output of all panels, or empty.
     """
 
-    def __init__(self, weight: PackedWeight, bias: NDArray[np.float32]) -> None:
-        self._codes = CodeArrays(weight)
-        self.arrays = self._codes.arrays
-        self._bias = bias
-        self._size = weight.codes.numel()
+    def __init__(self, codes: CodeArrays, bias: NDArray[np.float32]) -> None:
+        self._codes, self._bias = codes, bias
+        self.arrays = codes.arrays
         self._shapes = {rows: tile_shapes(rows) for rows in (*range(1, NARROW_ROWS + 1), ROWS)}
 
-    def __call__(self, x: NDArray[np.uint16], out: NDArray[Any]) -> None:
+    def __call__(
+        self, x: NDArray[np.uint16], out: NDArray[Any], chosen: Chosen | None = None
+    ) -> None:
         """Write the product to out [num_rows, out_features]. x: bfloat16 bits."""
-        inputs = input_blocks(x, self._codes.places.num_steps)
-        choose_threads(self._size)
-        multiply_tiles(inputs, self._codes.places, self._bias, self._shapes[inputs.shape[3]], out)
+        if chosen is None:
+            inputs = input_blocks(x, self._codes.places.num_steps)
+            segments = all_rows(len(x)).segments
+        else:
+            inputs, segments = blocks_of_experts(x, *chosen)
+        choose_threads(len(segments) * x.shape[1] * out.shape[1])
+        shapes = self._shapes[inputs.shape[3]]
+        places = self._codes.places
+        multiply_tiles(num_threads(), inputs, segments, places, self._bias, shapes, out)
 
 
 class PairProducts:

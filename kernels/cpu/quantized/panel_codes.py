@@ -5,12 +5,12 @@ model are compiled.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numba.extending import overload
-from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.linears.panel_product import read_chunk
@@ -28,7 +28,7 @@ from pagedrun.kernels.cpu.quantized.code_arrays import (
 )
 from pagedrun.kernels.cpu.quantized.quads import GROUP_BYTES, NUMBER_BYTES, unpack_floats
 from pagedrun.kernels.cpu.quantized.unpack import float_at, int8_at, read_numbers, store_at
-from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import splat
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.quantized import block_sizes
@@ -93,23 +93,15 @@ class PanelArrays:
     def __init__(
         self, weights: Iterable[PackedWeight], dtype: torch.dtype, num_weights: int = 1
     ) -> None:
-        self.arrays: list[NDArray[np.uint8]] = []
-        for i, weight in enumerate(weights):
-            held = CodeArrays(weight, Layout.QUADS, rounds=dtype is torch.bfloat16)
-            if num_weights == 1:
-                self.arrays = held.arrays
-                break
-            if i == 0:
-                self.arrays = [
-                    aligned_empty((num_weights, each.size), np.uint8) for each in held.arrays
-                ]
-            for target, each in zip(self.arrays, held.arrays, strict=True):
-                target[i] = each.reshape(-1)
-        form = weight.form
-        places = held.places.at(self.arrays)
+        weights = iter(weights)
+        first = next(weights)
+        held = CodeArrays.of_experts(
+            chain([first], weights), num_weights, Layout.QUADS, rounds=dtype is torch.bfloat16
+        )
+        self.arrays, form = held.arrays, first.form
         panels = panel_type(form.held_bits, is_float=form.is_float, is_shifted=form.has_offsets)
-        self.codes = panels(*places)
-        self.sizes = block_sizes(weight)
+        self.codes = panels(*held.places)
+        self.sizes = block_sizes(first)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return arrays and facts, without addresses."""

@@ -100,16 +100,19 @@ def _over_quads(builder: Any, kind: int) -> Any:
     return cgutils.for_range(builder, INT64(count), intp=INT64)
 
 
-def unpack_bytes(kind: int, *, in_pairs: bool) -> Any:
+def unpack_bytes(kind: int, *, in_pairs: bool = False, is_signed: bool = False) -> Any:
     """Return an intrinsic that writes the quads of a step, `QUAD_BYTES` each.
 
     in_pairs: as numbers of 16 bits, first and third code of each column, then second and fourth.
+    is_signed: without the offset that is in memory added to all codes.
     """
 
     @intrinsic
-    def unpack(typing_context: Any, codes: Any, above: Any, target: Any) -> Any:
+    def unpack(typing_context: Any, codes: Any, above: Any, offset: Any, target: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            codes, above, target = arguments
+            codes, above, offset, target = arguments
+            lanes = ir.VectorType(INT8, 4 * NUM_LANES)
+            added = _splat(builder, builder.trunc(offset, INT8), lanes) if is_signed else None
             with _over_quads(builder, kind) as loop:
                 for half in range(_HALVES):
                     for quad, words in _quads(builder, kind, codes, above, loop.index, half):
@@ -117,6 +120,8 @@ def unpack_bytes(kind: int, *, in_pairs: bool) -> Any:
                         place = builder.add(
                             builder.mul(quad, INT64(size)), INT64(half * _VECTOR_BYTES)
                         )
+                        if added is not None:
+                            words = builder.sub(builder.bitcast(words, lanes), added)
                         if not in_pairs:
                             _store(builder, words, target, place)
                             continue
@@ -126,7 +131,7 @@ def unpack_bytes(kind: int, *, in_pairs: bool) -> Any:
                         _store(builder, high, target, builder.add(place, INT64(QUAD_BYTES)))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 3), generate
+        return types.void(*[types.int64] * 4), generate
 
     return unpack
 

@@ -24,16 +24,19 @@ from pagedrun.kernels.cpu.simd.arrays import INT8, element_pointer
 
 TILE_ROWS = 16
 TILE_BYTES = 64  # of a row
-_TILES_OF_A = (4, 5)
+_TILES_OF_A, _TILES_OF_B = (4, 5), (6, 7)
 
 
-def tile_shapes(columns: int = TILE_ROWS) -> NDArray[np.uint8]:
-    """Return the memory for `configure`: eight full tiles, with `columns` for sums and B."""
+def tile_shapes(columns: int = TILE_ROWS, row_bytes: int = TILE_BYTES) -> NDArray[np.uint8]:
+    """Return the memory for `configure`: eight tiles, with `columns` for sums and B.
+
+    row_bytes: of A, as many as B has in words of a column.
+    """
     shapes = np.zeros(64, np.uint8)
     shapes[0] = 1  # palette
     for tile in range(8):
-        shapes[16 + 2 * tile] = TILE_BYTES if tile in _TILES_OF_A else 4 * columns
-        shapes[48 + tile] = TILE_ROWS
+        shapes[16 + 2 * tile] = row_bytes if tile in _TILES_OF_A else 4 * columns
+        shapes[48 + tile] = row_bytes // 4 if tile in _TILES_OF_B else TILE_ROWS
     return shapes
 
 

@@ -25,7 +25,7 @@ NUM_LANES = 16
 FLOATS = ir.VectorType(ir.FloatType(), NUM_LANES)
 WORDS = ir.VectorType(INT32, NUM_LANES)
 # 1.5 * 2^23: the sum with a number of up to 2^22 is that number, rounded to the nearest integer.
-_TO_INTEGER = np.float32(12_582_912.0)
+TO_INTEGER = np.float32(12_582_912.0)
 
 
 class LanesType(types.Type):  # type: ignore[misc]
@@ -219,7 +219,7 @@ def any_less(typing_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def _power_of_two(typing_context: Any, shifted: Any) -> Any:
-    """Return 2^n for whole n of -127 (which gives 0) to 127, given as `n + _TO_INTEGER`."""
+    """Return 2^n for whole n of -127 (which gives 0) to 127, given as `n + TO_INTEGER`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # The lowest bits of the sum are n; those above them leave the word.
@@ -237,8 +237,8 @@ def exp2_lanes(x: Any) -> Any:
     As `exp2`, but x is rounded to an integer by adding a large number.
     """
     x = larger(splat(LOW), x)
-    shifted = x + splat(_TO_INTEGER)
-    f = x - (shifted - splat(_TO_INTEGER))
+    shifted = x + splat(TO_INTEGER)
+    f = x - (shifted - splat(TO_INTEGER))
     p = fused(f, splat(C6), splat(C5))
     p = fused(f, p, splat(C4))
     p = fused(f, p, splat(C3))
@@ -255,8 +255,8 @@ def exp2_lanes_for_bfloat16(x: Any) -> Any:
     A polynomial with two terms fewer: minimax fit of 2^f over |f| <= 1/2, 2^0 being exact.
     """
     x = larger(splat(LOW), x)
-    shifted = x + splat(_TO_INTEGER)
-    f = x - (shifted - splat(_TO_INTEGER))
+    shifted = x + splat(TO_INTEGER)
+    f = x - (shifted - splat(TO_INTEGER))
     p = fused(f, splat(np.float32(0.009582852944731712)), splat(np.float32(0.055906426161527634)))
     p = fused(f, p, splat(np.float32(0.24024099111557007)))
     p = fused(f, p, splat(np.float32(0.6931241750717163)))

@@ -20,6 +20,7 @@ from tests.support.kernel_cases import (
     THREADS,
     assert_rows_keep_their_bytes,
     misaligned,
+    skip_unless_supported,
     threads,
 )
 from tests.support.packed_forms import FORMS, halves, random
@@ -67,7 +68,7 @@ def test_the_bytes_of_the_reference_in_every_batch(
         for kernel_set in KernelSet.supported():
             multiply = layer(weight, bias, dtype, kernel_set)
             assert torch.equal(multiply(x), expected), kernel_set
-        assert_rows_keep_their_bytes(multiply, x, expected, ROW_COUNTS)
+            assert_rows_keep_their_bytes(multiply, x, expected, ROW_COUNTS)
         assert torch.equal(multiply(misaligned(x)), expected)
         assert torch.equal(multiply(x[::3]), expected[::3])
 
@@ -181,26 +182,34 @@ def test_floats_stay_exact() -> None:
 @pytest.mark.parametrize("activations", Activations)
 @pytest.mark.parametrize("form", ["q4_0", "q4_1", "awq", "q5_k", "q6_k", "q8_0", "float8"])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel_set", [KernelSet.AMX, KernelSet.PORTABLE])
 def test_experts_have_the_bytes_of_single_layers(
-    form: str, activations: Activations, dtype: torch.dtype
+    form: str, activations: Activations, dtype: torch.dtype, kernel_set: KernelSet
 ) -> None:
-    """Of an expert without rows no weight is read; rows may repeat and come in any order."""
+    """Of an expert without rows no weight is read; rows may repeat and come in any order. They are
+    few for int8 on tiles, and many."""
+    skip_unless_supported(kernel_set)
     parts = [[FORMS[form](48, 256) for _ in range(4)] for _ in range(2)]
     for part in parts:
         for i, weight in enumerate(part):
             weight.codes.view(torch.int8).copy_(weight.codes.view(torch.int8).roll(7 * i, 1))
     bias = random(4, 96, seed=5).to(dtype)
-    backend = CpuBackend(KernelSet.PORTABLE, activations)
+    backend = CpuBackend(kernel_set, activations)
     experts = backend.pack_quantized_experts(parts, dtype, bias)
     assert experts.num_bytes == 8 * parts[0][0].num_bytes + bias.nbytes
-    x, starts = normal(20, 256).to(dtype), torch.tensor([0, 1, 4, 4, 41])
-    tokens = torch.randint(0, 20, (41,), generator=torch.Generator().manual_seed(2))
-    found = experts(x, starts, tokens)
-    for i in range(4):
-        rows = slice(starts[i], starts[i + 1])
-        weight = beside([part[i] for part in parts])
-        single = backend.pack_quantized(weight, dtype, bias[i])
-        assert torch.equal(found[rows], single(x[tokens[rows]])), i
+    weights = (beside(each) for each in zip(*parts, strict=True))
+    singles = [
+        backend.pack_quantized(weight, dtype, own)
+        for weight, own in zip(weights, bias, strict=True)
+    ]
+    x = normal(20, 256).to(dtype)
+    for starts in (torch.tensor([0, 1, 4, 4, 9]), torch.tensor([0, 1, 30, 30, 150])):
+        count = int(starts[-1])
+        tokens = torch.randint(0, 20, (count,), generator=torch.Generator().manual_seed(2))
+        found = experts(x, starts, tokens)
+        for i, single in enumerate(singles):
+            rows = slice(starts[i], starts[i + 1])
+            assert torch.equal(found[rows], single(x[tokens[rows]])), i
     assert experts(x, starts * 0, tokens[:0]).shape == (0, 96)
 
 
