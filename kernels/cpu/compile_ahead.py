@@ -25,7 +25,7 @@ from pagedrun.kernels.cpu.attention import decode_attention, group_attention, in
 from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, Work
 from pagedrun.kernels.cpu.bfloat16 import is_quantized
 from pagedrun.kernels.cpu.jit import num_threads
-from pagedrun.kernels.cpu.linears import linear
+from pagedrun.kernels.cpu.linears import amx_linear, linear
 from pagedrun.kernels.cpu.linears.panel_product import (
     RowsOfExperts,
     multiply_panels,
@@ -33,6 +33,7 @@ from pagedrun.kernels.cpu.linears.panel_product import (
 )
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
 from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
+from pagedrun.kernels.cpu.quantized.int8_tiles import multiply_int8_tiles
 from pagedrun.kernels.cpu.quantized.panel_codes import panel_type
 from pagedrun.kernels.environment.child_process import end_child, start_child
 from pagedrun.kernels.kernel_set import KernelSet
@@ -127,7 +128,11 @@ class RunKernels(NamedTuple):
             given = i64, _array(model, 2), rows, _panel_codes(key)
             last = _array(f32, 1), _array(model, 2)
             if key.rounds_inputs:
-                yield multiply_int8, (*given, types.UniTuple(i64, 2), *last)
+                sizes = types.UniTuple(i64, 2)
+                yield multiply_int8, (*given, sizes, *last)
+                if self.kernel_set == KernelSet.AMX and key.num_bits != 6:  # sums of 16 inputs
+                    shapes = _array(types.uint8, 1), i64
+                    yield multiply_int8_tiles, (*given, sizes, last[0], *shapes, last[1])
             else:
                 yield multiply_panels, (*given, *last)
         if self._has_fma_linears:
@@ -141,6 +146,14 @@ class RunKernels(NamedTuple):
                 (i64, _array(model, 2), panels, _array(f32, 1), _array(model, 2)),
             )
             yield linear.pack_panels, (_array(model, 2), panels)
+        if self._has_amx_linears:
+            tiles = _array(types.uint32, 5)
+            yield (
+                amx_linear.multiply_tiles,
+                (_array(model, 5), tiles, _array(f32, 1), _array(model, 2)),
+            )
+            yield amx_linear._pack_weights, (_array(model, 2), tiles)
+            yield amx_linear._pack_rows, (_array(model, 2), _array(model, 5))
         yield inputs.chunk_groups, (*[_array(i32, 1)] * 3, _array(i32, 2), i64)
         yield token_rows._build_tree, (_array(i32, 1), _array(i64, 1))
         rows = (_array(i32, 1), _array(i64, 1), _array(i64, 1), _array(i32, 1))
@@ -162,6 +175,12 @@ class RunKernels(NamedTuple):
         """True if linear layers are `FmaLinear`."""
         in_panels = self.dtype == "float32" or self.kernel_set == KernelSet.PORTABLE
         return in_panels and self.has_plain_linears
+
+    @property
+    def _has_amx_linears(self) -> bool:
+        """True if linear layers are `AmxLinear`."""
+        on_tiles = self.dtype == "bfloat16" and self.kernel_set == KernelSet.AMX
+        return on_tiles and self.has_plain_linears
 
     def _attend(self) -> Any:
         dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))

@@ -17,13 +17,16 @@ from pagedrun.kernels.cpu import compile_ahead, jit
 from pagedrun.kernels.cpu.compile_ahead import (
     AheadCompiler,
     PanelKey,
+    RunKernel,
     RunKernels,
     notify_compiling,
 )
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.quantized_form import Activations
+from pagedrun.kernels.quantized_weight import PackedWeight
 from tests.support import packed_forms
+from tests.support.kernel_cases import skip_unless_supported
 
 # A run, and the signatures of all kernels that it called.
 PROGRAM = """
@@ -75,8 +78,22 @@ def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None
     assert told.returncode == 0, told.stderr
     called, wanted = json.loads(told.stdout)
     assert sorted(called) == sorted(wanted)
-    num_linears = 3 if dtype == "float32" or KernelSet.best() is KernelSet.PORTABLE else 0
+    num_linears = 3 if dtype == "float32" or KernelSet.best() is not KernelSet.AVX512_BF16 else 0
     assert len(wanted) == LAST + 1 + num_linears
+
+
+def added_by(
+    weight: PackedWeight, kernel_set: KernelSet, *, rounds_inputs: bool
+) -> list[RunKernel]:
+    """Return the kernels that a run with such weights has more."""
+    key = PanelKey.of(weight.form, rounds_inputs=rounds_inputs)
+    of_run = RunKernels("bfloat16", "bfloat16", kernel_set, ())
+    plain = {(id(each.dispatcher), each.arguments) for each in of_run.all()}
+    return [
+        each
+        for each in of_run._replace(codes=(key,)).all()
+        if (id(each.dispatcher), each.arguments) not in plain
+    ]
 
 
 @pytest.mark.parametrize("rounds_inputs", [False, True])
@@ -88,16 +105,21 @@ def test_quantized_layers_call_what_is_compiled_ahead(form: str, rounds_inputs: 
     activations = Activations.INT8 if rounds_inputs else Activations.EXACT
     layer = QuantizedLinear(weight, None, KernelSet.PORTABLE, activations=activations)
     layer(torch.ones(2, 256, dtype=torch.bfloat16))
-    key = PanelKey.of(weight.form, rounds_inputs=rounds_inputs)
-    of_run = RunKernels("bfloat16", "bfloat16", KernelSet.PORTABLE, ())
-    plain = {(id(each.dispatcher), each.arguments) for each in of_run.all()}
-    added = [
-        each
-        for each in of_run._replace(codes=(key,)).all()
-        if (id(each.dispatcher), each.arguments) not in plain
-    ]
+    added = added_by(weight, KernelSet.PORTABLE, rounds_inputs=rounds_inputs)
     assert len(added) == 1
     assert added[0].arguments in added[0].dispatcher.signatures
+
+
+@pytest.mark.parametrize("form", ["q4_0", "awq", "q5_k", "q6_k", "q8_0"])
+def test_on_tiles_few_and_many_rows_call_what_is_compiled_ahead(form: str) -> None:
+    skip_unless_supported(KernelSet.AMX)
+    weight = getattr(packed_forms, form)(40, 256)
+    layer = QuantizedLinear(weight, None, KernelSet.AMX, activations=Activations.INT8)
+    for num_rows in (2, 64):
+        layer(torch.ones(num_rows, 256, dtype=torch.bfloat16))
+    added = added_by(weight, KernelSet.AMX, rounds_inputs=True)
+    assert len(added) == (1 if form == "q6_k" else 2)
+    assert all(each.arguments in each.dispatcher.signatures for each in added)
 
 
 def begin(cache: Path) -> "subprocess.Popen[str]":
