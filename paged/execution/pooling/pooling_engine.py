@@ -2,7 +2,8 @@
 
 Models that see whole texts, and poolings of all tokens, are computed by `FlatSteps`, cut by their
 tokens. A causal model whose last token gives the result runs in the engine of answers, where texts
-share the keys and values of their common prefixes. Equal texts of a window are computed once.
+share the keys and values of their common prefixes. Equal texts of a window are computed once, and
+those of earlier windows are not computed again while their results are kept.
 """
 
 import time
@@ -25,6 +26,7 @@ from pagedrun.paged.execution.pooling.text_steps import (
 )
 from pagedrun.paged.execution.pooling.text_windows import (
     PendingRow,
+    RecentResults,
     TextTotals,
     TextWindow,
     finished_rows,
@@ -50,6 +52,8 @@ from pagedrun.paged.values.engine_config import Deadline, EngineConfig
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.request import Completion, Request
+
+_RECENT_BYTES = 2**26  # results of earlier windows: 37,000 of 384 numbers
 
 
 class PoolingEngine:
@@ -168,6 +172,7 @@ class PooledRun:
         self._hooks = hooks
         self._times = times
         self._totals = TextTotals()
+        self._recent = RecentResults(_RECENT_BYTES)
         self._num_finished = self._num_records = 0
         self._plan_s, self._run_s = plan_s, 0.0
         self._windows = windows
@@ -182,8 +187,13 @@ class PooledRun:
                 self._hooks.on_window()
             self._totals.add(window)
             self._waiting = len(window.pending)
-            for texts in self._steps.run(window.distinct, self._ends_at):
+            known = self._recent.find(window.distinct)
+            self._totals.remove(known)
+            yield from map(self._completed, finished_rows(known))
+            left = [each for each in window.distinct if each.result is None]
+            for texts in self._steps.run(left, self._ends_at):
                 self._run_s = time.perf_counter() - self._began
+                self._recent.keep(texts)
                 yield from map(self._completed, finished_rows(texts))
                 self._record()
             self.is_cut = self._steps.is_cut

@@ -1,8 +1,11 @@
 """Windows of texts: distinct ones, the rows that wait for them, and steps. Imports no torch."""
 
 import random
+from array import array
+from collections import OrderedDict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from pagedrun.paged.values.request import Request
 PADDED_BATCH = 32  # texts of a padded batch, with which `padded_tokens` compares
 Rows = NDArray[np.float32]
 _NOTHING: Rows = np.empty(0, np.float32)
+_PLACE_BYTES = 256  # of a digest and its place
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +35,12 @@ class DistinctText:
     def num_tokens(self) -> int:
         """Length of the text."""
         return len(self.text.token_ids)
+
+    @property
+    def key(self) -> bytes:
+        """Digest that equal texts of all windows have in common."""
+        numbers = array("q", (self.text.num_first, *self.text.token_ids))
+        return blake2b(numbers.tobytes(), digest_size=16).digest()
 
     def finish(self, result: Rows, error: RowError | None = None) -> None:
         """Set the result, or the error, of the text."""
@@ -105,6 +115,44 @@ class TextWindow:
         return window
 
 
+class RecentResults:
+    """Results of texts of earlier windows, in at most `num_bytes`.
+
+    A text makes room for another when all others were used after it: texts that recur often stay.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self._rows = _NOTHING
+        self._places: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+
+    def find(self, texts: Sequence[DistinctText]) -> list[DistinctText]:
+        """Finish the texts whose results are here, and return these."""
+        found = []
+        for each in texts if self._places else ():
+            key = each.key
+            place = self._places.get(key)
+            if place is not None:
+                self._places.move_to_end(key)
+                each.finish(self._rows[place].copy())
+                found.append(each)
+        return found
+
+    def keep(self, texts: Sequence[DistinctText]) -> None:
+        """Keep the results of computed texts, without those that failed."""
+        for each in texts:
+            if each.result is None or each.error is not None:
+                continue
+            if not len(self._rows):
+                most = self._num_bytes // (each.result.nbytes + _PLACE_BYTES)
+                self._rows = np.empty((max(most, 1), *each.result.shape), each.result.dtype)
+            place = len(self._places)
+            if place == len(self._rows):
+                _, place = self._places.popitem(last=False)
+            self._places[each.key] = place
+            self._rows[place] = each.result
+
+
 @dataclass(slots=True)
 class TextTotals:
     """Totals of windows: rows, their texts and tokens, and those of distinct texts.
@@ -130,6 +178,11 @@ class TextTotals:
         self.distinct_tokens += sum(lengths)
         self.longest = max(self.longest, *lengths, 0)
         self.padded += window.num_padded
+
+    def remove(self, texts: Sequence[DistinctText]) -> None:
+        """Count texts of the last window as those of earlier ones."""
+        self.distinct -= len(texts)
+        self.distinct_tokens -= sum(each.num_tokens for each in texts)
 
 
 def padded_tokens(lengths: Sequence[int]) -> int:

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
+from pagedrun.paged.execution.pooling.text_windows import DistinctText, RecentResults
+from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.request import Request
 from tests.support.kernel_cases import THREADS, threads
 from tests.support.pooled_engines import pooled_model, requests, results
@@ -55,6 +58,48 @@ def test_windows_follow_each_other_and_done_rows_are_left_out(tmp_path: Path) ->
     windows: list[list[Request]] = [asked[4:8], asked[8:]]
     run = engine.start(asked[:4], more=windows, done={1, 9})
     assert [each.request.index for each in run] == [0, 2, 3, 4, 5, 6, 7, 8, 10, 11]
+
+
+def test_a_text_of_an_earlier_window_is_not_computed_again(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    model = pooled_model(tmp_path)
+    engine = model.load_engine()
+    one, other, third = texts([20, 30, 9])
+    asked = requests(model, [one, other, third, one, third, one])
+    expected = results(engine, asked)
+    run = engine.start(asked[:2], more=[asked[2:4], asked[4:]])
+    found = {each.request.index: each.pooled for each in run}
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]
+    for index, pooled in found.items():
+        assert pooled is not None
+        assert np.array_equal(pooled[0], expected[index])
+    figures = run.report()["pooling"]
+    assert (figures["texts"], figures["distinct_texts"]) == (6, 3)
+    assert run.report()["tokens"]["computed"] == 22 + 32 + 11
+
+
+def distinct(token: int) -> DistinctText:
+    return DistinctText(PooledText((1, token), 2, 0))
+
+
+def test_recent_results_that_were_used_stay() -> None:
+    recent = RecentResults(3 * (8 * 4 + 256))
+    for token in range(3):
+        each = distinct(token)
+        each.finish(np.full(8, token, np.float32))
+        recent.keep([each])
+    again = distinct(0)
+    assert recent.find([again, distinct(9)]) == [again]
+    assert again.result is not None
+    assert again.result.tolist() == [0.0] * 8
+    failed, new = distinct(4), distinct(3)
+    failed.fail(RowError("out_of_memory", "too large"))
+    new.finish(np.full(8, 3, np.float32))
+    recent.keep([failed, new])
+    left = [distinct(token) for token in range(5)]
+    assert recent.find(left) == [left[0], left[2], left[3]]
+    of_pair = DistinctText(PooledText((1, 0), 1, 0))
+    assert recent.find([of_pair]) == []
 
 
 @pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"dtype": "bfloat16"}])
