@@ -102,10 +102,11 @@ def test_a_gguf_file_has_the_same_bytes(make_model: MakeModel, tmp_path: Path) -
 
 
 def test_experts_of_a_gguf_file_have_the_same_bytes(make_model: MakeModel, tmp_path: Path) -> None:
+    """A tenth is pinned: a plan does not count padding, which is much of so small matrices."""
     path = tmp_path / "model.gguf"
     folder = make_model("qwen3_moe", "gguf", norm_topk_prob=True, num_hidden_layers=3)
     write_gguf(folder, path, lambda name: "Q4_1")
-    assert_same(tiny_config(path), tmp_path / "packed", 0.25, tokenizer=folder)
+    assert_same(tiny_config(path), tmp_path / "packed", 0.1, tokenizer=folder)
 
 
 def test_scores_of_prompts_and_continuations(make_model: MakeModel, tmp_path: Path) -> None:
