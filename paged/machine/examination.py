@@ -196,7 +196,8 @@ _SPEED = {
 }
 
 _QUANTIZED = {
-    KernelSet.AMX: "quantized in memory, experts too. Four bits in groups of 128 are the fastest",
+    KernelSet.AMX: "quantized in memory, experts too. Four bits in groups of 128 are 1.1 to 2.3 "
+    "times as fast as plain bfloat16 in our measurements",
     KernelSet.AVX512_BF16: "quantized in memory, experts too. Four bits are the fastest: 2.3 to "
     "2.6 times as fast as plain bfloat16 at few rows and 1.1 to 1.6 times at hundreds in our "
     "measurements",
