@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +84,9 @@ def test_of_weights_that_are_rounded_to_int8(dtype: str, make_model: MakeModel, 
     assert weights["held_bits"] < 20
 
 
-ALL_SETS = tuple(KernelSet)
-
-
-def expansion(
-    model: Path, dtype: str, kernels: KernelSet, supported: Sequence[KernelSet] = ALL_SETS
-) -> WeightExpansion | None:
+def expansion(model: Path, dtype: str, kernels: KernelSet) -> WeightExpansion | None:
     device = DeviceFacts(kernels.read_once, code_kernels=kernels.code_kernels)
-    return WeightExpansion.of(EngineConfig(model=model, dtype=dtype), device, supported)
+    return WeightExpansion.of(EngineConfig(model=model, dtype=dtype), device)
 
 
 @pytest.mark.parametrize("kernels", KernelSet)

@@ -48,7 +48,7 @@ def test_a_kernel_set_that_cannot_run_is_a_problem(monkeypatch: pytest.MonkeyPat
     facts = processor_facts(slow)
     assert facts["kernel_set"] == "portable"
     assert facts["quantized"] == "quantized in memory, experts too"
-    assert facts["activations"].startswith("int8 for integer codes")
+    assert facts["activations"] == "int8 for integer codes, else exact; --activations exact for all"
     is_best = KernelSet.supported()[0] is KernelSet.PORTABLE
     assert [slow.problems, len(slow.advice)] == [[], 0 if is_best else 1]
 

@@ -29,8 +29,8 @@ from pagedrun.kernels.cpu.quantized.panel_codes import KINDS
 from pagedrun.kernels.cpu.quantized.quads import NUMBER_BYTES, QUAD_BYTES, unpack_bytes
 from pagedrun.kernels.cpu.quantized.rounding import read_row, round_row
 from pagedrun.kernels.cpu.simd import amx
-from pagedrun.kernels.cpu.simd.arrays import INT32, INT64, aligned_floats, prefetch_at
-from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.arrays import INT64, aligned_floats, prefetch_at
+from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 
 ROWS = amx.TILE_ROWS  # of a block
 _PAIR = 2 * ROWS
@@ -303,10 +303,6 @@ def _adding(is_shifted: bool) -> Any:
             def read(address: Any, offset: int, kind: Any = FLOATS) -> Any:
                 return builder.load(at(address, offset, kind), align=4)
 
-            def splat(value: Any) -> Any:
-                one = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), value, INT32(0))
-                return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
-
             none = ir.Constant(FLOATS, [0.0] * NUM_LANES)
             scales = [read(numbers, 64 * half) for half in range(2)]
             shifts = []
@@ -328,7 +324,7 @@ def _adding(is_shifted: bool) -> Any:
                     )
                 )
                 for i in range(ROWS):
-                    scale = splat(read(of_block, 4 * i, _FLOAT))
+                    scale = spread(builder, read(of_block, 4 * i, _FLOAT))
                     for half in range(2):
                         place = i * NUMBER_BYTES + 64 * half
                         total = builder.select(begins, none, read(kept, place))
@@ -336,7 +332,7 @@ def _adding(is_shifted: bool) -> Any:
                         factor = builder.fmul(scale, scales[half])
                         value = builder.call(fma, [value, factor, total])
                         if is_shifted:
-                            scaled = splat(read(of_block, 4 * (ROWS + i), _FLOAT))
+                            scaled = spread(builder, read(of_block, 4 * (ROWS + i), _FLOAT))
                             value = builder.call(fma, [shifts[half], scaled, value])
                         builder.store(value, at(kept, place, FLOATS), align=4)
             return context.get_dummy_value()

@@ -26,7 +26,7 @@ from pagedrun.kernels.cpu.quantized.code_arrays import (
     SIX_BITS,
 )
 from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, INT64
-from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS
+from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 from pagedrun.kernels.kernel_set import has_features
 
 QUAD_BYTES = 4 * PANEL
@@ -40,12 +40,6 @@ GROUP_BYTES = 3 * NUMBER_BYTES
 
 def _all(value: int) -> Any:
     return ir.Constant(WORDS, [value] * NUM_LANES)
-
-
-def _splat(builder: Any, value: Any, vector: Any) -> Any:
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
-    order = ir.Constant(ir.VectorType(INT32, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, one, order)
 
 
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
@@ -81,13 +75,13 @@ def _quads(
         lower = builder.and_(builder.lshr(words, _all(4)) if group else words, _all(0x0F0F0F0F))
         if kind == FIVE_BITS:
             plane = _load(builder, above, half * _VECTOR_BYTES, WORDS)
-            count = _splat(builder, builder.trunc(quad, INT32), WORDS)
+            count = spread(builder, builder.trunc(quad, INT32), WORDS)
             bits = builder.and_(builder.lshr(plane, count), _all(0x01010101))
             lower = builder.or_(lower, builder.shl(bits, _all(4)))
         elif kind == SIX_BITS:
             start = group * QUAD_BYTES + half * _VECTOR_BYTES
             plane = _load(builder, above, start, WORDS)
-            count = _splat(builder, builder.trunc(builder.shl(j, INT64(1)), INT32), WORDS)
+            count = spread(builder, builder.trunc(builder.shl(j, INT64(1)), INT32), WORDS)
             bits = builder.and_(builder.lshr(plane, count), _all(0x03030303))
             lower = builder.or_(lower, builder.shl(bits, _all(4)))
         found.append((quad, lower))
@@ -112,7 +106,7 @@ def unpack_bytes(kind: int, *, in_pairs: bool = False, is_signed: bool = False) 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             codes, above, offset, target = arguments
             lanes = ir.VectorType(INT8, 4 * NUM_LANES)
-            added = _splat(builder, builder.trunc(offset, INT8), lanes) if is_signed else None
+            added = spread(builder, builder.trunc(offset, INT8), lanes) if is_signed else None
             with _over_quads(builder, kind) as loop:
                 for half in range(_HALVES):
                     for quad, words in _quads(builder, kind, codes, above, loop.index, half):
@@ -292,12 +286,12 @@ def multiply_quads(kind: int, height: int, finish: Finish, stride: int | None = 
                     sums = [cgutils.alloca_once(builder, word_vector) for _ in blocks]
                     for (row, _), total in zip(blocks, sums, strict=True):
                         one = _load(builder, of_run, 4 * row, INT32)
-                        builder.store(_splat(builder, one, word_vector), total)
+                        builder.store(spread(builder, one, word_vector), total)
                     add_run(loop.index, sums)
                     scales = [_load(builder, columns, v * num_bytes, floats) for v in range(2)]
                     for (row, vector), total, result in zip(blocks, sums, found, strict=True):
                         scale = _load(builder, of_run, 4 * (rows_in_memory + row), ir.FloatType())
-                        factor = builder.fmul(_splat(builder, scale, floats), scales[vector])
+                        factor = builder.fmul(spread(builder, scale, floats), scales[vector])
                         value = builder.sitofp(builder.load(total), floats)
                         value = builder.call(fma, [value, factor, builder.load(result)])
                         if finish is Finish.SHIFTED:
@@ -309,7 +303,7 @@ def multiply_quads(kind: int, height: int, finish: Finish, stride: int | None = 
                             )
                             negative = builder.fsub(ir.Constant(floats, [-0.0] * LANES), shift)
                             value = builder.call(
-                                fma, [negative, _splat(builder, scaled, floats), value]
+                                fma, [negative, spread(builder, scaled, floats), value]
                             )
                         builder.store(value, result)
             for total, place in zip(found, places, strict=True):
@@ -382,7 +376,7 @@ class _Dot:
         return [_load(self._builder, weights, 4 * self._lanes * v, self._words) for v in range(2)]
 
     def _input(self, inputs: Any, row: int) -> Any:
-        return _splat(self._builder, _load(self._builder, inputs, 4 * row, INT32), self._words)
+        return spread(self._builder, _load(self._builder, inputs, 4 * row, INT32), self._words)
 
     def _add_quads(self, total: Any, codes: Any, inputs: Any) -> Any:
         if HAS_QUAD_PRODUCTS:

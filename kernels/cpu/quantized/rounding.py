@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import INT8, INT32, INT64
-from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, TO_INTEGER, WORDS, store
+from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, TO_INTEGER, WORDS, spread, store
 from pagedrun.kernels.cpu.simd.words import read_lanes
 from pagedrun.kernels.reference.linear import LARGEST_CODE, SMALLEST
 
@@ -94,7 +94,7 @@ def _rounding(scale_size: int, sum_size: int) -> Any:
             is_finite = builder.fcmp_ordered("<", largest, _FLOAT(float("inf")))
             is_small = builder.fcmp_ordered("<", largest, _FLOAT(SMALLEST))
             largest = builder.select(is_small, _FLOAT(SMALLEST), largest)
-            inverse = _splat(builder, builder.fdiv(_FLOAT(LARGEST_CODE), largest))
+            inverse = spread(builder, builder.fdiv(_FLOAT(LARGEST_CODE), largest))
             scale = builder.fdiv(largest, _FLOAT(LARGEST_CODE))
             scale = builder.select(is_finite, scale, _FLOAT(float("nan")))
             magic = ir.Constant(FLOATS, [float(TO_INTEGER)] * NUM_LANES)
@@ -119,11 +119,6 @@ def _rounding(scale_size: int, sum_size: int) -> Any:
         return types.void(*[types.int64] * 5), generate
 
     return round_block
-
-
-def _splat(builder: Any, value: Any) -> Any:
-    one = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), value, INT32(0))
-    return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
 
 
 def _halves(builder: Any, vector: Any) -> tuple[Any, Any]:

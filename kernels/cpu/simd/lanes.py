@@ -87,8 +87,7 @@ def splat(typing_context: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = context.cast(builder, arguments[0], signature.args[0], types.float32)
-        one = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), number, INT32(0))
-        return builder.shuffle_vector(one, one, ir.Constant(WORDS, [0] * NUM_LANES))
+        return spread(builder, number)
 
     return lanes_type(value), generate
 
@@ -116,6 +115,13 @@ def sum_of_lanes(typing_context: Any, a: Any) -> Any:
         return builder.extract_element(total, INT32(0))
 
     return types.float32(a), generate
+
+
+def spread(builder: Any, value: Any, vector: Any = FLOATS) -> Any:
+    """Return a number in all lanes of a vector type."""
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
+    order = ir.Constant(ir.VectorType(INT32, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, one, order)
 
 
 def lane_sums(builder: Any, vectors: list[Any], add: Any) -> Any:

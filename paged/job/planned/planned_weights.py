@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pagedrun.kernels.kernel_set import KernelSet
-from pagedrun.kernels.quantized_form import CodeKernels
 from pagedrun.paged.execution.device_facts import DeviceFacts, probe_device
 from pagedrun.paged.execution.device_options import choose_kernel_set, cpu_arithmetic
 from pagedrun.paged.metrics.report_sections import WeightFigures, weight_figures
@@ -141,12 +139,10 @@ class WeightExpansion:
         cls,
         config: EngineConfig,
         device: DeviceFacts | None = None,
-        supported: Sequence[KernelSet] | None = None,
     ) -> "WeightExpansion | None":
         """Return the expansion of a run; None if its weights stay low-bit or are unknown.
 
-        device: that of the run, None for the default. supported: the processor's kernel sets,
-        fastest first, None to ask for them.
+        device: that of the run, None for the default.
         """
         try:
             device = device or probe_device(config.device, config.kernel_set, config.activations)
@@ -163,28 +159,8 @@ class WeightExpansion:
         if weights.held_bytes < MANY_TIMES * stored:
             return None
         found = cls(stored, weights.held_bytes, dtype)
-        for settings in _alternatives(dtype, device, supported):
-            chosen = dict(settings)
-            kernels = device.code_kernels
-            if "kernel_set" in chosen:
-                kernels = KernelSet(chosen["kernel_set"]).code_kernels
-            other = replace(device, code_kernels=kernels)
-            held = PlannedWeights(model, header, chosen.get("dtype", dtype), other).held_bytes
-            if held < WORTH_SAVING * (found.least_bytes or found.held_bytes):
-                found = replace(found, settings=settings, least_bytes=held)
+        if dtype == "float32":
+            held = PlannedWeights(model, header, "bfloat16", device).held_bytes
+            if held < WORTH_SAVING * found.held_bytes:
+                found = replace(found, settings=(("dtype", "bfloat16"),), least_bytes=held)
         return found
-
-
-def _alternatives(
-    dtype: str, device: DeviceFacts, supported: Sequence[KernelSet] | None
-) -> list[tuple[tuple[str, str], ...]]:
-    """Return the settings to try, the smallest change first."""
-    of_dtype = (("dtype", "bfloat16"),) if dtype == "float32" else ()
-    others: dict[CodeKernels, KernelSet] = {}
-    if device.memory is None:
-        for each in KernelSet.supported() if supported is None else supported:
-            others.setdefault(each.code_kernels, each)
-        others.pop(device.code_kernels, None)
-    of_kernels = [(("kernel_set", each.value),) for each in others.values()]
-    tried = [of_dtype, *of_kernels, *(of_dtype + each for each in of_kernels)]
-    return [each for each in tried if each]
