@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
+from pagedrun.kernels.cpu.linears.panel_product import count_tasks, place_of_task
 from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd import amx, block_product
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
@@ -293,11 +294,10 @@ def multiply_fma(
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
-    share = (num_panels + num_shares - 1) // num_shares
-    for task in numba.prange(num_shares * experts.shape[0] * share):
-        used = task // share % experts.shape[0]
-        place = task // share // experts.shape[0] * share + task % share
-        if place >= num_panels:
+    cut = num_shares, experts.shape[0], num_panels, 1
+    for task in numba.prange(count_tasks(cut)):
+        used, place, end = place_of_task(task, cut)
+        if place >= end:
             continue
         part_of, column = place // panels_of_part, place % panels_of_part * PANEL
         weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
@@ -366,11 +366,10 @@ def multiply_tiles(
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
-    share = (num_panels + num_shares - 1) // num_shares
-    for task in numba.prange(num_shares * experts.shape[0] * share):
-        used = task // share % experts.shape[0]
-        place = task // share // experts.shape[0] * share + task % share
-        if place >= num_panels:
+    cut = num_shares, experts.shape[0], num_panels, 1
+    for task in numba.prange(count_tasks(cut)):
+        used, place, end = place_of_task(task, cut)
+        if place >= end:
             continue
         part_of, column = place // panels_of_part, place % panels_of_part * PANEL
         weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)

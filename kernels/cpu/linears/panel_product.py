@@ -112,13 +112,9 @@ def multiply_panels(
         else:
             for block in numba.prange(num_blocks):
                 _pack_block(x, chosen.tokens, segments[used], block, num_rows, total, rows)
-    share = (num_panels + num_shares - 1) // num_shares
-    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
-    num_used = segments.shape[0]
-    for task in numba.prange(num_shares * num_used * pieces):
-        used, own_share = task // pieces % num_used, task // pieces // num_used
-        start = own_share * share + task % pieces * PANELS_OF_TASK
-        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
+    cut = num_shares, segments.shape[0], num_panels, PANELS_OF_TASK
+    for task in numba.prange(count_tasks(cut)):
+        used, start, end = place_of_task(task, cut)
         if start >= end:
             continue
         first, last = segments[used, 1], segments[used, 2]
@@ -137,6 +133,32 @@ def multiply_panels(
         sums = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
         shape, panels = (first, last - first, total, num_k), (offset, start, end)
         _multiply_rows(own_rows, shape, weights, panels, own_bias, chunk, sums, out)
+
+
+@inlined()
+def count_tasks(cut: Any) -> Any:
+    """Return the number of tasks, some of them without panels.
+
+    cut: shares, experts with rows, panels of an expert, and the most panels of a task.
+    """
+    num_shares, num_used, num_panels, at_once = cut
+    share = (num_panels + num_shares - 1) // num_shares
+    return num_shares * num_used * ((share + at_once - 1) // at_once)
+
+
+@inlined()
+def place_of_task(task: Any, cut: Any) -> Any:
+    """Return a task's expert among those with rows, its first panel, and the one behind its last.
+
+    Tasks of a share are neighbors: those of its first expert, then of the next. cut: see
+    `count_tasks`.
+    """
+    num_shares, num_used, num_panels, at_once = cut
+    share = (num_panels + num_shares - 1) // num_shares
+    pieces = (share + at_once - 1) // at_once
+    used, own_share = task // pieces % num_used, task // pieces // num_used
+    start = own_share * share + task % pieces * at_once
+    return used, start, min(num_panels, min(start + at_once, (own_share + 1) * share))
 
 
 def rows_of_tile(num_rows: int, num_threads: int) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pagedrun.kernels.cpu.grouped_linear import ExpertBlocks
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.linears.panel_product import count_tasks, place_of_task
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
 from pagedrun.kernels.cpu.quantized.unpack import (
     NUMBER_BYTES,
@@ -61,12 +62,9 @@ def multiply_tiles(
     [num_rows, out_features], bits of bfloat16. For `num_shares` see `multiply_panels`.
     """
     num_panels, num_used = (out.shape[1] + PANEL - 1) // PANEL, segments.shape[0]
-    share = (num_panels + num_shares - 1) // num_shares
-    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
-    for task in numba.prange(num_shares * num_used * pieces):
-        used, own_share = task // pieces % num_used, task // pieces // num_used
-        start = own_share * share + task % pieces * PANELS_OF_TASK
-        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
+    cut = num_shares, num_used, num_panels, PANELS_OF_TASK
+    for task in numba.prange(count_tasks(cut)):
+        used, start, end = place_of_task(task, cut)
         if start >= end:
             continue
         amx.configure(shapes)

@@ -22,6 +22,8 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     PANELS_OF_TASK,
     ROWS_AT_ONCE,
     block_of_row,
+    count_tasks,
+    place_of_task,
     rows_in_full_blocks,
     whole_blocks,
 )
@@ -46,15 +48,15 @@ _MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
 
 @kernel
 def multiply_int8(
-    num_shares: Any, x: Any, chosen: Any, weights: Any, sizes: Any, bias: Any, out: Any
+    num_shares: Any, x: Any, chosen: Any, weights: Any, sum_size: Any, bias: Any, out: Any
 ) -> None:
     """Write the products of rows of x with the weights of their experts to `out`.
 
-    sizes: inputs that share a scale, and inputs of an integer sum, a divisor. weights: codes of
-    `PanelArrays`. The others: see `multiply_panels`.
+    weights: codes of `PanelArrays`. sum_size: inputs of an integer sum, see `block_sizes`. The
+    others: see `multiply_panels`.
     """
     num_panels, num_steps = (out.shape[1] + PANEL - 1) // PANEL, weights.num_steps
-    segments, sum_size = chosen.segments, sizes[1]
+    segments = chosen.segments
     num_sums = (num_steps * STEP + sum_size - 1) // sum_size
     words = parts_of_quad(weights) * QUADS * num_steps  # of a row
     inputs = aligned_floats(chosen.total * words)
@@ -68,13 +70,9 @@ def multiply_int8(
         else:
             for block in numba.prange(num_blocks):
                 _round_block(x, chosen, used, block, total, weights, sum_size, inputs, of_rows)
-    share = (num_panels + num_shares - 1) // num_shares
-    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
-    num_used = segments.shape[0]
-    for task in numba.prange(num_shares * num_used * pieces):
-        used, own_share = task // pieces % num_used, task // pieces // num_used
-        start = own_share * share + task % pieces * PANELS_OF_TASK
-        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
+    cut = num_shares, segments.shape[0], num_panels, PANELS_OF_TASK
+    for task in numba.prange(count_tasks(cut)):
+        used, start, end = place_of_task(task, cut)
         if start >= end:
             continue
         first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.jit import EXACT, SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.linears.panel_product import PANELS_OF_TASK
+from pagedrun.kernels.cpu.linears.panel_product import PANELS_OF_TASK, count_tasks, place_of_task
 from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
 from pagedrun.kernels.cpu.quantized.int8_product import read_numbers_of_sums
 from pagedrun.kernels.cpu.quantized.panel_codes import KINDS
@@ -74,7 +74,7 @@ def multiply_int8_tiles(
     x: Any,
     chosen: Any,
     weights: Any,
-    sizes: Any,
+    sum_size: Any,
     bias: Any,
     shapes: Any,
     part_size: Any,
@@ -85,8 +85,8 @@ def multiply_int8_tiles(
     shapes, part_size: see `SumTiles`. The others: see `int8_product.multiply_int8`.
     """
     num_panels, num_steps = (out.shape[1] + PANEL - 1) // PANEL, weights.num_steps
-    segments, sum_size = chosen.segments, sizes[1]
-    num_used, num_sums = segments.shape[0], (num_steps * STEP + sum_size - 1) // sum_size
+    segments, num_used = chosen.segments, chosen.segments.shape[0]
+    num_sums = (num_steps * STEP + sum_size - 1) // sum_size
     blocks = np.empty(num_used + 1, np.int64)  # before those of an expert
     blocks[0] = 0
     for used in range(num_used):
@@ -106,12 +106,9 @@ def multiply_int8_tiles(
             for i in numba.prange(num_blocks):
                 _round_block(x, chosen.tokens, rows, i, sum_size, part_size, codes, numbers)
     num_chunks = (num_steps + CHUNK_STEPS - 1) // CHUNK_STEPS
-    share = (num_panels + num_shares - 1) // num_shares
-    pieces = (share + PANELS_OF_TASK - 1) // PANELS_OF_TASK
-    for task in numba.prange(num_shares * num_used * pieces):
-        used, own_share = task // pieces % num_used, task // pieces // num_used
-        start = own_share * share + task % pieces * PANELS_OF_TASK
-        end = min(num_panels, min(start + PANELS_OF_TASK, (own_share + 1) * share))
+    cut = num_shares, num_used, num_panels, PANELS_OF_TASK
+    for task in numba.prange(count_tasks(cut)):
+        used, start, end = place_of_task(task, cut)
         if start >= end:
             continue
         amx.configure(shapes)

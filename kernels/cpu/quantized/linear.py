@@ -162,17 +162,18 @@ class PanelProducts:
         self._weights, self._bias, self._rounds_inputs = weights, bias, rounds_inputs
         self._tiles = None
         if on_tiles and rounds_inputs and has_features("amx-int8"):
-            self._tiles = SumTiles.of(weights.sizes[1])
+            self._tiles = SumTiles.of(weights.sum_size)
 
     def __call__(self, x: NDArray[Any], out: NDArray[Any], chosen: Chosen | None = None) -> None:
         """Write the product to out [num_rows, out_features]. chosen: None for a single weight."""
         rows = all_rows(len(x)) if chosen is None else RowsOfExperts.of(*chosen)
         choose_threads(len(rows.segments) * x.shape[1] * out.shape[1])
-        codes, sizes, threads = self._weights.codes, self._weights.sizes, num_threads()
+        codes, sum_size, threads = self._weights.codes, self._weights.sum_size, num_threads()
         if self._tiles is not None and len(out) >= self._tiles.min_rows * len(rows.segments):
-            multiply_int8_tiles(threads, x, rows, codes, sizes, self._bias, *self._tiles[:2], out)
+            tiles = self._tiles[:2]
+            multiply_int8_tiles(threads, x, rows, codes, sum_size, self._bias, *tiles, out)
         elif self._rounds_inputs:
-            multiply_int8(threads, x, rows, codes, sizes, self._bias, out)
+            multiply_int8(threads, x, rows, codes, sum_size, self._bias, out)
         else:
             multiply_panels(threads, x, rows, codes, self._bias, out)
 

@@ -87,7 +87,7 @@ class PanelArrays:
     """Weights of one form, their panels one behind the other: `arrays`, and addresses in `codes`.
 
     weights: one for each expert, each read once. dtype: of a model, to which exact weights are
-    rounded. sizes: of blocks of inputs in int8, see `block_sizes`.
+    rounded. sum_size: inputs of an integer sum, see `block_sizes`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PanelArrays:
         self.arrays, form = held.arrays, first.form
         panels = panel_type(form.held_bits, is_float=form.is_float, is_shifted=form.has_offsets)
         self.codes = panels(*held.places)
-        self.sizes = block_sizes(first)
+        _, self.sum_size = block_sizes(first)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return arrays and facts, without addresses."""
@@ -110,11 +110,11 @@ class PanelArrays:
             "arrays": self.arrays,
             "kind": kind,
             "facts": self.codes.facts,
-            "sizes": self.sizes,
+            "sum_size": self.sum_size,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.arrays, self.sizes = state["arrays"], state["sizes"]
+        self.arrays, self.sum_size = state["arrays"], state["sum_size"]
         kind, is_shifted = state["kind"]
         self.codes = _TYPES[kind, is_shifted](*state["facts"]).at(self.arrays)
 
