@@ -34,11 +34,12 @@ from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 
 ROWS = amx.TILE_ROWS  # of a block
 _PAIR = 2 * ROWS
-CHUNK_STEPS = 8
+CHUNK_STEPS = 4  # a piece, its inputs, sums and totals stay in L1 up to 64 rows
 ROWS_AT_ONCE = 256  # their part of a chunk and their totals stay in L2
 _CACHED_INPUTS = 1 << 20  # bytes
-_BYTES_AHEAD = 8192  # prefetch distance in a weight's memory
+_BYTES_AHEAD = 3072  # prefetch distance in a weight's memory
 _SUMS = _PAIR * PANEL
+_SUMS_BYTES = 4 * _SUMS
 _QUAD = QUAD_BYTES // 4  # words
 _CHUNK = CHUNK_STEPS * QUADS * _QUAD
 _CHUNK_NUMBERS = 2 * CHUNK_STEPS * 2 * NUMBER_BYTES // 4
@@ -65,7 +66,7 @@ class SumTiles(NamedTuple):
 
 
 # Measured on an Emerald Rapids; with sums of 16 inputs tiles never were.
-_MIN_ROWS = {128: 12, 64: 24, 32: 32}
+_MIN_ROWS = {128: 10, 64: 24, 32: 32}
 
 
 @kernel
@@ -115,10 +116,10 @@ def multiply_int8_tiles(
         first, num_rows = segments[used, 1], segments[used, 2] - segments[used, 1]
         offset = segments[used, 0] * num_panels
         own_bias = bias[offset * PANEL :]
-        own_inputs = inputs[blocks[used] * ROWS * num_sums * sum_size // 4 :]
-        own_numbers = of_rows[blocks[used] * ROWS * num_sums * 2 :]
+        own = blocks[used] * ROWS * num_sums
+        own_inputs = inputs.ctypes.data + own * sum_size, of_rows.ctypes.data + own * 8
         chunk, numbers = aligned_floats(2 * _CHUNK), aligned_floats(2 * _CHUNK_NUMBERS)
-        sums = aligned_floats(2 * _SUMS).view(np.int32)
+        sums = aligned_floats(2 * _SUMS)
         height = min(ROWS_AT_ONCE, (num_rows + _PAIR - 1) // _PAIR * _PAIR)
         totals = aligned_floats((end - start) * height * PANEL)
         for row in range(0, num_rows, ROWS_AT_ONCE):
@@ -129,24 +130,20 @@ def multiply_int8_tiles(
             for piece in range(-1, num_pieces):
                 if piece + 1 < num_pieces:
                     panel, step = _place(piece + 1, is_cached, num_chunks, end - start)
-                    steps, half = min(CHUNK_STEPS, num_steps - step), (piece + 1) % 2
-                    target = chunk.ctypes.data + half * _CHUNK * 4
-                    scales = numbers.ctypes.data + half * _CHUNK_NUMBERS * 4
-                    place = offset + start + panel
-                    _read_chunk(weights, place, step, steps, sum_size, target, scales)
+                    steps, place = min(CHUNK_STEPS, num_steps - step), offset + start + panel
+                    memory = _memory_of(chunk, numbers, piece + 1)
+                    _read_chunk(weights, place, step, steps, sum_size, memory)
                 if piece >= 0:  # read in the turn before: tiles wait for stores to complete
                     panel, step = _place(piece, is_cached, num_chunks, end - start)
-                    steps, half = min(CHUNK_STEPS, num_steps - step), piece % 2
+                    steps = min(CHUNK_STEPS, num_steps - step)
                     _multiply_chunk(
                         weights,
                         own_inputs,
-                        own_numbers,
                         (row, count),
                         (step * STEP // sum_size, (steps * STEP + sum_size - 1) // sum_size),
                         (num_sums, sum_size, part_size),
-                        (chunk, half * _CHUNK),
-                        numbers.ctypes.data + half * _CHUNK_NUMBERS * 4,
-                        sums,
+                        _memory_of(chunk, numbers, piece),
+                        sums.ctypes.data,
                         totals.ctypes.data + panel * height * NUMBER_BYTES,
                     )
             for i in range(0, count, ROWS):
@@ -157,6 +154,9 @@ def multiply_int8_tiles(
         amx.release()
         # Numba frees an array after its last use, and does not track addresses.
         chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+        sums[0] = np.float32(0.0)
+    if inputs.shape[0] > 0:
+        inputs[0], of_rows[0] = np.float32(0.0), np.float32(0.0)
 
 
 @inlined(fastmath=EXACT)
@@ -194,11 +194,22 @@ def _place(piece: Any, is_cached: Any, num_chunks: Any, num_panels: Any) -> Any:
     return piece % num_panels, piece // num_panels * CHUNK_STEPS
 
 
+@inlined()
+def _memory_of(chunk: Any, numbers: Any, piece: Any) -> Any:
+    """Return the addresses of a piece's quads, and of its numbers."""
+    half = piece % 2 * 4
+    return chunk.ctypes.data + half * _CHUNK, numbers.ctypes.data + half * _CHUNK_NUMBERS
+
+
 @inlined(fastmath=EXACT)
 def _read_chunk(
-    weights: Any, panel: Any, step: Any, steps: Any, sum_size: Any, target: Any, numbers: Any
+    weights: Any, panel: Any, step: Any, steps: Any, sum_size: Any, memory: Any
 ) -> None:
-    """Write quads of steps of a panel, and the scales and shifts of each integer sum."""
+    """Write quads of steps of a panel, and the scales and shifts of each integer sum.
+
+    memory: addresses of both.
+    """
+    target, numbers = memory
     for i in range(steps):
         at = panel * weights.num_steps + step + i
         codes = weights.codes + at * weights.step_bytes
@@ -211,53 +222,45 @@ def _read_chunk(
 
 @inlined(fastmath=EXACT)
 def _multiply_chunk(
-    weights: Any,
-    inputs: Any,
-    of_rows: Any,
-    rows: Any,
-    run: Any,
-    sizes: Any,
-    chunk: Any,
-    numbers: Any,
-    sums: Any,
-    totals: Any,
+    weights: Any, inputs: Any, rows: Any, run: Any, sizes: Any, chunk: Any, sums: Any, totals: Any
 ) -> None:
-    """Add the products of rows with a chunk to totals [rows, 32], at an address.
+    """Add the products of rows with a chunk to totals [rows, 32].
 
-    rows: first, and their number. run: first sum of the chunk, and their number. sizes: sums of a
-    row, inputs of a sum, inputs of a part. chunk: memory, and where it begins there. numbers: see
-    `multiply_quads`, at an address. sums: memory for two of 32 x 32, int32.
+    All memory is given by addresses. inputs: codes of blocks, and the numbers of their sums. rows:
+    first, and their number. run: first sum of the chunk, and their number. sizes: sums of a row,
+    inputs of a sum, inputs of a part. chunk: quads, and numbers as of `multiply_quads`. sums: for
+    two of [32, 32] int32.
     """
     row, count = rows
     first, num_runs = run
     num_sums, sum_size, part_size = sizes
-    of_part, of_sum = ROWS * part_size // 4, ROWS * sum_size // 4  # words of a block
-    memory = sums.ctypes.data
+    of_codes, of_part = ROWS * sum_size, ROWS * part_size
     for i in range(0, count, _PAIR):
-        block, num_blocks = (row + i) // ROWS, 2 if i + ROWS < count else 1
-        x = (block * num_sums + first) * of_sum
-        y = x + num_sums * of_sum
-        own = of_rows.ctypes.data + (block * num_sums + first) * _OF_SUM
-        column, target, w = numbers, totals + i * NUMBER_BYTES, chunk[1]
+        num_blocks = 2 if i + ROWS < count else 1
+        place = (row + i) // ROWS * num_sums + first
+        x, own = inputs[0] + place * of_codes, inputs[1] + place * _OF_SUM
+        y = x + num_sums * of_codes
+        w, column = chunk
+        target = totals + i * NUMBER_BYTES
         for j in range(num_runs + 1):
             if j < num_runs:
                 amx.zero_sums()
                 for _ in range(0, sum_size, part_size):
-                    amx.load_a0(inputs, x, part_size)
-                    amx.load_b0(chunk[0], w, QUAD_BYTES)
-                    amx.load_b1(chunk[0], w + ROWS, QUAD_BYTES)
-                    amx.dot_00(sums)
-                    amx.dot_01(sums)
+                    amx.load_a0(x, 0, part_size)
+                    amx.load_b0(w, 0, QUAD_BYTES)
+                    amx.load_b1(w, ROWS, QUAD_BYTES)
+                    amx.dot_bytes_00()
+                    amx.dot_bytes_01()
                     if num_blocks == 2:
-                        amx.load_a1(inputs, y, part_size)
-                        amx.dot_10(sums)
-                        amx.dot_11(sums)
+                        amx.load_a1(y, 0, part_size)
+                        amx.dot_bytes_10()
+                        amx.dot_bytes_11()
                     x, y = x + of_part, y + of_part
-                    w += part_size // 4 * _QUAD
-                amx.store_sums(sums, j % 2 * _SUMS)
+                    w += part_size // 4 * QUAD_BYTES
+                amx.store_sums(sums + j % 2 * _SUMS_BYTES, 0)
             # The sums before these, which tiles have finished meanwhile.
             if j > 0:
-                done = memory + (j - 1) % 2 * _SUMS * 4
+                done = sums + (j - 1) % 2 * _SUMS_BYTES
                 begins = first + j == 1
                 _add(weights, done, (own, num_sums * _OF_SUM), column, target, num_blocks, begins)
                 own, column = own + _OF_SUM, column + 2 * NUMBER_BYTES

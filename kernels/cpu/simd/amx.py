@@ -75,7 +75,10 @@ def release(typing_context: Any) -> Any:
 def _move(tile: int, instruction: str) -> Any:
     @intrinsic
     def move(typing_context: Any, array: Any, offset: Any, stride: Any) -> Any:
-        """Load or store a tile of a C array from element `offset` on, `stride` bytes a row."""
+        """Load or store a tile of a C array from element `offset` on, `stride` bytes a row.
+
+        array: or the address of words.
+        """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             types_of = signature.args
@@ -105,14 +108,14 @@ def _zero(tile: int) -> Any:
     return zero
 
 
-def _dot(total: int, rows: int, columns: int) -> Any:
+def _dot(total: int, rows: int, columns: int, *, of_bytes: bool = False) -> Any:
     @intrinsic
     def dot(typing_context: Any, sums: Any = None) -> Any:
         """Add a product of tiles to a tile of sums, of the dtype of the array `sums`.
 
-        int32: tiles of int8. float32, or none given: tiles of bfloat16.
+        int32: tiles of int8. float32, or none given: tiles of bfloat16, unless `of_bytes`.
         """
-        is_int8 = isinstance(sums, types.Array) and sums.dtype == types.int32
+        is_int8 = of_bytes or (isinstance(sums, types.Array) and sums.dtype == types.int32)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             instruction = "tdpbssd" if is_int8 else "tdpbf16ps"
@@ -129,8 +132,10 @@ load_00, load_01, load_10, load_11, load_a0, load_a1, load_b0, load_b1 = (
     _move(tile, "tileloadd64") for tile in range(8)
 )
 store_00, store_01, store_10, store_11 = (_move(tile, "tilestored64") for tile in range(4))
-dot_00, dot_01, dot_10, dot_11 = (
-    _dot(2 * row + column, 4 + row, 6 + column) for row in (0, 1) for column in (0, 1)
+_PLACES = [(2 * row + column, 4 + row, 6 + column) for row in (0, 1) for column in (0, 1)]
+dot_00, dot_01, dot_10, dot_11 = (_dot(*tiles) for tiles in _PLACES)
+dot_bytes_00, dot_bytes_01, dot_bytes_10, dot_bytes_11 = (
+    _dot(*tiles, of_bytes=True) for tiles in _PLACES
 )
 
 FULL_TILES = tile_shapes()

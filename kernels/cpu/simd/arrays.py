@@ -123,7 +123,14 @@ INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 def element_pointer(
     context: Any, builder: Any, array_type: Any, array: Any, offset_type: Any, offset: Any
 ) -> Any:
-    """Return the address of element `offset` of a C array of any dimensions."""
+    """Return the address of element `offset` of a C array of any dimensions.
+
+    array: or an address, then of words.
+    """
+    if isinstance(array_type, types.Integer):
+        words = builder.inttoptr(array, INT32.as_pointer())
+        index = context.cast(builder, offset, offset_type, types.intp)
+        return builder.bitcast(builder.gep(words, [index]), INT8.as_pointer())
     memory = make_array(array_type)(context, builder, array)
     index = context.cast(builder, offset, offset_type, types.intp)
     num_bytes = INT64(array_type.dtype.bitwidth // 8)
