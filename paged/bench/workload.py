@@ -5,6 +5,7 @@ shared beginnings, drawn from a seed: the same command always measures the same 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pagedrun.paged.models.checkpoint.checkpoint import RandomWeights
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.engine_config import EngineConfig
-from pagedrun.paged.values.errors import UsageError, option
+from pagedrun.paged.values.errors import ModelError, UsageError, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -180,9 +181,10 @@ class BenchModel:
         return RandomWeights(self.config, dtype, SEED, device)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the folder's tokenizer, or one with numbers as tokens."""
+        """Return the folder's tokenizer, or one with numbers as tokens: prompts are tokens."""
         if self.folder is not None:
-            return Tokenizer.from_folder(self.folder)
+            with suppress(ModelError):
+                return Tokenizer.from_folder(self.folder)
         import tokenizers
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 

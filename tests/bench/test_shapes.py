@@ -1,6 +1,8 @@
 """Named shapes, random weights for them, and engines that need no model folder."""
 
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -185,6 +187,15 @@ class TestEngineWithoutAFolder:
         model = BenchModel.from_shape("tiny")
         assert model.tokenizer().decode([3, 511, 0]) == "3 511 0"
         assert model.tokenizer().vocab_size == 512
+
+    def test_a_folder_without_a_tokenizer_has_numbers_as_tokens(
+        self, make_model: MakeModel, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "weights"
+        shutil.copytree(make_model("qwen3", "bench"), folder)
+        for each in folder.glob("*token*"):
+            each.unlink()
+        assert BenchModel.from_folder(folder).tokenizer().decode([3, 5]) == "3 5"
 
     def test_a_folder_has_its_own_weights(self, make_model: MakeModel) -> None:
         folder = make_model("qwen3", "bench")
