@@ -32,6 +32,8 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     multiply_row_tiles,
 )
 from pagedrun.kernels.cpu.norms import _add_rms_norm, _rms_norm
+from pagedrun.kernels.cpu.quantized import amx_product
+from pagedrun.kernels.cpu.quantized.code_arrays import CodePlaces
 from pagedrun.kernels.cpu.quantized.int8_product import multiply_int8
 from pagedrun.kernels.cpu.quantized.int8_tiles import multiply_int8_tiles
 from pagedrun.kernels.cpu.quantized.panel_codes import panel_type
@@ -128,13 +130,18 @@ class RunKernels(NamedTuple):
             given = i64, _array(model, 2), rows, _panel_codes(key)
             last = _array(f32, 1), _array(model, 2)
             if key.rounds_inputs:
-                sizes = types.UniTuple(i64, 2)
-                yield multiply_int8, (*given, sizes, *last)
+                yield multiply_int8, (*given, i64, *last)
                 if self.kernel_set == KernelSet.AMX and key.num_bits != 6:  # sums of 16 inputs
                     shapes = _array(types.uint8, 1), i64
-                    yield multiply_int8_tiles, (*given, sizes, last[0], *shapes, last[1])
-            else:
+                    yield multiply_int8_tiles, (*given, i64, last[0], *shapes, last[1])
+            elif not self._is_on_tiles:
                 yield multiply_panels, (*given, *last)
+        if self._is_on_tiles and not all(each.rounds_inputs for each in self.codes):
+            words, shapes = _array(types.uint32, 4), _array(types.uint8, 1)
+            given = i64, words, _array(i64, 2), _codes(CodePlaces), _array(f32, 1), shapes
+            yield amx_product.multiply_tiles, (*given, _array(model, 2))
+            yield amx_product._pack, (_array(model, 2), words)
+            yield amx_product._pack_narrow, (_array(model, 2), _array(types.uint32, 2))
         if self._has_fma_linears:
             panels = _array(model, 3)
             yield (
@@ -146,7 +153,7 @@ class RunKernels(NamedTuple):
                 (i64, _array(model, 2), panels, _array(f32, 1), _array(model, 2)),
             )
             yield linear.pack_panels, (_array(model, 2), panels)
-        if self._has_amx_linears:
+        if self._is_on_tiles and self.has_plain_linears:
             tiles = _array(types.uint32, 5)
             yield (
                 amx_linear.multiply_tiles,
@@ -177,10 +184,9 @@ class RunKernels(NamedTuple):
         return in_panels and self.has_plain_linears
 
     @property
-    def _has_amx_linears(self) -> bool:
-        """True if linear layers are `AmxLinear`."""
-        on_tiles = self.dtype == "bfloat16" and self.kernel_set == KernelSet.AMX
-        return on_tiles and self.has_plain_linears
+    def _is_on_tiles(self) -> bool:
+        """True if linear layers are `AmxLinear`, and quantized ones `AmxProducts` if exact."""
+        return self.dtype == "bfloat16" and self.kernel_set == KernelSet.AMX
 
     def _attend(self) -> Any:
         dtypes = (getattr(torch, name) for name in (self.dtype, self.cache_dtype))
@@ -269,8 +275,12 @@ class _CompileListener(event.Listener):  # type: ignore[misc]
 
 
 def _panel_codes(key: PanelKey) -> Any:
-    """Return the type of a weight in panels: integers, one of which says yes or no."""
-    chosen = panel_type(key.num_bits, is_float=key.is_float, is_shifted=key.is_shifted)
+    """Return the type of a weight in panels."""
+    return _codes(panel_type(key.num_bits, is_float=key.is_float, is_shifted=key.is_shifted))
+
+
+def _codes(chosen: type[CodePlaces]) -> Any:
+    """Return the type of a weight: integers, one of which says yes or no."""
     kinds = (types.boolean if name == "rounds" else types.int64 for name in chosen._fields)
     return _tuple(chosen, *kinds)
 

@@ -185,11 +185,12 @@ class Device:
         from pagedrun.kernels.cpu.compile_ahead import AheadCompiler, PanelKey, RunKernels
 
         own, kept = (str(each).removeprefix("torch.") for each in (dtype, cache_dtype))
-        has_panels = own == "float32" or self.kernel_set is KernelSet.PORTABLE
+        # Exact products of pairs are compiled when they are first called.
+        is_listed = own == "float32" or self.kernel_set is not KernelSet.AVX512_BF16
         codes = {
             PanelKey.of(form, rounds_inputs=rounds)
             for form, rounds in quantized
-            if has_panels or rounds
+            if is_listed or rounds
         }
         names = tuple(sorted(activations))
         run = RunKernels(own, kept, self.kernel_set, names, tuple(sorted(codes)), has_plain_linears)

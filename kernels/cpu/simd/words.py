@@ -79,23 +79,6 @@ def store_halves(typing_context: Any, array: Any, offset: Any, value: Any) -> An
 
 
 @intrinsic
-def store_codes(typing_context: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Round Lanes from -128 to 127 to integers, ties to even, and write them to an int8 array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        types_of = signature.args
-        pointer = element_pointer(
-            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
-        )
-        shifted = builder.fadd(arguments[2], ir.Constant(FLOATS, [_TO_INTEGER] * NUM_LANES))
-        codes = builder.trunc(builder.bitcast(shifted, WORDS), _BYTES)
-        builder.store(codes, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, offset, value), generate
-
-
-@intrinsic
 def store_shifted(typing_context: Any, array: Any, offset: Any, value: Any, shift: Any) -> Any:
     """Round Lanes to integers, subtract an int32, and write the results to an int8 array.
 

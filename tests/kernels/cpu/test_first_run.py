@@ -122,6 +122,18 @@ def test_on_tiles_few_and_many_rows_call_what_is_compiled_ahead(form: str) -> No
     assert all(each.arguments in each.dispatcher.signatures for each in added)
 
 
+@pytest.mark.parametrize("form", ["q4_0", "awq", "q6_k", "float8"])
+def test_exact_layers_on_tiles_call_what_is_compiled_ahead(form: str) -> None:
+    skip_unless_supported(KernelSet.AMX)
+    weight = getattr(packed_forms, form)(40, 256)
+    layer = QuantizedLinear(weight, None, KernelSet.AMX, activations=Activations.EXACT)
+    for num_rows in (2, 64):
+        layer(torch.ones(num_rows, 256, dtype=torch.bfloat16))
+    added = added_by(weight, KernelSet.AMX, rounds_inputs=False)
+    assert len(added) == 3  # for few rows and for many, the same for all forms
+    assert all(each.arguments in each.dispatcher.signatures for each in added)
+
+
 def begin(cache: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "pagedrun.kernels.cpu.compile_worker"],
