@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Row, id_column
@@ -13,6 +15,9 @@ from pagedrun.paged.job.prompts.prompt_builder import TemplateColumns
 from pagedrun.paged.job.prompts.requests import JobRow, OpenAIRequest
 from pagedrun.paged.text.prompt_reader import PROMPT_FORMS
 from pagedrun.paged.values.errors import RowError, UsageError, option
+
+Position = int | tuple[str, int]
+"""Line, or input and line."""
 
 MIN_ROWS = 2  # a single row may be wrong by itself
 MAX_LOOKED_AT = 1000  # rows inspected for columns that a template could use
@@ -123,55 +128,73 @@ MAX_SHOWN_DUPLICATES = 10
 
 
 class UniqueIds:
-    """Set of the ids so far, with position, at 136 bytes each; 1 and "1" are the same id.
+    """Set of the ids so far, with position, at 32 bytes each; 1 and "1" are the same id.
 
     `source` is used in messages.
     """
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._first: dict[bytes, int | tuple[str, int]] = {}  # line, or input and line
+        self._digests = np.empty(0, _DIGEST)  # sorted
+        self._places = np.empty((0, 2), np.int64)  # number of the input, and line, by digest
+        self._files: dict[str | None, int] = {}
 
-    def refuse_repeated(self, rows: Iterable[Row]) -> None:
+    def refuse_repeated(self, rows: Sequence[Row]) -> None:
         """Add rows; raise `UsageError` with line numbers if an id occurs twice."""
-        found: list[str] = []
-        num_duplicates = 0
-        for row in rows:
-            first = self._first_of(row)
-            if first != _position(row):
-                num_duplicates += 1
-                if len(found) < MAX_SHOWN_DUPLICATES:
-                    found.append(f"{_shown(row)} on {_both(first, row)}")
-        if found:
-            more = f" and {num_duplicates - len(found)} more" if num_duplicates > len(found) else ""
+        repeated = self._add(rows)
+        if repeated:
+            shown = list(repeated.items())[:MAX_SHOWN_DUPLICATES]
+            found = [f"{_shown(rows[i])} on {_both(first, rows[i])}" for i, first in shown]
+            more = f" and {len(repeated) - len(found)} more" if len(repeated) > len(found) else ""
             raise UsageError(
                 f"{self._source}: ids must be unique, but {'; '.join(found)}{more}; give each "
                 "row its own id, or leave the column out"
             )
 
-    def fail_repeated(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def fail_repeated(self, rows: Sequence[Row]) -> Iterator[Row]:
         """Add rows of later windows: a repeated id fails its row."""
-        for row in rows:
-            first = self._first_of(row)
-            if first == _position(row) or row.error is not None:
+        repeated = self._add(rows)
+        for number, row in enumerate(rows):
+            if number not in repeated or row.error is not None:
                 yield row
             else:
-                where = _where(first, row)
+                where = _where(repeated[number], row)
                 message = f"ids must be unique, but {_shown(row)} is that of {where} too"
                 yield replace(
                     row, error=RowError("duplicate_id", message, param="id", line=row.line)
                 )
 
-    def _first_of(self, row: Row) -> int | tuple[str, int]:
-        key = hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
-        return self._first.setdefault(key, _position(row))
+    def _add(self, rows: Sequence[Row]) -> dict[int, Position]:
+        """Add rows; return the position of the first row with the same id, by the number in `rows`
+        of each row that repeats one."""
+        known = len(self._digests)
+        places = [(self._files.setdefault(row.file, len(self._files)), row.line) for row in rows]
+        digests = np.concatenate((self._digests, np.array(list(map(_digest, rows)), _DIGEST)))
+        order = np.argsort(digests, kind="stable")  # the first row of an id comes first
+        digests = digests[order]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = digests[1:] != digests[:-1]
+        self._places = np.concatenate((self._places, np.array(places, np.int64).reshape(-1, 2)))
+        self._places = self._places[order[is_first]]
+        self._digests = digests[is_first]
+        again = np.flatnonzero(~is_first)
+        firsts = np.cumsum(is_first)[again] - 1
+        names = list(self._files)
+        found: dict[int, Position] = {}
+        for number, (file, line) in zip(order[again] - known, self._places[firsts], strict=True):
+            name = names[file]
+            found[int(number)] = int(line) if name is None else (name, int(line))
+        return dict(sorted(found.items()))
 
 
-def _position(row: Row) -> int | tuple[str, int]:
-    return row.line if row.file is None else (row.file, row.line)
+_DIGEST = np.dtype("S16")
 
 
-def _where(position: int | tuple[str, int], row: Row) -> str:
+def _digest(row: Row) -> bytes:
+    return hashlib.blake2b(str(row.id).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _where(position: Position, row: Row) -> str:
     return (
         f"{row.unit} {position}"
         if isinstance(position, int)
@@ -179,7 +202,7 @@ def _where(position: int | tuple[str, int], row: Row) -> str:
     )
 
 
-def _both(first: int | tuple[str, int], row: Row) -> str:
+def _both(first: Position, row: Row) -> str:
     if isinstance(first, int):
         return f"{row.unit}s {first} and {row.line}"
     return f"{_where(first, row)} and {row.place}"

@@ -289,11 +289,11 @@ class _Job:
         run = self._start(writer)
         try:
             # Report and snapshot of a finished run stay beside its output.
-            has_nothing_to_do = run is None and self._finished.rows and self._files.has_report
+            has_nothing_to_do = run is None and self._finished and self._files.has_report
             with self._guard.hold():
                 self._rows.begin(self._finished)
                 writer.begin(self._finished)
-                clear_files(self._layout, keep=bool(self._finished.rows))
+                clear_files(self._layout, keep=bool(self._finished))
                 self._has_begun = True
                 if not has_nothing_to_do:
                     self._files.begin()
@@ -417,10 +417,9 @@ class _Job:
         self._tally.total += len(rows)
         allowed = (row.request.max_num_generated for row in rows if row.request is not None)
         self._tally.lengths.allow(max(allowed, default=0))
-        finished = self._finished.rows
-        found = [finished[row.index] for row in rows if row.index in finished]
+        found = [row.index for row in rows if row.index in self._finished]
         self._tally.skipped += len(found)
-        self._tally.skipped_failed += sum(each.has_failed for each in found)
+        self._tally.skipped_failed += sum(map(self._finished.has_failed, found))
         self._listener.on_tally(self._tally)
 
     def _start(self, writer: RowWriter) -> RunLike | None:
@@ -449,7 +448,7 @@ class _Job:
         return engine.start(
             requests,
             more=windows,
-            done=self._finished.rows,
+            done=self._finished,
             earlier=self._earlier,
             deadline=self._deadline,
             hooks=RunHooks(on_step, on_window, warn),
@@ -457,7 +456,7 @@ class _Job:
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of valid rows; those without an answer become pending."""
-        done = self._finished.rows
+        done = self._finished
         asked = [row for row in rows if row.request is not None and row.index not in done]
         if asked and self._finished.is_all:
             raise UsageError(
@@ -511,7 +510,7 @@ class _Job:
     def _write_failed(self, rows: Iterable[JobRow], writer: RowWriter) -> None:
         """Write the invalid rows."""
         for row in rows:
-            if row.error is not None and row.index not in self._finished.rows:
+            if row.error is not None and row.index not in self._finished:
                 with self._guard.hold():
                     writer.write(self._rows.failed(row, row.error))
                     self._tally.note_failed(row, row.error)
@@ -524,7 +523,7 @@ class _Job:
         self._listener.on_tally(self._tally)
 
     def _warn_of_little_space(self, output: OutputFile) -> None:
-        finished = self._finished.rows
+        finished = self._finished
         rows = [row for row in self._prepared.rows if row.index not in finished]
         is_written_twice = self._config.ordered or bool(self._layout.files)
         warning = space_warning(output, rows, copies=1 + is_written_twice)

@@ -58,7 +58,7 @@ class ResumedRun:
         check_same_job(manifest, self._manifest)
         self._refuse_rows_without_columns(finished)
         if self._config.retry_errors and finished.num_failed:
-            kept = [(row.offset, row.num_bytes) for row in finished.answered()]
+            kept = [span for _, *span in finished.answered()]
             with hold():
                 self._output.rewrite(self._output.read(*span) for span in kept)
             finished = FinishedRows.read(self._output.path)
@@ -66,7 +66,7 @@ class ResumedRun:
 
     def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:
         """Refuse a journal of version 0.2 or older, which lacks the columns that tables need."""
-        if not self._layout.files or not finished.rows or self._manifest is None:
+        if not self._layout.files or not finished or self._manifest is None:
             return
         if "answer_column" not in read_manifest(self._manifest).parameters:
             raise UsageError(

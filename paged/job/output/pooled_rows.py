@@ -67,7 +67,7 @@ class PooledRows:
     def begin(self, finished: FinishedRows) -> None:
         """Open the file of vectors. Raises `UsageError` if those of finished rows are missing."""
         if self._vectors is not None and not finished.is_all:
-            self._vectors.begin(row.index for row in finished.answered())
+            self._vectors.begin(index for index, _, _ in finished.answered())
 
     def answered(self, row: JobRow, completion: Completion) -> Indexed:
         """Return the line of a completion, with its result or an error. Raises `OutputError`."""

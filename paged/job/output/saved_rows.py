@@ -5,9 +5,12 @@ Values are validated as strictly as a run writes them, since the file may have a
 
 import json
 import math
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+import numpy as np
 
 from pagedrun.paged.files.json_object import is_integer
 from pagedrun.paged.job.output.output_row import ANSWERED
@@ -17,27 +20,48 @@ from pagedrun.paged.values.logprobs import Score, TokenLogprob, TopLogprob
 from pagedrun.paged.values.request import FinishReason, SampleOutput
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRow:
-    """Position of a complete output line."""
+class Spans:
+    """Places of lines in a file, in 24 bytes each."""
 
-    index: int
-    offset: int
-    num_bytes: int
-    has_failed: bool
+    def __init__(self) -> None:
+        self._indices, self._offsets, self._sizes = array("q"), array("q"), array("q")
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield index, offset and number of bytes of each line, as they were added."""
+        return zip(self._indices, self._offsets, self._sizes, strict=True)
+
+    def add(self, index: int, offset: int, num_bytes: int) -> None:
+        """Add the line of a row."""
+        self._indices.append(index)
+        self._offsets.append(offset)
+        self._sizes.append(num_bytes)
+
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yield offset and number of bytes of each line, by the index of its row."""
+        for place in np.argsort(np.array(self._indices), kind="stable"):
+            yield self._offsets[place], self._sizes[place]
 
 
-@dataclass(slots=True)
+_MISSING, _ANSWERED, _FAILED = range(3)
+_PAGE_ROWS = 4096
+_MOST_INDEX = 2**63 - 1
+
+
 class FinishedRows:
-    """Rows of an output file, by index. `num_bytes` is the end of the last complete line.
+    """Set of the rows of an output file, by index, in 25 bytes each.
 
-    A killed run may have left a partial line at the end; it is ignored. With `is_all`, the rows are
+    `lines` are their places in the file, `num_bytes` is the end of the last complete line. A killed
+    run may have left a partial line at the end; it is ignored. With `is_all`, the rows are
     complete, in converted files, and have no lines.
     """
 
-    rows: dict[int, FinishedRow] = field(default_factory=dict)
-    num_bytes: int = 0
-    is_all: bool = False
+    def __init__(self) -> None:
+        self.lines = Spans()
+        self.num_bytes = 0
+        self.num_failed = 0
+        self.is_all = False
+        self._count = 0
+        self._pages: dict[int, bytearray] = {}  # a byte a row; by index // _PAGE_ROWS
 
     @classmethod
     def read(cls, path: str) -> "FinishedRows":
@@ -58,20 +82,42 @@ class FinishedRows:
     @classmethod
     def all(cls, num_rows: int) -> "FinishedRows":
         """Return the rows of a run that answered everything and converted its journal."""
-        return cls({i: FinishedRow(i, 0, 0, False) for i in range(num_rows)}, is_all=True)
+        found = cls()
+        found.is_all = True
+        for index in range(num_rows):
+            found._add(index, _ANSWERED)
+        return found
 
-    @property
-    def num_failed(self) -> int:
-        """Rows with an error."""
-        return sum(row.has_failed for row in self.rows.values())
+    def __len__(self) -> int:
+        return self._count
 
-    def answered(self) -> Iterator[FinishedRow]:
-        """Yield the answered rows, in the order of the file."""
-        return (row for row in self.rows.values() if not row.has_failed)
+    def __contains__(self, index: object) -> bool:
+        assert isinstance(index, int)
+        return self._state(index) != _MISSING
+
+    def has_failed(self, index: int) -> bool:
+        """Return whether the row has an error."""
+        return self._state(index) == _FAILED
+
+    def answered(self) -> Iterator[tuple[int, int, int]]:
+        """Yield index, offset and size in bytes of each answered row, in the order of the file."""
+        return (line for line in self.lines if not self.has_failed(line[0]))
+
+    def _state(self, index: int) -> int:
+        page = self._pages.get(index // _PAGE_ROWS)
+        return _MISSING if page is None else page[index % _PAGE_ROWS]
+
+    def _add(self, index: int, state: int) -> None:
+        page = self._pages.get(index // _PAGE_ROWS)
+        if page is None:
+            page = self._pages[index // _PAGE_ROWS] = bytearray(_PAGE_ROWS)
+        page[index % _PAGE_ROWS] = state
+        self._count += 1
+        self.num_failed += state == _FAILED
 
     def _take(self, path: str, number: int, line: bytes) -> None:
         row = SavedRow.parse(line)
-        if row is None or row.index in self.rows:
+        if row is None or row.index in self:
             what = "is not an output row"
             if row is not None:
                 what = f"has a second answer to row {row.index}"
@@ -80,7 +126,8 @@ class FinishedRows:
                 f"continued: name another output, or pass {option('overwrite')} instead of "
                 f"{option('resume')}"
             )
-        self.rows[row.index] = FinishedRow(row.index, self.num_bytes, len(line), row.has_failed)
+        self._add(row.index, _FAILED if row.has_failed else _ANSWERED)
+        self.lines.add(row.index, self.num_bytes, len(line))
         self.num_bytes += len(line)
 
 
@@ -106,7 +153,7 @@ class SavedRow:
         if not isinstance(row, dict) or "error" not in row:
             return None
         index = row.get("index")
-        if not is_integer(index) or index < 0:
+        if not is_integer(index) or not 0 <= index <= _MOST_INDEX:
             return None
         ids = tuple(str(row[key]) for key in ID_KEYS if isinstance(row.get(key), str | int))
         response = row.get("response")

@@ -4,17 +4,14 @@ import errno
 import json
 import os
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from pagedrun.paged.files.atomic import json_fields, replace_file
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output.saved_rows import FinishedRows
+from pagedrun.paged.job.output.saved_rows import FinishedRows, Spans
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import EngineError
 
@@ -39,24 +36,6 @@ def row_line(row: Indexed) -> bytes:
     )
     # "replace": a row is never lost for invalid text of a model.
     return text.encode("utf-8", "replace") + b"\n"
-
-
-class Spans:
-    """Places of lines in a file, in 24 bytes each."""
-
-    def __init__(self) -> None:
-        self._indices, self._offsets, self._sizes = array("q"), array("q"), array("q")
-
-    def add(self, index: int, offset: int, num_bytes: int) -> None:
-        """Add the line of a row."""
-        self._indices.append(index)
-        self._offsets.append(offset)
-        self._sizes.append(num_bytes)
-
-    def in_order(self) -> Iterator[tuple[int, int]]:
-        """Yield offset and number of bytes of each line, by the index of its row."""
-        for place in np.argsort(np.array(self._indices), kind="stable"):
-            yield self._offsets[place], self._sizes[place]
 
 
 class RowWriter:
@@ -108,10 +87,10 @@ class RowWriter:
         """
         finished = finished or FinishedRows()
         self._output.begin(finished.num_bytes)
-        self._num_rows = len(finished.rows)
+        self._num_rows = len(finished)
         if self._spans is not None:
-            for row in finished.rows.values():
-                self._spans.add(row.index, row.offset, row.num_bytes)
+            for line in finished.lines:
+                self._spans.add(*line)
 
     def write(self, row: Indexed) -> bytes:
         """Append one row with a single write, at once or before the next sync; return its line.
