@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -254,6 +254,7 @@ class _Job:
         self._first = FirstAnswers()
         self._waiting = PendingRows()
         self._read: deque[Sequence[JobRow]] = deque()  # windows not yet taken by the run
+        self._has_read_all = not prepared.has_more
         self._finished = FinishedRows()  # by an earlier run
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
@@ -370,7 +371,7 @@ class _Job:
         """Refuse selected columns that no row has, before anything is loaded."""
         prepared, columns = self._prepared, self._layout.columns
         rows = (dict(row.input) for row in prepared.rows)
-        structure, is_all = self._config.sampling.structure, prepared.more is None
+        structure, is_all = self._config.sampling.structure, not prepared.has_more
         if self._config.origins.get("answer_column") == "flag" and not columns.has_answer:
             self._listener.on_warning(
                 f"{option('answer_column')} has no effect: no column of this output is called "
@@ -386,17 +387,21 @@ class _Job:
         error.add_note(self._so_far(writer))
         if isinstance(error, OutputError):
             left = self._tally.total - self._tally.num_rows
-            missing = missing_space(error, writer.num_bytes, self._tally.num_rows, left)
+            missing = missing_space(error, writer.num_bytes, writer.num_rows, left)
             if missing:
                 error.add_note(missing)
 
     def _so_far(self, writer: RowWriter) -> str:
         """Return the progress of the job and the way to resume it."""
-        rows, rest = self._tally, ""
+        saved, rest = writer.num_rows, ""
         if writer.is_resumable:
             instead = " instead of --overwrite" if self._config.overwrite else ""
             rest = f"; continue with --resume{instead}"
-        return f"{rows.num_rows:,} of {rows.total:,} rows saved{rest}"
+        num_read = self._tally.total + sum(map(len, list(self._read)))
+        total = f"{max(num_read, saved):,}"
+        if not self._has_read_all:
+            total = f"at least {total}"
+        return f"{saved:,} of {total} rows saved{rest}"
 
     def _leave(self, writer: RowWriter, manifest: Manifest) -> str:
         """Save all results in the watchdog's thread, before the process ends."""
@@ -425,14 +430,13 @@ class _Job:
     def _start(self, writer: RowWriter) -> RunLike | None:
         """Load the weights and plan the run; None if no row needs the engine."""
         requests = self._ask(self._prepared.rows)
-        more = self._prepared.more
-        if not self._waiting and more is None:
+        has_more = self._prepared.has_more
+        if not self._waiting and not has_more:
             return None
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
         engine.warm_up(lambda: self._listener.on_phase(Phase.COMPILE))
         self._listener.on_phase(Phase.PLAN)
-        windows = None if more is None else map(self._read_ahead, more)
 
         def on_step(record: StepRecord) -> None:
             self._monitor.step()
@@ -447,7 +451,7 @@ class _Job:
 
         return engine.start(
             requests,
-            more=windows,
+            more=self._read_ahead() if has_more else None,
             done=self._finished,
             earlier=self._earlier,
             deadline=self._deadline,
@@ -467,10 +471,12 @@ class _Job:
         self._waiting.add(asked)
         return _requests(rows)
 
-    def _read_ahead(self, rows: Sequence[JobRow]) -> list[Request]:
-        """Return the requests of the next window; called in the planner's thread."""
-        self._read.append(rows)
-        return _requests(rows)
+    def _read_ahead(self) -> Iterator[list[Request]]:
+        """Yield the requests of each further window; called in the planner's thread."""
+        for rows in self._prepared.later(self._finished):
+            self._read.append(rows)
+            yield _requests(rows)
+        self._has_read_all = True
 
     def _take_window(self, writer: RowWriter) -> None:
         """Count the rows of a window when the run takes it."""
@@ -503,7 +509,7 @@ class _Job:
                 self._tally.note_completion(row, completion)
             self._tell(self._rows.preview(row, completion))
         self._monitor.rest()
-        if run.is_cut and (self._waiting or self._prepared.more is not None):
+        if run.is_cut and (self._waiting or self._prepared.has_more):
             raise JobInterrupted(DEADLINE)
         return run.report()
 

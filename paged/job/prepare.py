@@ -5,7 +5,7 @@ Rows are read in windows that fit into memory, however long the input is.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -40,13 +40,15 @@ from pagedrun.paged.values.errors import RowError, UsageError, option
 class Prepared:
     """Job with the rows of its first window read and encoded.
 
-    `more` yields further windows, each read on demand; None if there are none. `source` and `facts`
-    describe the input read so far, `prompt_mode` the prompts of the first window.
+    `later` yields further windows, each read on demand; its argument are the indices of rows that
+    an earlier run has answered. `source` and `facts` describe the input read so far, `prompt_mode`
+    the prompts of the first window.
     """
 
     model: OpenModel
     rows: Sequence[JobRow]
-    more: Iterator[Sequence[JobRow]] | None
+    has_more: bool
+    later: Callable[[Container[int]], Iterator[Sequence[JobRow]]]
     source: Callable[[], InputDigest]
     max_model_len: int
     prompt_mode: PromptMode
@@ -87,13 +89,13 @@ def prepare(
         max_model_len = min(max_model_len, model.spec.max_length)
     builder = _builder(config, model, max_model_len, keeps_columns=keeps_columns)
 
-    def encode(window: Iterable[Row]) -> list[JobRow]:
-        built = builder.build(window)
+    def encode(window: Iterable[Row], done: Container[int] = ()) -> list[JobRow]:
+        built = builder.build(window, done)
         return list(_refuse_bad(built, config) if config.strict else built)
 
-    def read_more() -> Iterator[list[JobRow]]:
+    def later(done: Container[int]) -> Iterator[list[JobRow]]:
         while not windows.is_last:
-            yield encode(windows.unless_stopped(ids.fail_repeated(windows.read())))
+            yield encode(windows.unless_stopped(ids.fail_repeated(windows.read())), done)
 
     first = encode(rows)
     check_all_failed(rows, first, config)
@@ -101,19 +103,26 @@ def prepare(
     if config.pooled is None:
         listener.on_prompts(modes)
     warn_of_rows(first, max_model_len, listener)
-    more = None if windows.is_last else read_more()
-    if config.strict and more is not None and is_repeatable(*config.inputs):
+    has_more = not windows.is_last
+    if config.strict and has_more and is_repeatable(*config.inputs):
         _refuse_bad_beyond(len(first), config, builder)
     return Prepared(
-        model, first, more, windows.digest, max_model_len, modes.mode, lambda: source.facts
+        model,
+        first,
+        has_more,
+        later,
+        windows.digest,
+        max_model_len,
+        modes.mode,
+        lambda: source.facts,
     )
 
 
 class Builder(Protocol):
     """Builder of a `JobRow` for each row."""
 
-    def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
-        """Yield one `JobRow` for each row, in order."""
+    def build(self, rows: Iterable[Row], done: Container[int] = ()) -> Iterator[JobRow]:
+        """Yield one `JobRow` for each row, in order; done: indices of rows answered earlier."""
         ...
 
 

@@ -98,7 +98,7 @@ def show_row(
     with open_inputs(config.inputs, config.reading) as source:
         prepared = prepare(config, source, listener, PlanModel)
         num_rows = 0
-        for window in chain([prepared.rows], prepared.more or ()):
+        for window in chain([prepared.rows], prepared.later(())):
             for row in window:
                 if is_wanted(row):
                     listener.on_phase(Phase.PLAN)

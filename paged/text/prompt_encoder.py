@@ -39,13 +39,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """Request of a prompt, or the error of an invalid one.
+    """Request of a prompt, or the error of an invalid one; None where an earlier run has answered.
 
     `num_prompt_tokens` are kept, `num_truncated_tokens` dropped from a prompt that is too long.
     `clamped`: `max_tokens` was reduced to the room that the prompt leaves.
     """
 
-    result: Request | RowError
+    result: Request | RowError | None
     num_prompt_tokens: int = 0
     num_truncated_tokens: int = 0
     clamped: bool = False

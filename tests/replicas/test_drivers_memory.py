@@ -25,7 +25,7 @@ from tests.replicas.thread_pool import BASIS, ScriptedEngine, ThreadPool
 
 GROUP = 500  # rows with a common prefix
 EVERY = 100_000
-BYTES_A_ROW = 256  # ids take 136 of them, see UniqueIds
+BYTES_A_ROW = 128  # ids take 32 of them, see UniqueIds
 
 
 class ThreadedModel(ReplicatedModel):

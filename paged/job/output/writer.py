@@ -77,6 +77,11 @@ class RowWriter:
         return self._output.num_bytes
 
     @property
+    def num_rows(self) -> int:
+        """Number of rows in the output, those of an earlier run included."""
+        return self._num_rows
+
+    @property
     def is_resumable(self) -> bool:
         """True if another run can resume the output."""
         return self._output.is_regular
@@ -101,7 +106,6 @@ class RowWriter:
         if self._shape is not None:
             data = self._shape(data)
         with self._hold():
-            self._num_rows += 1
             self._num_unsynced += 1
             if self._before_sync is None:
                 self._append(row.index, data)
@@ -131,6 +135,7 @@ class RowWriter:
 
     def _append(self, index: int, data: bytes) -> None:
         offset = self._output.append(data)
+        self._num_rows += 1
         if self._spans is not None:
             self._spans.add(index, offset, len(data))
 

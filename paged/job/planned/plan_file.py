@@ -226,9 +226,9 @@ class FilePlan:
         )
         requests = self.asked(prepared.rows)
         longest = prepared.max_model_len
-        if prepared.more is None:
+        if not prepared.has_more:
             longest = longest_row(requests, longest)
-        if prepared.more is None and device.memory is None:
+        if not prepared.has_more and device.memory is None:
             config, specs = fitted_to_pass(config, network, specs, requests, budget.pool, longest)
         sizing = RunSizing(
             config,
@@ -244,8 +244,8 @@ class FilePlan:
         basis = sizing.basis(model.config.vocab_size, device.read_once)
         planner = basis.planner(config)
         self._listener.on_phase(Phase.PLAN)
-        first = planner.window(requests, has_next=prepared.more is not None).plan
-        config, left, sizes, states = sizing.sizes(first, is_whole=prepared.more is None)
+        first = planner.window(requests, has_next=prepared.has_more).plan
+        config, left, sizes, states = sizing.sizes(first, is_whole=not prepared.has_more)
         self._fitted = config
         self._decoding = {"states": left.decode_states, "graphs": left.graphs}
         show = _show_with(model.tokenizer) if self._show_text else None
@@ -258,13 +258,13 @@ class FilePlan:
         def note(plan: Plan) -> None:
             forecast.add(plan)
             if self._replicas is not None:
-                self._replicas.add(plan, has_next=prepared.more is not None)
+                self._replicas.add(plan, has_next=prepared.has_more)
 
         def plans() -> Iterator[Plan]:
             note(first)
             yield first
             self.lap("simulate_s")
-            for window in planner.windows(map(of_window, prepared.more or ())):
+            for window in planner.windows(map(of_window, prepared.later(()))):
                 note(window.plan)
                 self.lap("plan_s")
                 yield window.plan

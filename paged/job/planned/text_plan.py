@@ -152,7 +152,7 @@ class _TextPlan:
         """Return shared tokens, steps and weights of texts side by side."""
         model = prepared.model
         assert isinstance(model, PooledPlanModel)
-        for number, rows in enumerate(chain([prepared.rows], prepared.more or ())):
+        for number, rows in enumerate(chain([prepared.rows], prepared.later(()))):
             if number:
                 warn_of_rows(rows, prepared.max_model_len, self._listener)
             self._file.asked(rows)

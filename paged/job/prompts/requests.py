@@ -1,6 +1,6 @@
 """Requests of rows, including rows of OpenAI batch files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -101,6 +101,8 @@ class OpenAIRequest:
 class JobRow:
     """Row between reading and writing: its prompt as a `request` or an `error`, and its columns.
 
+    It has neither if an earlier run has answered it and nothing else depends on its prompt.
+
     The request's `index` is the row's. `input` are the columns that come back in the output, or all
     where tables are made of the rows: then `used` names the other ones. `expected` is the answer
     named by the row itself, if any. `call` is set in an OpenAI batch file. `near_misses` pairs
@@ -152,8 +154,12 @@ class RequestBuilder:
         self._keeps_columns = keeps_columns
         self._encoder = encoder
 
-    def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
-        """Yield one `JobRow` for each row."""
+    def build(self, rows: Iterable[Row], done: Container[int] = ()) -> Iterator[JobRow]:
+        """Yield one `JobRow` for each row.
+
+        Rows `done` by an earlier run have requests too: the bytes of a row may depend on the
+        prefixes of the whole file.
+        """
         rows = iter(rows)
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
             calls = [OpenAIRequest.of(row.columns) for row in batch]

@@ -4,7 +4,7 @@ A row has a text, or a query and documents. Rows of OpenAI batch files for /v1/e
 or several inputs. Special tokens are those of the tokenizer; a prompt of the model begins a text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -24,6 +24,7 @@ from pagedrun.paged.values.pooling import PoolingParams, Task
 
 TEXT_COLUMNS = ("text", "prompt", "prompt_token_ids")
 MAX_TEXTS = 2**16  # of a row
+_DONE = EncodedPrompt(None)
 _QUERY, _DOCUMENTS, _DOCUMENT, _SECOND = "query", "documents", "document", "text_pair"
 
 
@@ -45,13 +46,17 @@ class TextBuilder:
         self._prompts = prompts
         self._keeps_columns = keeps_columns
 
-    def build(self, rows: Iterable[Row]) -> Iterator[JobRow]:
-        """Yield one `JobRow` for each row."""
+    def build(self, rows: Iterable[Row], done: Container[int] = ()) -> Iterator[JobRow]:
+        """Yield one `JobRow` for each row; those `done` by an earlier run are not encoded."""
         rows = iter(rows)
         while batch := list(islice(rows, ENCODE_BATCH_ROWS)):
             calls = [OpenAIRequest.of(row.columns) for row in batch]
-            texts = list(map(self._texts, batch, calls))
-            encoded = self._encoder.requests([row.index for row in batch], texts)
+            left = [i for i, row in enumerate(batch) if row.index not in done]
+            texts = [self._texts(batch[i], calls[i]) for i in left]
+            encoded = [_DONE] * len(batch)
+            asked = self._encoder.requests([batch[i].index for i in left], texts)
+            for i, each in zip(left, asked, strict=True):
+                encoded[i] = each
             yield from map(self._job_row, batch, calls, encoded)
 
     def _texts(self, row: Row, call: OpenAIRequest | None) -> list[Given] | RowError:

@@ -39,8 +39,8 @@ def encode(
 
 
 def ids_of(row: EncodedPrompt) -> list[tuple[int, ...]]:
-    assert not isinstance(row.result, RowError)
-    return [tuple(each.token_ids) for each in row.result.texts]
+    assert row.request is not None
+    return [tuple(each.token_ids) for each in row.request.texts]
 
 
 @pytest.mark.parametrize("limit", [4, 7, 41, 42, 100])

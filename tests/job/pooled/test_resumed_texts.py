@@ -1,0 +1,79 @@
+"""A resumed job of texts: what is done is neither encoded nor computed again, and is counted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder
+from pagedrun.paged.values.engine_config import WindowSize
+from tests.job.pooled.pooled_jobs import read, run, write
+
+NUM_ROWS, WINDOW = 13, 4
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Input of several windows; a text in the last one has no tokens of its own."""
+    path = tmp_path / "texts.jsonl"
+    rows: list[dict[str, Any]] = [{"id": i, "text": f"w{i} w1"} for i in range(NUM_ROWS)]
+    write(path, [*rows[:-1], {"id": "none"}])
+    monkeypatch.setattr("pagedrun.paged.job.config.TEXT_WINDOW", WindowSize(rows=WINDOW))
+    return path
+
+
+class Encoded:
+    """Rows that are encoded; with `breaks` the encoder fails at that row, as at a bug of ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, breaks: int = -1) -> None:
+        self.indices: list[int] = []
+        whole = PooledTextEncoder.requests
+
+        def requests(encoder: PooledTextEncoder, indices: Sequence[int], rows: Any) -> Any:
+            self.indices += indices
+            if breaks in indices:
+                raise OSError("the disk is gone")
+            return whole(encoder, indices, rows)
+
+        monkeypatch.setattr(PooledTextEncoder, "requests", requests)
+
+
+def drop(output: Path, *indices: int) -> None:
+    """Remove the lines of some rows."""
+    write(output, [row for row in read(output) if row["index"] not in indices])
+
+
+def test_rows_of_later_windows_are_not_encoded_again(
+    texts: Path,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    for output in (whole, cut):
+        run(capsys, "embed", texts, "-o", output, "--model", model, status=3)
+    drop(cut, 5, 11)
+    encoded = Encoded(monkeypatch)
+    run(capsys, "embed", texts, "-o", cut, "--model", model, "--resume", status=3)
+    # The first window is encoded before it is known whether the output is of the same job.
+    assert encoded.indices == [*range(WINDOW), 5, 11]
+    by_index = {row["index"]: row for row in read(cut)}
+    assert by_index == {row["index"]: row for row in read(whole)}
+    assert len(read(cut)) == NUM_ROWS
+
+
+def test_rows_beyond_what_is_read_count_as_saved(
+    texts: Path,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = tmp_path / "vectors.jsonl"
+    run(capsys, "embed", texts, "-o", output, "--model", model, status=3)
+    drop(output, 0, 6)
+    Encoded(monkeypatch, breaks=6)
+    told = run(capsys, "embed", texts, "-o", output, "--model", model, "--resume", status=1)
+    assert f"12 of at least {NUM_ROWS - 1} rows saved; continue with --resume" in told
