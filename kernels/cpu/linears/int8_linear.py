@@ -39,7 +39,7 @@ from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
 from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, largest_magnitude, write_quads
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
 from pagedrun.kernels.cpu.simd.lanes import splat, store
-from pagedrun.kernels.cpu.simd.words import read_lanes, store_shifted, transpose_words
+from pagedrun.kernels.cpu.simd.words import read_lanes, store_shifted, transposing
 from pagedrun.kernels.kernel_set import KernelSet, has_features
 from pagedrun.kernels.ops import Linear
 from pagedrun.kernels.reference.linear import (
@@ -226,7 +226,8 @@ _CACHED_WORDS = 1 << 18  # of a weight that stays in L2
 CACHED_ROWS = 24  # their part of a chunk, their sums and a panel's chunk stay in L1
 _JOINED_ROWS = 48
 _PARTS = 2 if quads.takes_pairs(EIGHT_BITS) else 1  # words of an input's quad
-_TURNED = 16 if _PARTS == 1 and BLOCK == 12 else BLOCK  # rows of codes that become columns at once
+_TURNED = 16 if BLOCK > 8 else 8  # rows of codes that become columns at once
+_turn = transposing(_TURNED, in_pairs=_PARTS == 2)
 _unpack = quads.unpack_bytes(EIGHT_BITS, in_pairs=True)
 _one, _few, _full = (
     quads.multiply_quads(EIGHT_BITS, height, quads.Finish.INTEGER)
@@ -345,11 +346,11 @@ def _round_block(
         else:
             own[:] = np.int8(0)
     done = 0
-    if _TURNED > BLOCK and block_of_row(first, total)[0] == BLOCK:
-        # A column of sixteen words is stored at a time, of which the next overwrites four.
-        words, target = codes.view(np.int32), inputs[first * num_quads :].view(np.int32)
+    if block_of_row(first, total)[0] == BLOCK:
+        # A column of `_TURNED` words is stored at a time, whose last ones the next overwrites.
+        words, target = codes.view(np.int32), inputs[first * num_quads * _PARTS :].view(np.int32)
         while done + _TURNED < num_quads:
-            transpose_words(words, done, width // 4, target, done * BLOCK, BLOCK)
+            _turn(words, done, width // 4, target, done * BLOCK * _PARTS, BLOCK)
             done += _TURNED
     for i in range(first, last):
         height, place = block_of_row(i, total)

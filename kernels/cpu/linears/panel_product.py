@@ -25,7 +25,7 @@ from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.simd.arrays import LINE_BYTES, aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.block_product import block_product
 from pagedrun.kernels.cpu.simd.lanes import store
-from pagedrun.kernels.cpu.simd.words import read_lanes, transpose_words
+from pagedrun.kernels.cpu.simd.words import read_lanes, transposing
 from pagedrun.kernels.kernel_set import has_features
 
 # Sums of a block: 24 of 32 registers with AVX-512, 12 of 16 with AVX2, 24 of 32 with NEON.
@@ -270,7 +270,8 @@ def _pack_row(
             target[k * height] = to_float32(source[k])
 
 
-_TURNED = 16  # rows that become columns at once
+_TURNED = 16 if BLOCK > 8 else 8  # rows that become columns at once
+_turn = transposing(_TURNED)
 
 
 def _turn_rows(x: Any, row: Any, rows: Any, place: Any) -> Any:
@@ -283,15 +284,15 @@ def _turn_rows(x: Any, row: Any, rows: Any, place: Any) -> Any:
 
 @overload(_turn_rows, strict=False)
 def _overload_turn_rows(x: Any, row: Any, rows: Any, place: Any) -> Any:
-    if BLOCK != 12 or x.dtype != types.float32:
+    if x.dtype != types.float32:
         return lambda x, row, rows, place: 0
 
     def turn(x: Any, row: Any, rows: Any, place: Any) -> Any:
-        # A column of sixteen rows is stored at a time, of which the next overwrites four.
+        # A column of `_TURNED` rows is stored at a time, whose last ones the next overwrites.
         num_k, done = x.shape[1], 0
         while done + _TURNED < num_k:
             start = row * num_k + done
-            transpose_words(x, start, num_k, rows, place + done * BLOCK, BLOCK)
+            _turn(x, start, num_k, rows, place + done * BLOCK, BLOCK)
             done += _TURNED
         return done
 

@@ -225,49 +225,72 @@ def _overload_write_lanes(array: Any, offset: Any, value: Any) -> Any:
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
-    """Transpose sixteen vectors of words, swapping halves, quarters, … of pairs of rows."""
-    for step in (1, 2, 4, 8):
-        lanes = range(NUM_LANES)
-        upper = [lane if not lane & step else NUM_LANES + lane - step for lane in lanes]
-        lower = [lane + step if not lane & step else NUM_LANES + lane for lane in lanes]
+    """Transpose as many vectors of words as each has, swapping halves, quarters, … of pairs."""
+    size, step = len(rows), 1
+    lanes, kind = range(size), ir.VectorType(INT32, size)
+    while step < size:
+        upper = [lane if not lane & step else size + lane - step for lane in lanes]
+        lower = [lane + step if not lane & step else size + lane for lane in lanes]
         swapped = list(rows)
         for i in lanes:
             if not i & step:
                 pair = rows[i], rows[i + step]
-                swapped[i] = builder.shuffle_vector(*pair, ir.Constant(WORDS, upper))
-                swapped[i + step] = builder.shuffle_vector(*pair, ir.Constant(WORDS, lower))
-        rows = swapped
+                swapped[i] = builder.shuffle_vector(*pair, ir.Constant(kind, upper))
+                swapped[i + step] = builder.shuffle_vector(*pair, ir.Constant(kind, lower))
+        rows, step = swapped, 2 * step
     return rows
 
 
-@intrinsic
-def transpose_words(
-    typing_context: Any,
-    source: Any,
-    offset: Any,
-    stride: Any,
-    target: Any,
-    target_offset: Any,
-    target_stride: Any,
-) -> Any:
-    """Transpose 16 x 16 elements of a 32-bit array to another array.
+def transposing(size: int, *, in_pairs: bool = False) -> Any:
+    """Return an intrinsic that transposes size x size elements of a 32-bit array to another array.
 
     Row i of the source begins at `offset + i * stride`, column i of it goes to `target_offset + i *
-    target_stride`.
+    target_stride`. in_pairs: an element is four int8, and its column becomes two: of the first and
+    third ones, and of the others, each in 16 bits.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        types_of = signature.args
-        read, write = (
-            _row_pointers(context, builder, types_of[i : i + 3], arguments[i : i + 3])
-            for i in (0, 3)
-        )
-        rows = [builder.load(pointer, align=4) for pointer in read]
-        for row, pointer in zip(_transposed(builder, rows), write, strict=True):
-            builder.store(row, pointer, align=4)
-        return context.get_dummy_value()
+    @intrinsic
+    def transpose(
+        typing_context: Any,
+        source: Any,
+        offset: Any,
+        stride: Any,
+        target: Any,
+        target_offset: Any,
+        target_stride: Any,
+    ) -> Any:
+        kind, halves = ir.VectorType(INT32, size), ir.VectorType(INT16, 2 * size)
+        eight = ir.Constant(halves, [8] * 2 * size)
 
-    return types.void(source, offset, stride, target, target_offset, target_stride), generate
+        def columns(builder: Any, rows: list[Any]) -> list[Any]:
+            if not in_pairs:
+                return _transposed(builder, rows)
+            odd = [builder.ashr(builder.bitcast(row, halves), eight) for row in rows]
+            even = [
+                builder.ashr(builder.shl(builder.bitcast(row, halves), eight), eight)
+                for row in rows
+            ]
+            turned = (
+                _transposed(builder, [builder.bitcast(row, kind) for row in part])
+                for part in (even, odd)
+            )
+            return [column for pair in zip(*turned, strict=True) for column in pair]
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            places = list(zip(signature.args, arguments, strict=True))
+            read = _row_pointers(context, builder, places[:3], size, kind)
+            found = columns(builder, [builder.load(pointer, align=4) for pointer in read])
+            write = _row_pointers(context, builder, places[3:], len(found), kind)
+            for column, pointer in zip(found, write, strict=True):
+                builder.store(column, pointer, align=4)
+            return context.get_dummy_value()
+
+        return types.void(source, offset, stride, target, target_offset, target_stride), generate
+
+    return transpose
+
+
+transpose_words = transposing(NUM_LANES)
 
 
 @intrinsic
@@ -288,19 +311,13 @@ def transpose_pairs(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        types_of = signature.args
+        places = list(zip(signature.args, arguments, strict=True))
         halves = []
         for start in (1, 2):
-            chosen = (0, start, 3)
-            read = _row_pointers(
-                context,
-                builder,
-                [types_of[i] for i in chosen],
-                [arguments[i] for i in chosen],
-                _HALVES,
-            )
+            chosen = [places[i] for i in (0, start, 3)]
+            read = _row_pointers(context, builder, chosen, NUM_LANES, _HALVES)
             halves += [builder.zext(builder.load(row, align=2), WORDS) for row in read]
-        write = _row_pointers(context, builder, types_of[4:], arguments[4:])
+        write = _row_pointers(context, builder, places[4:], NUM_LANES, WORDS)
         words = [
             builder.or_(halves[i], builder.shl(halves[i + 1], _all(16))) for i in range(0, 32, 2)
         ]
@@ -312,20 +329,13 @@ def transpose_pairs(
     return types.void(*given), generate
 
 
-def _row_pointers(
-    context: Any,
-    builder: Any,
-    types_of: Any,
-    arguments: Any,
-    row_type: Any = WORDS,
-) -> list[Any]:
-    """Return the addresses of rows; arguments: array, offset, stride."""
-    array_type, offset_type, stride_type = types_of
-    array, offset, stride = arguments
+def _row_pointers(context: Any, builder: Any, places: Any, count: int, row_type: Any) -> list[Any]:
+    """Return the addresses of rows; places: type and value of array, offset and stride."""
+    (array_type, array), (offset_type, offset), (stride_type, stride) = places
     start = context.cast(builder, offset, offset_type, types.intp)
     step = context.cast(builder, stride, stride_type, types.intp)
     pointers = []
-    for row in range(NUM_LANES):
+    for row in range(count):
         place = builder.add(start, builder.mul(step, step.type(row)))
         pointer = element_pointer(context, builder, array_type, array, types.intp, place)
         pointers.append(builder.bitcast(pointer, row_type.as_pointer()))

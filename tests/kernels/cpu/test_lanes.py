@@ -289,6 +289,27 @@ def test_words_are_transposed(dtype: Any) -> None:
     assert (target == expected).all()
 
 
+@pytest.mark.parametrize("size", [8, 16])
+def test_four_codes_become_two_pairs(size: int) -> None:
+    """The first with the third, the second with the fourth, with their signs."""
+    turn = words.transposing(size, in_pairs=True)
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def turned(source: Any, target: Any) -> None:
+        turn(source, 3, 19, target, 2, 21)
+
+    source = np.random.default_rng(size).integers(-128, 128, (400, 4)).astype(np.int8)
+    target = np.full(800, 1000, np.int32)
+    expected = target.copy().view(np.int16).reshape(-1, 2)
+    for row in range(size):
+        for column in range(size):
+            codes = source[3 + 19 * row + column]
+            for part in range(2):
+                expected[2 + 21 * (2 * column + part) + row] = codes[[part, part + 2]]
+    turned(source.view(np.int32)[:, 0], target)
+    assert (target == expected.view(np.int32)[:, 0]).all()
+
+
 def test_pairs_are_transposed() -> None:
     """Two blocks of sixteen rows from two places become the columns of one."""
     source = np.arange(800, dtype=np.uint16)
