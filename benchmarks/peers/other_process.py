@@ -1,6 +1,7 @@
 """Programs of peers, which run in processes of their own: their places, environment and memory."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,20 @@ def last_line(text: str) -> str:
     """Return the last line of a text that is not empty, or a note that there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
+
+
+def failure(text: str) -> str:
+    """Return the last exception in what a program printed, or its last line without any.
+
+    An exception may have several lines, and libraries print after it.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]
+    return " ".join(lines[raised[-1] :])[:MOST_CHARS] if raised else last_line(text)
+
+
+_EXCEPTION = re.compile(r"[A-Z][\w.]*(Error|Exception): ")
+MOST_CHARS = 400
 
 
 def peak_memory(process: int) -> int:

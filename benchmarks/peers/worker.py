@@ -125,7 +125,10 @@ class OpenVino:
         capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         self._precision = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         if job["dtype"] != "float32":
-            has_bfloat16 = job["dtype"] == "bfloat16" and "BF16" in capabilities
+            # The capabilities are those of the processor, whatever oneDNN is held to.
+            held_to = os.environ.get("ONEDNN_MAX_CPU_ISA", "BF16")
+            can = "BF16" in capabilities and ("BF16" in held_to or "AMX" in held_to)
+            has_bfloat16 = job["dtype"] == "bfloat16" and can
             self._precision["KV_CACHE_PRECISION"] = "bf16" if has_bfloat16 else "f16"
             if has_bfloat16:
                 self._precision["INFERENCE_PRECISION_HINT"] = "bf16"

@@ -18,6 +18,7 @@ import torch
 from benchmarks.peers.other_process import (
     ask,
     environment,
+    failure,
     last_line,
     peak_memory,
     peer_path,
@@ -182,7 +183,7 @@ class WorkerPeer:
             process.kill()
             raise UsageError(
                 f"{self.name} in {self._python} failed: "
-                f"{last_line(self._log.read_text(errors='replace'))}"
+                f"{failure(self._log.read_text(errors='replace'))}"
             ) from None
         return answer
 

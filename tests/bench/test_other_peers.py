@@ -185,10 +185,36 @@ class TestWorkers:
     def test_a_failure_is_one_sentence(self, name: PeerName, tmp_path: Path) -> None:
         python = interpreter(tmp_path, name)
         failing = {PeerName.VLLM: "vllm", PeerName.OPENVINO: "optimum/intel"}[name]
-        (tmp_path / failing / "__init__.py").write_text("raise ValueError('no such processor')")
+        (tmp_path / failing / "__init__.py").write_text(
+            "import atexit, sys\n"
+            "atexit.register(print, '[ERROR] leaked blocks', file=sys.stderr)\n"
+            "raise ValueError('this model\\nneeds\\nno such processor')"
+        )
         bench = ThroughputBench(TINY, Workload(2, 8, 8, 2), FLOAT32, peer=opened(name, python))
-        with pytest.raises(UsageError, match=f"{name} in .* failed: .*no such processor"):
+        with pytest.raises(
+            UsageError, match=f"{name} in .* failed: ValueError: .*no such processor"
+        ):
             bench.run(silent)
+
+    def test_bfloat16_on_a_processor_held_below_it(
+        self, name: PeerName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """OpenVINO names what the processor has, and fails where oneDNN may not use it."""
+        if name is not PeerName.OPENVINO:
+            pytest.skip("another program")
+        python = interpreter(tmp_path, name)
+        core = tmp_path / "openvino" / "__init__.py"
+        core.write_text(core.read_text().replace('["FP32"]', '["FP32", "BF16"]'))
+        pipeline = tmp_path / "openvino_genai" / "__init__.py"
+        before = "        self.handles"
+        refusing = f"        raise ValueError(str(options))\n{before}"
+        pipeline.write_text(pipeline.read_text().replace(before, refusing, 1))
+        given = {**FLOAT32, "dtype": "bfloat16"}
+        for isa, precision in (("AVX2", "f32"), ("AVX512_CORE_AMX", "bf16")):
+            monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
+            bench = ThroughputBench(TINY, Workload(2, 8, 8, 2), given, peer=opened(name, python))
+            with pytest.raises(UsageError, match=f"INFERENCE_PRECISION_HINT': '{precision}'"):
+                bench.run(silent)
 
     def test_its_package_must_be_there(self, name: PeerName, tmp_path: Path) -> None:
         package = {PeerName.VLLM: "vllm", PeerName.OPENVINO: "openvino_genai"}[name]

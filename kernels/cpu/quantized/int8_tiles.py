@@ -40,9 +40,8 @@ _CACHED_INPUTS = 1 << 20  # bytes
 _BYTES_AHEAD = 3072  # prefetch distance in a weight's memory
 _SUMS = _PAIR * PANEL
 _SUMS_BYTES = 4 * _SUMS
-_QUAD = QUAD_BYTES // 4  # words
-_CHUNK = CHUNK_STEPS * QUADS * _QUAD
-_CHUNK_NUMBERS = 2 * CHUNK_STEPS * 2 * NUMBER_BYTES // 4
+_CHUNK_BYTES = CHUNK_STEPS * QUADS * QUAD_BYTES
+_NUMBERS_BYTES = 2 * CHUNK_STEPS * 2 * NUMBER_BYTES
 _OF_SUM = 2 * 4 * ROWS  # bytes of a block's numbers
 _FLOAT = ir.FloatType()
 
@@ -116,9 +115,13 @@ def multiply_int8_tiles(
         first, num_rows = segments[used, 1], segments[used, 2] - segments[used, 1]
         offset = segments[used, 0] * num_panels
         own_bias = bias[offset * PANEL :]
-        own = blocks[used] * ROWS * num_sums
-        own_inputs = inputs.ctypes.data + own * sum_size, of_rows.ctypes.data + own * 8
-        chunk, numbers = aligned_floats(2 * _CHUNK), aligned_floats(2 * _CHUNK_NUMBERS)
+        own = blocks[used] * num_sums
+        own_inputs = (
+            inputs.ctypes.data + own * ROWS * sum_size,
+            of_rows.ctypes.data + own * _OF_SUM,
+        )
+        chunk = aligned_floats(2 * _CHUNK_BYTES // 4)
+        numbers = aligned_floats(2 * _NUMBERS_BYTES // 4)
         sums = aligned_floats(2 * _SUMS)
         height = min(ROWS_AT_ONCE, (num_rows + _PAIR - 1) // _PAIR * _PAIR)
         totals = aligned_floats((end - start) * height * PANEL)
@@ -197,8 +200,8 @@ def _place(piece: Any, is_cached: Any, num_chunks: Any, num_panels: Any) -> Any:
 @inlined()
 def _memory_of(chunk: Any, numbers: Any, piece: Any) -> Any:
     """Return the addresses of a piece's quads, and of its numbers."""
-    half = piece % 2 * 4
-    return chunk.ctypes.data + half * _CHUNK, numbers.ctypes.data + half * _CHUNK_NUMBERS
+    half = piece % 2
+    return chunk.ctypes.data + half * _CHUNK_BYTES, numbers.ctypes.data + half * _NUMBERS_BYTES
 
 
 @inlined(fastmath=EXACT)
