@@ -475,8 +475,8 @@ class _Job:
         """Yield the requests of each further window; called in the planner's thread."""
         for rows in self._prepared.later(self._finished):
             self._read.append(rows)
+            self._has_read_all = self._prepared.is_read()
             yield _requests(rows)
-        self._has_read_all = True
 
     def _take_window(self, writer: RowWriter) -> None:
         """Count the rows of a window when the run takes it."""

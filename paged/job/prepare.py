@@ -41,14 +41,15 @@ class Prepared:
     """Job with the rows of its first window read and encoded.
 
     `later` yields further windows, each read on demand; its argument are the indices of rows that
-    an earlier run has answered. `source` and `facts` describe the input read so far, `prompt_mode`
-    the prompts of the first window.
+    an earlier run has answered. `is_read` returns True once the last window is read. `source` and
+    `facts` describe the input read so far, `prompt_mode` the prompts of the first window.
     """
 
     model: OpenModel
     rows: Sequence[JobRow]
     has_more: bool
     later: Callable[[Container[int]], Iterator[Sequence[JobRow]]]
+    is_read: Callable[[], bool]
     source: Callable[[], InputDigest]
     max_model_len: int
     prompt_mode: PromptMode
@@ -111,6 +112,7 @@ def prepare(
         first,
         has_more,
         later,
+        lambda: windows.is_last,
         windows.digest,
         max_model_len,
         modes.mode,

@@ -78,8 +78,8 @@ class RowWriter:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows in the output, those of an earlier run included."""
-        return self._num_rows
+        """Number of rows in the output after the next sync, those of an earlier run included."""
+        return self._num_rows + len(self._delayed)
 
     @property
     def is_resumable(self) -> bool:

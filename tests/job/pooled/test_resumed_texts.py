@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.execution.pooling.texts import PooledTextEncoder
+from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.output.vector_files import VectorFile
 from pagedrun.paged.values.engine_config import WindowSize
 from tests.job.pooled.pooled_jobs import read, run, write
 
@@ -62,6 +64,30 @@ def test_rows_of_later_windows_are_not_encoded_again(
     by_index = {row["index"]: row for row in read(cut)}
     assert by_index == {row["index"]: row for row in read(whole)}
     assert len(read(cut)) == NUM_ROWS
+
+
+def test_the_last_window_makes_the_total_known(
+    texts: Path,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And rows that wait for their vectors to be synced are saved before the command ends."""
+    output = tmp_path / "vectors.npy"
+
+    whole = VectorFile.write
+
+    def write_some(file: VectorFile, index: int, vector: Any) -> None:
+        if index == NUM_ROWS - 2:
+            raise OutputError("the disk is gone", OSError())
+        whole(file, index, vector)
+
+    monkeypatch.setattr(VectorFile, "write", write_some)
+    told = run(capsys, "embed", texts, "-o", output, "--model", model, status=4)
+    num_saved = len(read(tmp_path / "vectors.npy.journal.jsonl"))
+    assert f"{num_saved} of {NUM_ROWS} rows saved; continue with --resume" in told
+    assert num_saved >= NUM_ROWS - WINDOW
 
 
 def test_rows_beyond_what_is_read_count_as_saved(
