@@ -89,7 +89,7 @@ def failure(text: str) -> str:
     return " ".join(lines[raised[-1] :])[:MOST_CHARS] if raised else last_line(text)
 
 
-_EXCEPTION = re.compile(r"[A-Z][\w.]*(Error|Exception): ")
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception): ")
 MOST_CHARS = 400
 
 

@@ -254,7 +254,7 @@ class _Job:
         self._first = FirstAnswers()
         self._waiting = PendingRows()
         self._read: deque[Sequence[JobRow]] = deque()  # windows not yet taken by the run
-        self._has_read_all = not prepared.has_more
+        self._has_read_all = not prepared.has_more  # whether `_read` has had the last window
         self._finished = FinishedRows()  # by an earlier run
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
@@ -460,8 +460,8 @@ class _Job:
 
     def _ask(self, rows: Iterable[JobRow]) -> list[Request]:
         """Return the requests of valid rows; those without an answer become pending."""
-        done = self._finished
-        asked = [row for row in rows if row.request is not None and row.index not in done]
+        left = (row for row in rows if row.index not in self._finished)
+        asked = [row for row in left if row.request is not None]
         if asked and self._finished.is_all:
             raise UsageError(
                 f"{option('resume')}: {self._config.input_shown} has more rows than "
@@ -529,8 +529,7 @@ class _Job:
         self._listener.on_tally(self._tally)
 
     def _warn_of_little_space(self, output: OutputFile) -> None:
-        finished = self._finished
-        rows = [row for row in self._prepared.rows if row.index not in finished]
+        rows = [row for row in self._prepared.rows if row.index not in self._finished]
         is_written_twice = self._config.ordered or bool(self._layout.files)
         warning = space_warning(output, rows, copies=1 + is_written_twice)
         if warning is not None:

@@ -17,7 +17,7 @@ NUM_ROWS, WINDOW = 13, 4
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Input of several windows; a text in the last one has no tokens of its own."""
+    """Input of several windows; the last row has no text."""
     path = tmp_path / "texts.jsonl"
     rows: list[dict[str, Any]] = [{"id": i, "text": f"w{i} w1"} for i in range(NUM_ROWS)]
     write(path, [*rows[:-1], {"id": "none"}])
@@ -75,7 +75,6 @@ def test_the_last_window_makes_the_total_known(
 ) -> None:
     """And rows that wait for their vectors to be synced are saved before the command ends."""
     output = tmp_path / "vectors.npy"
-
     whole = VectorFile.write
 
     def write_some(file: VectorFile, index: int, vector: Any) -> None:
