@@ -12,7 +12,7 @@ from pagedrun.paged.job.output.vector_files import VectorFile
 from pagedrun.paged.values.engine_config import WindowSize
 from tests.job.pooled.pooled_jobs import read, run, write
 
-NUM_ROWS, WINDOW = 13, 4
+NUM_ROWS, WINDOW = 14, 4
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_last_window_makes_the_total_known(
     whole = VectorFile.write
 
     def write_some(file: VectorFile, index: int, vector: Any) -> None:
-        if index == NUM_ROWS - 2:
+        if index == NUM_ROWS - 2:  # in the last window
             raise OutputError("the disk is gone", OSError())
         whole(file, index, vector)
 
@@ -101,4 +101,4 @@ def test_rows_beyond_what_is_read_count_as_saved(
     drop(output, 0, 6)
     Encoded(monkeypatch, breaks=6)
     told = run(capsys, "embed", texts, "-o", output, "--model", model, "--resume", status=1)
-    assert f"12 of at least {NUM_ROWS - 1} rows saved; continue with --resume" in told
+    assert f"{NUM_ROWS - 1} of at least {NUM_ROWS - 1} rows saved; continue with --resume" in told
