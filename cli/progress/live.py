@@ -82,13 +82,15 @@ def draw_figures(
     left = figures.time_left
     told = Text(f"{figures.phase.value}, {show_seconds(figures.elapsed_s)}")
     if left is not None:
-        told.append(f", about {show_guess(left.guess_s)} left")
+        about = "at least" if figures.has_more_rows else "about"
+        told.append(f", {about} {show_guess(left.guess_s)} left")
         told.append(f" ({show_span(left.low_s, left.high_s)})", "dim")
     head.add_row(spinner, told)
     if figures.phase is not Phase.RUN:
         return head
     before = f", {figures.rows_before:,} before" if figures.rows_before else ""
     failed = f", {figures.rows_failed:,} failed" if figures.rows_failed else ""
+    more = "+" if figures.has_more_rows else ""
     bars = Table.grid(padding=(0, 1), expand=True)
     bars.add_column(width=LABEL_WIDTH)
     bars.add_column(ratio=1)
@@ -96,7 +98,7 @@ def draw_figures(
     bars.add_row(
         Text("rows"),
         ProgressBar(total=max(figures.rows_total, 1), completed=figures.rows_done),
-        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{before}{failed}"),
+        Text(f"{figures.rows_done:,}/{figures.rows_total:,}{more}{before}{failed}"),
     )
     if figures.is_before_first_row:
         done, total = figures.prompt_tokens_done, figures.prompt_tokens_total
@@ -105,31 +107,17 @@ def draw_figures(
             ProgressBar(total=total, completed=done, complete_style="green"),
             Text(f"{done:,}/{total:,} tokens"),
         )
-    bars.add_row(
-        Text("KV pool"),
-        ProgressBar(total=1.0, completed=figures.pool_use, complete_style="cyan"),
-        Text(f"{figures.pool_use:.1%} used"),
-    )
-    rows_per_s = f"{show_rate(figures.rows_per_s)} rows/s · " if figures.rows_answered else ""
+    if figures.has_pool:
+        bars.add_row(
+            Text("KV pool"),
+            ProgressBar(total=1.0, completed=figures.pool_use, complete_style="cyan"),
+            Text(f"{figures.pool_use:.1%} used"),
+        )
     facts = Table.grid(padding=(0, 1))
     facts.add_column(width=LABEL_WIDTH)
     facts.add_column()
-    facts.add_row(
-        Text("tokens/s"),
-        Text(
-            f"prompt {figures.prompt_tokens_per_s:,.0f} · "
-            f"generated {figures.generated_tokens_per_s:,.0f} · "
-            f"prefix hit rate {figures.hit_rate:.1%}"
-        ),
-    )
-    facts.add_row(
-        Text("requests"),
-        Text(
-            f"{rows_per_s}"
-            f"running {figures.running:,} · waiting {figures.waiting:,} · "
-            f"preemptions {figures.preemptions:,}{_steps(figures)}"
-        ),
-    )
+    for title, parts in _speeds(figures):
+        facts.add_row(Text(title), Text(" · ".join(parts)))
     if reads := figures.reads:
         facts.add_row(
             Text("weights"),
@@ -144,10 +132,22 @@ def draw_figures(
     return Group(head, bars, facts, *replicas)
 
 
-def _steps(figures: ProgressFigures) -> str:
-    """Return the tokens of a step if drafts save steps."""
-    each = figures.tokens_per_step
-    return f" · {each:.1f} tokens a step" if each >= LEAST_SHOWN else ""
+def _speeds(figures: ProgressFigures) -> Iterator[tuple[str, list[str]]]:
+    """Yield titles and parts of the lines of tokens and requests."""
+    tokens = [f"prompt {figures.prompt_tokens_per_s:,.0f}"]
+    if figures.generates:
+        tokens.append(f"generated {figures.generated_tokens_per_s:,.0f}")
+    rows = [f"{show_rate(figures.rows_per_s)} rows/s"] if figures.rows_answered else []
+    if figures.has_pool:
+        tokens.append(f"prefix hit rate {figures.hit_rate:.1%}")
+        rows.append(f"running {figures.running:,}")
+    rows.append(f"waiting {figures.waiting:,}")
+    if figures.has_pool:
+        rows.append(f"preemptions {figures.preemptions:,}")
+    if figures.tokens_per_step >= LEAST_SHOWN:  # drafts save steps
+        rows.append(f"{figures.tokens_per_step:.1f} tokens a step")
+    yield "tokens/s", tokens
+    yield "requests", rows
 
 
 TITLE = "replicas"

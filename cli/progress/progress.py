@@ -72,7 +72,8 @@ def line(figures: ProgressFigures) -> str:
     left = figures.time_left
     eta = "unknown"
     if left is not None:
-        eta = f"{show_guess(left.guess_s)} ({show_span(left.low_s, left.high_s)})"
+        least = "at least " if figures.has_more_rows else ""
+        eta = f"{least}{show_guess(left.guess_s)} ({show_span(left.low_s, left.high_s)})"
     of_these = [
         f"{count} {what}"
         for count, what in ((figures.rows_before, "before"), (figures.rows_failed, "failed"))
@@ -82,18 +83,25 @@ def line(figures: ProgressFigures) -> str:
     speed = f"{show_rate(figures.rows_per_s)} rows/s"
     if figures.is_before_first_row:
         speed = f"{figures.prompt_tokens_done}/{figures.prompt_tokens_total} prompt tokens"
-    replicas = ""
+    more = "+" if figures.has_more_rows else ""
+    parts = [
+        f"{now}: {figures.rows_done}/{figures.rows_total}{more} rows{told}",
+        speed,
+        f"prompt {figures.prompt_tokens_per_s:.1f} tokens/s",
+    ]
+    if figures.generates:
+        parts.append(f"generation {figures.generated_tokens_per_s:.1f} tokens/s")
+    if figures.has_pool:
+        parts += [
+            f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs",
+            f"KV cache usage: {figures.pool_use:.1%}",
+            f"Prefix cache hit rate: {figures.hit_rate:.1%}",
+            f"preemptions: {figures.preemptions}",
+        ]
     if figures.replicas:
         running = sum(each.is_running for each in figures.replicas)
-        replicas = f"Replicas: {running} of {len(figures.replicas)} running, "
-    return (
-        f"{now}: {figures.rows_done}/{figures.rows_total} rows{told}, {speed}, "
-        f"prompt {figures.prompt_tokens_per_s:.1f} tokens/s, "
-        f"generation {figures.generated_tokens_per_s:.1f} tokens/s, "
-        f"Running: {figures.running} reqs, Waiting: {figures.waiting} reqs, "
-        f"KV cache usage: {figures.pool_use:.1%}, Prefix cache hit rate: {figures.hit_rate:.1%}, "
-        f"preemptions: {figures.preemptions}, {replicas}ETA {eta}"
-    )
+        parts.append(f"Replicas: {running} of {len(figures.replicas)} running")
+    return ", ".join([*parts, f"ETA {eta}"])
 
 
 @contextmanager

@@ -83,6 +83,21 @@ class TimeLeft:
         guess_s = _guess(lengths, waiting, under_way, num_new, token_s, step_s)
         return cls(low_s, high_s, min(max(guess_s, low_s), high_s))
 
+    @classmethod
+    def of_prompts(
+        cls, run_s: float, record: StepRecord, speed_spread: float = 0.0
+    ) -> "TimeLeft | None":
+        """Return the time left of a run that computes prompts only; None before the first one.
+
+        Prompts take time by their tokens. The range is widened as in `of`.
+        """
+        done = record.prompt_tokens_done
+        if done <= 0:
+            return None
+        guess_s = run_s * max(record.all_prompt_tokens - done, 0) / done
+        width = (1 + LEAST_WIDTH) * exp(speed_spread) * (1 + DISTURBED_S / max(run_s, DISTURBED_S))
+        return cls(guess_s / width, guess_s * width, guess_s)
+
 
 def _guess(
     lengths: AnswerLengths,
@@ -114,25 +129,30 @@ class ProgressFigures:
     """Figures of a progress display. Times are in seconds; rates are over the last seconds.
 
     `rows_done` counts all rows in the output: `rows_before` by earlier runs, `rows_answered` by
-    this one. `prompt_tokens_done` counts tokens computed or found in the cache, of those of all
-    rows to run. `eta_s` is the best guess of the time left, `eta_low_s` and `eta_high_s` its range;
-    None before the first finished row. `pool_use` and `hit_rate` are fractions. `reads`: of
-    streamed weights, None if all are in memory. `tokens_per_step`: of a sequence, above 1 with
-    right drafts. `replicas` is empty for a single engine.
+    this one. `has_more_rows`: the input is not read to its end, so that `rows_total` and times are
+    those of the rows so far. `generates`: rows have answers to generate; `has_pool`: they have
+    keys and values in a pool. `prompt_tokens_done` counts tokens computed or found in the cache, of
+    those of all rows to run. `eta_s` is the best guess of the time left, `eta_low_s` and
+    `eta_high_s` its range; None before the first finished row. `pool_use` and `hit_rate` are
+    fractions. `reads`: of streamed weights, None if all are in memory. `tokens_per_step`: of a
+    sequence, above 1 with right drafts. `replicas` is empty for a single engine.
     """
 
     phase: Phase
     elapsed_s: float
     rows_done: int
     rows_total: int
+    has_more_rows: bool
     rows_failed: int
     rows_before: int
     rows_answered: int
     rows_per_s: float
+    generates: bool
     prompt_tokens_done: int
     prompt_tokens_total: int
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
+    has_pool: bool
     pool_use: float
     hit_rate: float
     running: int
@@ -244,19 +264,23 @@ class ProgressFiguresListener(JobListener):
         total = tally.total if tally is not None else record.total if record is not None else 0
         prompt_rate, generated_rate = self._rates()
         left = self._time_left(now)
+        generates = tally is None or tally.lengths.most_allowed > 0
         return ProgressFigures(
             phase=self._phase,
             elapsed_s=now - self._began,
             rows_done=done,
             rows_total=total,
+            has_more_rows=tally is not None and tally.has_more,
             rows_failed=tally.num_failed if tally is not None else 0,
             rows_before=tally.skipped if tally is not None else 0,
             rows_answered=tally.ok if tally is not None else 0,
             rows_per_s=self._rows_per_s(),
+            generates=generates,
             prompt_tokens_done=record.prompt_tokens_done if record else 0,
             prompt_tokens_total=record.all_prompt_tokens if record else 0,
             prompt_tokens_per_s=prompt_rate,
             generated_tokens_per_s=generated_rate,
+            has_pool=generates if record is None else record.blocks_total > 0,
             pool_use=record.blocks_used / max(record.blocks_total, 1) if record else 0.0,
             hit_rate=record.cached_tokens / max(record.prompt_tokens, 1) if record else 0.0,
             running=record.running if record else 0,
@@ -308,11 +332,14 @@ class ProgressFiguresListener(JobListener):
         record, tally = self._record, self._tally
         if self._phase is not Phase.RUN or record is None or tally is None:
             return None
+        run_s, lengths = now - self.run_began, tally.lengths
+        if not lengths.most_allowed:
+            return TimeLeft.of_prompts(run_s, record, self._speed.spread)
         # Steps of all replicas, which run concurrently.
         num_beside = max(sum(each.is_running for each in self._replicas), 1)
         span_s, num_steps = self._gained("t", "step")
         step_s = num_beside * span_s / max(num_steps, 1)
-        return TimeLeft.of(now - self.run_began, step_s, record, tally.lengths, self._speed.spread)
+        return TimeLeft.of(run_s, step_s, record, lengths, self._speed.spread)
 
     def _rows_per_s(self) -> float:
         """Return rows per second, over the last seconds or, with few rows in these, over the
@@ -346,7 +373,7 @@ class SpeedLog:
     def note(self, record: StepRecord) -> None:
         """Log a step."""
         if self._marks.wants(record.step):
-            num_prompt = record.prompt_tokens - record.cached_tokens
+            num_prompt = record.prompt_tokens_done - record.cached_tokens
             num_new = record.generated_tokens * USUAL_NEW_TOKEN
             done = record.step * USUAL_STEP + num_prompt + num_new
             self._marks.add(record.step, (record.t, done))

@@ -80,7 +80,8 @@ def show_totals(report: "JobReport") -> str:
     if not tokens["prompt"]:
         return told
     cached = f" ({tokens['cached']:,} cached)" if tokens["cached"] else ""
-    return f"{told}; {tokens['prompt']:,} prompt tokens{cached}, {tokens['generated']:,} generated"
+    told = f"{told}; {tokens['prompt']:,} prompt tokens{cached}"
+    return told if "pooling" in report else f"{told}, {tokens['generated']:,} generated"
 
 
 def failures(result: "JobResult", output: str) -> str:

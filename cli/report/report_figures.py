@@ -105,10 +105,10 @@ def text_figures(report: JobReport, pooling: PoolingFigures) -> list[Figure]:
     times, tokens = report["time"], report["tokens"]
     same = pooling["texts"] - pooling["distinct_texts"]
     share = _share(same, max(pooling["texts"], 1))
-    note = f"{same:,} ({share}) computed with an equal one" if same else ""
+    note = f"{same:,} ({share}) equal to others" if same else ""
     figures = [Figure("texts", commas(pooling["texts"]), note)]
     if padded := pooling["padded_tokens"]:
-        note = f"batches of 32 texts with padding have {padded:,}"
+        note = f"{padded:,} padded in batches of 32"
         figures.append(Figure("tokens", commas(tokens["computed"]), note))
     if shared := pooling["shared_prefix_tokens"]:
         figures.append(Figure("shared prefixes", commas(shared), "tokens, computed once"))

@@ -420,6 +420,7 @@ class _Job:
             for row in rows:
                 self._given.update(dict.fromkeys(row.input))
         self._tally.total += len(rows)
+        self._tally.has_more = bool(self._read) or not self._has_read_all
         allowed = (row.request.max_num_generated for row in rows if row.request is not None)
         self._tally.lengths.allow(max(allowed, default=0))
         found = [row.index for row in rows if row.index in self._finished]

@@ -134,13 +134,14 @@ class ScoredPrompts:
 
 @dataclass(slots=True)
 class Tally:
-    """Row counts of a job with `total` rows.
+    """Row counts of a job with `total` rows so far; `has_more` until the last window is taken.
 
     `skipped` rows were in the output of an earlier run, `skipped_failed` of them with an error.
     Accuracy counts rows with an `expected` answer.
     """
 
     total: int
+    has_more: bool = False
     ok: int = 0
     failed: int = 0
     skipped: int = 0

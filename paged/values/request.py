@@ -80,8 +80,10 @@ class Request:
 
     @property
     def max_num_generated(self) -> int:
-        """Maximum number of tokens of all answers; those of continuations are given."""
-        return 0 if self.continuations else self.params.n * self.params.max_tokens
+        """Maximum number of tokens of all answers: none for texts, and for continuations, whose
+        tokens are given."""
+        is_given = self.continuations or self.texts
+        return 0 if is_given else self.params.n * self.params.max_tokens
 
     def without_beams(self) -> "Request":
         """Return a request for as many samples as this one has beams, with about the same cost."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pagedrun.cli.progress.run_figures import ProgressFiguresListener
-from pagedrun.paged.job.progress import AnswerPreview, JobListener, Phase, Tally
+from pagedrun.paged.job.progress import AnswerLengths, AnswerPreview, JobListener, Phase, Tally
 from pagedrun.paged.metrics.timeline import StepRecord
 
 HOSTILE = "id \x1b[2J [/red] \u202e :smile:"
@@ -36,10 +36,15 @@ def watch_at(times: list[float]) -> ProgressFiguresListener:
     return ProgressFiguresListener(warn=lambda message: None, clock=lambda: times[0])
 
 
+def answering(**counts: Any) -> Tally:
+    """Return the counts of a job whose rows have answers of up to 128 tokens."""
+    return Tally(**counts, lengths=AnswerLengths(most_allowed=128))
+
+
 def play(listener: JobListener) -> None:
     listener.on_phase(Phase.RUN)
-    listener.on_tally(Tally(total=8, failed=1))
+    listener.on_tally(answering(total=8, failed=1))
     listener.on_step(record())
     listener.on_answer(AnswerPreview(0, HOSTILE, f"東京{HOSTILE}\n" * 100))
-    listener.on_tally(Tally(total=8, ok=1, failed=1))
+    listener.on_tally(answering(total=8, ok=1, failed=1))
     listener.on_warning(HOSTILE)

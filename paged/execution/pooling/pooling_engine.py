@@ -25,6 +25,7 @@ from pagedrun.paged.execution.pooling.text_steps import (
     TextSteps,
 )
 from pagedrun.paged.execution.pooling.text_windows import (
+    DistinctText,
     PendingRow,
     RecentResults,
     TextTotals,
@@ -173,7 +174,7 @@ class PooledRun:
         self._times = times
         self._totals = TextTotals()
         self._recent = RecentResults(_RECENT_BYTES)
-        self._num_finished = self._num_records = 0
+        self._num_finished = self._num_records = self._tokens_done = 0
         self._plan_s, self._run_s = plan_s, 0.0
         self._windows = windows
         self._began = 0.0
@@ -189,16 +190,21 @@ class PooledRun:
             self._waiting = len(window.pending)
             known = self._recent.find(window.distinct)
             self._totals.remove(known)
-            yield from map(self._completed, finished_rows(known))
+            yield from map(self._completed, self._finished(known))
             left = [each for each in window.distinct if each.result is None]
             for texts in self._steps.run(left, self._ends_at):
                 self._run_s = time.perf_counter() - self._began
                 self._recent.keep(texts)
-                yield from map(self._completed, finished_rows(texts))
+                yield from map(self._completed, self._finished(texts))
                 self._record()
             self.is_cut = self._steps.is_cut
             if self.is_cut:
                 return
+
+    def _finished(self, texts: Sequence[DistinctText]) -> Iterator[PendingRow]:
+        """Count the tokens of texts with results, once for each use; return the finished rows."""
+        self._tokens_done += sum(each.num_tokens * each.num_uses for each in texts)
+        return finished_rows(texts)
 
     def _completed(self, row: PendingRow) -> Completion:
         request = row.request
@@ -238,7 +244,6 @@ class PooledRun:
         self._num_records += 1
         if self._hooks.on_step is None:
             return
-        left = totals.tokens - self._steps.counts.computed
         self._hooks.on_step(
             StepRecord(
                 t=self._run_s,
@@ -256,7 +261,7 @@ class PooledRun:
                 cached_tokens=0,
                 generated_tokens=0,
                 preemptions=0,
-                prompt_tokens_left=max(left, 0),
+                prompt_tokens_left=totals.tokens - self._tokens_done,
                 all_prompt_tokens=totals.tokens,
             )
         )

@@ -67,23 +67,27 @@ class PooledTextEncoder:
     ) -> list[EncodedPrompt]:
         """Return the encoded rows; an error in place of texts is kept."""
         flat: list[tuple[int, int, Given]] = []  # row, part, text
+        num_parts: dict[int, int] = {}
         results: list[EncodedPrompt | RowError | None] = [None] * len(rows)
         for number, row in enumerate(rows):
             if isinstance(row, RowError):
                 results[number] = row
                 continue
+            short: list[Given] = []
             try:
-                short = [self._checked(each) for each in row]
+                for each in row:
+                    short.append(self._checked(each))
             except RowError as error:
-                results[number] = error
+                results[number] = _of_part(error, len(short), len(row))
                 continue
             flat += [(number, part, each) for part, each in enumerate(short)]
+            num_parts[number] = len(short)
         encoded = self._encoded([each for _, _, each in flat])
         texts: dict[int, list[PooledText]] = {}
         num_cut: dict[int, int] = {}
         for (number, part, _), pieces in zip(flat, encoded, strict=True):
             if isinstance(pieces, RowError):
-                results[number] = results[number] or pieces
+                results[number] = results[number] or _of_part(pieces, part, num_parts[number])
                 continue
             own = texts.setdefault(number, [])
             own += [piece._replace(part=part) for piece in pieces.texts]
@@ -244,6 +248,13 @@ class _Pieces:
 
     texts: tuple[PooledText, ...]
     num_cut: int = 0
+
+
+def _of_part(error: RowError, part: int, num_parts: int) -> RowError:
+    """Return the error of a text, with its index among several of a row."""
+    if num_parts == 1:
+        return error
+    return RowError(error.code, f"at index {part}: {error.marked}", param=error.param)
 
 
 def pair_texts(

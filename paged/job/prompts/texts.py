@@ -101,6 +101,12 @@ class TextBuilder:
                 f"a row has a {_QUERY} and a list of {_DOCUMENTS}, or one {_DOCUMENT}",
                 param=_QUERY if query is None else _DOCUMENTS,
             )
+        if documents is not None and single is not None:
+            raise RowError(
+                "invalid_param",
+                f"a row has {_DOCUMENTS} or {_DOCUMENT}, not both; rename the one that is data",
+                param=_DOCUMENT,
+            )
         given = [single] if documents is None else documents
         if not isinstance(given, list) or not given or len(given) > MAX_TEXTS:
             raise RowError(

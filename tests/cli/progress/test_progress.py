@@ -13,7 +13,7 @@ from pagedrun.cli.progress.progress import Pace, every, line, show_progress
 from pagedrun.cli.progress.run_figures import ProgressFiguresListener
 from pagedrun.cli.terminal.units import show_guess, show_rate, show_seconds, show_span
 from pagedrun.paged.job.progress import AnswerPreview, Phase, Tally
-from tests.support.recorded_steps import HOSTILE, play, record, watch_at
+from tests.support.recorded_steps import HOSTILE, answering, play, record, watch_at
 
 
 def drawn(watch: ProgressFiguresListener, width: int = 80) -> str:
@@ -62,17 +62,15 @@ class TestFigures:
         """A file of long prompts showed 0 rows for minutes."""
         watch = watch_at([0.0])
         watch.on_phase(Phase.RUN)
-        tally = Tally(total=8)
+        tally = answering(total=8)
         watch.on_tally(tally)
         watch.on_step(record(all_prompt_tokens=65_536, prompt_tokens=12_308, generated_tokens=0))
         assert "0/8 rows, 12288/65536 prompt tokens, " in line(watch.figures())
         assert "12,288/65,536 tokens" in drawn(watch)
-        answering = {"generated_tokens": 400, "prompt_tokens": 12_400}
-        watch.on_step(record(3.0, all_prompt_tokens=65_536, **answering))
+        counts = {"generated_tokens": 400, "prompt_tokens": 12_400}
+        watch.on_step(record(3.0, all_prompt_tokens=65_536, **counts))
         assert "65,536" not in drawn(watch), "the rows under way write, few prompts are computed"
-        watch.on_step(
-            record(4.0, all_prompt_tokens=65_536, **answering | {"prompt_tokens": 20_000})
-        )
+        watch.on_step(record(4.0, all_prompt_tokens=65_536, **counts | {"prompt_tokens": 20_000}))
         assert "65,536" in drawn(watch)
         tally.ok = 1
         assert "prompt tokens, " not in line(watch.figures())
@@ -81,7 +79,7 @@ class TestFigures:
     def test_the_guess_lies_in_its_range_and_the_range_is_dim(self) -> None:
         watch = watch_at([0.0])
         watch.on_phase(Phase.RUN)
-        tally = Tally(total=8, ok=4)
+        tally = answering(total=8, ok=4)
         for length in (8, 12, 10, 10):
             tally.lengths.note(length)
         watch.on_tally(tally)
@@ -98,11 +96,22 @@ class TestFigures:
         console.print(draw_figures(figures))
         assert f", about {guess} left\x1b[2m ({span})\x1b[0m" in stream.getvalue()
 
+    def test_without_answers_and_a_pool_there_are_figures_of_texts(self) -> None:
+        watch = watch_at([0.0])
+        watch.on_phase(Phase.RUN)
+        watch.on_tally(Tally(total=80, ok=20, has_more=True))
+        watch.on_step(record(blocks_total=0, blocks_used=0, generated_tokens=0, running=0))
+        told = line(watch.figures())
+        assert told.startswith("[0s] running: 20/80+ rows, 10.0 rows/s, prompt 90.0 tokens/s, ETA")
+        assert drawn(watch).endswith("tokens/s prompt 90 requests 10.0 rows/s · waiting 4")
+        assert "20/80+" in drawn(watch)
+        assert "at least" in drawn(watch)
+
     def test_rows_a_second_are_those_of_the_last_seconds_if_there_are_enough(self) -> None:
         now = [0.0]
         watch = watch_at(now)
         watch.on_phase(Phase.RUN)
-        watch.on_tally(Tally(total=1000, ok=20))
+        watch.on_tally(answering(total=1000, ok=20))
         for second in range(101):
             watch.on_step(record(t=float(second), finished=second // 10))
         now[0] = 100.0

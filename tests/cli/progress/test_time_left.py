@@ -21,6 +21,20 @@ def test_a_run_of_which_nothing_was_told_for_a_while_has_a_speed() -> None:
     assert 0 < log.spread < 5
 
 
+@pytest.mark.parametrize("num_steps", [4, 400])
+def test_prompts_take_time_by_their_tokens(num_steps: int) -> None:
+    lengths = random.Random(3).choices(range(1, 90), k=num_steps)
+    for step in range(1, num_steps):
+        done, total = sum(lengths[:step]), sum(lengths)
+        counts = (0, step, num_steps, total, 0, 0, 0, total - done, total)
+        left = TimeLeft.of_prompts(
+            done * STEP_S, StepRecord(done * STEP_S, step, 0, 0, 0, 0, 0, 0, *counts)
+        )
+        assert left is not None
+        assert left.low_s < left.guess_s < left.high_s
+        assert left.guess_s == pytest.approx((total - done) * STEP_S)
+
+
 def moments(answers: list[int], seats: int) -> Iterator[tuple[StepRecord, AnswerLengths]]:
     """Run answers of these lengths, so many at a time, a token each a step; give each step."""
     lengths, waiting, running = AnswerLengths(), list(reversed(answers)), list[list[int]]()

@@ -205,6 +205,30 @@ def test_documents_come_best_first(tmp_path: Path, capsys: pytest.CaptureFixture
     assert first["input"] == {}
 
 
+def test_a_bad_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a hundred documents one was too long, and nobody could say which."""
+    folder = tmp_path / "reranker"
+    write_model(folder, "bert", "ForSequenceClassification", num_labels=1)
+    long, rows, out = "w1 " * 10_000, tmp_path / "rows.jsonl", tmp_path / "r.jsonl"
+    mid = "w1 " * 600
+    asked = [
+        {"query": "w1", "documents": ["w2", "w3", long]},
+        {"query": "w1", "documents": ["w2", mid, mid]},
+        {"query": "w1", "document": mid},
+        {"query": "w1", "documents": ["w2"], "document": "w3"},
+        {"query": "w1", "documents": ["w2"]},
+    ]
+    rows.write_text("".join(json.dumps(each) + "\n" for each in asked))
+    run(capsys, "rerank", rows, "-o", out, "--ordered", "--model", folder, status=3)
+    *errors, last = [each["error"] for each in read(out)]
+    assert [each["code"] for each in errors] == [*["prompt_too_long"] * 3, "invalid_param"]
+    assert errors[0]["message"].startswith("at index 2: the text has ")
+    assert errors[1]["message"].startswith("at index 1: the text has 604 tokens")
+    assert errors[2]["message"].startswith("the text has 604 tokens")
+    assert "not both" in errors[3]["message"]
+    assert last is None
+
+
 def test_a_causal_reranker_shares_queries_or_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
