@@ -9,6 +9,7 @@ graph is, and the roofline states it.
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TypedDict, final
@@ -141,8 +142,8 @@ class GpuStopwatch(Stopwatch):
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """Bytes per second of a large copy (read and written) or sum (read), the faster one, and
-    operations per second of a large matrix product in `dtype`: the best of several runs, and their
-    median (`usual_`).
+    operations per second of a large matrix product in `dtype`, that of the kernels or float32: the
+    best of several runs, and their median (`usual_`).
 
     `launch_s` is the time of an almost empty call; every other time contains it.
     """
@@ -168,6 +169,7 @@ class Roofline:
         size = matrix_size or MATRIX_SIZE[device.type]
         source = torch.ones(num_bytes // 4, device=device)
         target = torch.zeros_like(source)
+        dtype = _fastest(dtype, device, stopwatch)
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         product = torch.empty_like(left)
         total, nothing = (torch.zeros(1, device=device) for _ in range(2))
@@ -333,8 +335,26 @@ def _captured(call: Call) -> Call:
     return graph.replay
 
 
+def _fastest(dtype: torch.dtype, device: torch.device, stopwatch: Stopwatch) -> torch.dtype:
+    """Return float32 if small products of it take less than half of the time, else the type.
+
+    On a processor without instructions for bfloat16, torch multiplies that a hundred times slower
+    than float32, to which our kernels widen it.
+    """
+    if dtype is torch.float32:
+        return dtype
+    kinds = (dtype, torch.float32)
+    pairs = [torch.randn(2, TRIED_SIZE, TRIED_SIZE, device=device).to(each) for each in kinds]
+    calls = [partial(torch.matmul, left, right) for left, right in pairs]
+    for call in calls:
+        call()
+    first, second = stopwatch.seconds([stopwatch.prepare(call) for call in calls], TURNS)
+    return kinds[2 * min(second) < min(first)]
+
+
 FLUSHED_CACHES = 2
 TURNS = 7
+TRIED_SIZE = 256
 # Bytes of the copied tensor, and rows and columns of the matrices.
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}

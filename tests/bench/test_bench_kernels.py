@@ -276,6 +276,19 @@ def test_the_roofline_is_what_was_measured() -> None:
         assert roofline == Roofline(best, 4000.0, usual, 2000 / 0.75, 0.125, "float32")
 
 
+@pytest.mark.parametrize(("wide_s", "chosen"), [(1.0, "float32"), (2.0, "bfloat16")])
+def test_a_type_that_torch_multiplies_slowly_is_no_roofline(wide_s: float, chosen: str) -> None:
+    """Products of bfloat16 on AVX2 took six minutes, and kernels a hundred times their roofline."""
+
+    class Fixed(Stopwatch):
+        def seconds(self, prepared: Seq[Any], turns: int) -> list[list[float]]:
+            super().seconds(prepared, 1)
+            return [[3.0], [wide_s]] if len(prepared) == 2 else [[1.0]] * 4
+
+    roofline = Roofline.measure(torch.device("cpu"), torch.bfloat16, Fixed(64), 400, 10)
+    assert roofline.dtype == chosen
+
+
 class TestDeviceFacts:
     def test_of_a_cpu(self) -> None:
         facts = BenchDevice(CPU)
