@@ -23,10 +23,16 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
-from pagedrun.kernels.cpu.linears.panel_product import count_tasks, place_of_task
+from pagedrun.kernels.cpu.linears.panel_product import count_tasks, cut_panels, place_of_task
 from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd import amx, block_product
-from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
+from pagedrun.kernels.cpu.simd.arrays import (
+    aligned_empty,
+    aligned_floats,
+    aligned_zeros,
+    new_counter,
+    take_next,
+)
 from pagedrun.kernels.cpu.simd.lanes import load
 from pagedrun.kernels.cpu.simd.words import transpose_words, write_lanes
 from pagedrun.kernels.kernel_set import KernelSet
@@ -269,7 +275,7 @@ _multiply_block = block_product.block_product(_COLUMNS, 1)
 
 @kernel
 def multiply_fma(
-    num_shares: Any,
+    num_threads: Any,
     addresses: Any,
     weight_like: Any,
     bias: Any,
@@ -288,28 +294,32 @@ def multiply_fma(
     addresses: [num_experts, num_parts] int64, of weights [num_columns, num_k] of the dtype of
     `weight_like`. They are multiplied as `operand_like`: float32 with inputs of float32, or pairs
     of bfloat16 with words. The columns of a part follow those of the one before in `out`. bias:
-    [num_experts, all columns] of the dtype of weights, without experts for none. Columns are cut
-    into `num_shares`, one for each thread, with experts in order: so threads have equal
-    work for any distribution of rows over experts, and an expert's inputs stay in the cache.
+    [num_experts, all columns] of the dtype of weights, without experts for none. Threads
+    take panels of columns, those of one expert after the other, so that its inputs stay in the
+    cache.
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
-    cut = num_shares, experts.shape[0], num_panels, 1
-    for task in numba.prange(count_tasks(cut)):
-        used, place, end = place_of_task(task, cut)
-        if place >= end:
-            continue
-        part_of, column = place // panels_of_part, place % panels_of_part * PANEL
-        weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
-        panel, start, stride = panel_operand(weights, column, num_columns, num_k, operand_like)
-        width = min(PANEL, num_columns - column)
-        target = part_of * num_columns + column
-        for block in range(first_blocks[used], first_blocks[used + 1]):
-            rows = _block_rows(panel, start, stride, inputs, block)
-            row = starts[used] + (block - first_blocks[used]) * ROWS
-            num_rows = min(ROWS, ends[used] - row)
-            add_bias(rows, num_rows, width, bias, experts[used], target)
-            write_rows(rows, num_rows, width, out, row, target)
+    cut = cut_panels(num_threads, experts.shape[0], num_panels, 1)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, place, _end = place_of_task(task, cut)
+            part_of, column = place // panels_of_part, place % panels_of_part * PANEL
+            weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
+            panel, start, stride = panel_operand(weights, column, num_columns, num_k, operand_like)
+            width = min(PANEL, num_columns - column)
+            target = part_of * num_columns + column
+            for block in range(first_blocks[used], first_blocks[used + 1]):
+                rows = _block_rows(panel, start, stride, inputs, block)
+                row = starts[used] + (block - first_blocks[used]) * ROWS
+                num_rows = min(ROWS, ends[used] - row)
+                add_bias(rows, num_rows, width, bias, experts[used], target)
+                write_rows(rows, num_rows, width, out, row, target)
 
 
 @inlined()
@@ -346,7 +356,7 @@ _PAIR = 4 * _TILE  # the sums of two blocks with a panel
 
 @kernel
 def multiply_tiles(
-    num_shares: Any,
+    num_threads: Any,
     addresses: Any,
     weight_like: Any,
     bias: Any,
@@ -366,32 +376,36 @@ def multiply_tiles(
     """
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
-    cut = num_shares, experts.shape[0], num_panels, 1
-    for task in numba.prange(count_tasks(cut)):
-        used, place, end = place_of_task(task, cut)
-        if place >= end:
-            continue
-        part_of, column = place // panels_of_part, place % panels_of_part * PANEL
-        weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
-        panel, start, stride = panel_operand(weights, column, num_columns, num_k, weight_like)
-        width = min(PANEL, num_columns - column)
-        target = part_of * num_columns + column
-        amx.configure(shapes)
-        if first_blocks[used + 1] - first_blocks[used] <= FEW_BLOCKS:
-            sums = _few_blocks(
-                panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
-            )
-        else:
-            sums = _many_blocks(
-                panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
-            )
-        amx.release()
-        rows = aligned_floats(2 * ROWS * PANEL)
-        for row in range(starts[used], ends[used], 2 * ROWS):
-            _transpose_sums(sums, (row - starts[used]) // (2 * ROWS) * _PAIR, rows)
-            num_rows = min(2 * ROWS, ends[used] - row)
-            add_bias(rows, num_rows, width, bias, experts[used], target)
-            write_rows(rows, num_rows, width, out, row, target)
+    cut = cut_panels(num_threads, experts.shape[0], num_panels, 1)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, place, _end = place_of_task(task, cut)
+            part_of, column = place // panels_of_part, place % panels_of_part * PANEL
+            weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
+            panel, start, stride = panel_operand(weights, column, num_columns, num_k, weight_like)
+            width = min(PANEL, num_columns - column)
+            target = part_of * num_columns + column
+            amx.configure(shapes)
+            if first_blocks[used + 1] - first_blocks[used] <= FEW_BLOCKS:
+                sums = _few_blocks(
+                    panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
+                )
+            else:
+                sums = _many_blocks(
+                    panel, start, stride, inputs, first_blocks[used], first_blocks[used + 1]
+                )
+            amx.release()
+            rows = aligned_floats(2 * ROWS * PANEL)
+            for row in range(starts[used], ends[used], 2 * ROWS):
+                _transpose_sums(sums, (row - starts[used]) // (2 * ROWS) * _PAIR, rows)
+                num_rows = min(2 * ROWS, ends[used] - row)
+                add_bias(rows, num_rows, width, bias, experts[used], target)
+                write_rows(rows, num_rows, width, out, row, target)
 
 
 @inlined()

@@ -6,7 +6,8 @@ any number of rows, blocking and number of threads, and on every processor.
 Rows are packed in blocks whose sums fill the registers; of a block, the elements of one k are
 neighbors. Up to `FEW_ROWS` rows the weights are read once, and converted in registers. With more
 rows, `CHUNK` rows of a panel become float32 in the cache for all blocks of a batch, unless they are
-already. Threads share the panels of one batch, or with many rows have tiles of rows of their own.
+already. Threads take some panels of a batch at a time, and more of them if others are slower, or
+with many rows have tiles of rows of their own.
 """
 
 import functools
@@ -22,7 +23,13 @@ from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import COLUMNS as PANEL
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.simd.arrays import LINE_BYTES, aligned_floats, prefetch_at
+from pagedrun.kernels.cpu.simd.arrays import (
+    LINE_BYTES,
+    aligned_floats,
+    new_counter,
+    prefetch_at,
+    take_next,
+)
 from pagedrun.kernels.cpu.simd.block_product import block_product
 from pagedrun.kernels.cpu.simd.lanes import store
 from pagedrun.kernels.cpu.simd.words import read_lanes, transposing
@@ -36,6 +43,7 @@ _UNIT = 4 if BLOCK == 12 else 2  # whole blocks and blocks of four have a multip
 CHUNK = 128
 FEW_CHUNK = 64 if BLOCK == 12 else 32  # stays in L1 for the second half of columns
 ROWS_AT_ONCE = 384  # their part of a chunk and their sums stay in L2
+TASKS_OF_THREAD = 4  # so that threads wait for a small part of the whole at the end
 PANELS_OF_TASK = 8 if BLOCK == 12 else 4  # their sums stay in L2
 # Rows of each thread from which on it reads all weights: from memory, products take longer.
 _MIN_TILE = 192
@@ -88,16 +96,15 @@ def all_rows(num_rows: int) -> RowsOfExperts:
 
 @kernel
 def multiply_panels(
-    num_shares: Any, x: Any, chosen: Any, weights: Any, bias: Any, out: Any
+    num_threads: Any, x: Any, chosen: Any, weights: Any, bias: Any, out: Any
 ) -> None:
     """Write the products of rows of x with the weights of their experts to `out`.
 
     x: [num_tokens, in_features] float32 or bits of bfloat16. chosen: `RowsOfExperts`. weights:
     [num_experts * num_panels, in_features, 32] float32 or bits of bfloat16, or a quantized weight
     that `read_chunk` reads. bias: float32, 32 numbers for each panel, or empty. out: [num_rows,
-    out_features], float32 or bits of bfloat16. Panels are cut into `num_shares`, one for each
-    thread; a share takes its panels of all experts in order, so that threads have equal work for
-    any distribution of rows over experts.
+    out_features], float32 or bits of bfloat16. Threads take tasks of some panels, those of one
+    expert after the other.
     """
     num_panels, num_k = (out.shape[1] + PANEL - 1) // PANEL, x.shape[1]
     segments = chosen.segments
@@ -112,53 +119,59 @@ def multiply_panels(
         else:
             for block in numba.prange(num_blocks):
                 _pack_block(x, chosen.tokens, segments[used], block, num_rows, total, rows)
-    cut = num_shares, segments.shape[0], num_panels, PANELS_OF_TASK
-    for task in numba.prange(count_tasks(cut)):
-        used, start, end = place_of_task(task, cut)
-        if start >= end:
-            continue
-        first, last = segments[used, 1], segments[used, 2]
-        total = whole_blocks(last - first)
-        offset = segments[used, 0] * num_panels  # of the expert's first panel
-        own_rows = rows[segments[used, 3] * num_k : (segments[used, 3] + total) * num_k]
-        own_bias = bias[offset * PANEL :]
-        if total <= FEW_ROWS:
-            sums = aligned_floats(FEW_ROWS * PANEL)
-            for panel in range(start, end):
-                sums[:] = np.float32(0.0)
-                _few_rows(own_rows, total, num_k, weights, offset + panel, sums)
-                write_block(sums, 0, last - first, own_bias, first, panel * PANEL, out)
-            continue
-        chunk = aligned_floats(CHUNK * PANEL)
-        sums = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
-        shape, panels = (first, last - first, total, num_k), (offset, start, end)
-        _multiply_rows(own_rows, shape, weights, panels, own_bias, chunk, sums, out)
+    cut = cut_panels(num_threads, segments.shape[0], num_panels, PANELS_OF_TASK)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, start, end = place_of_task(task, cut)
+            first, last = segments[used, 1], segments[used, 2]
+            total = whole_blocks(last - first)
+            offset = segments[used, 0] * num_panels  # of the expert's first panel
+            own_rows = rows[segments[used, 3] * num_k : (segments[used, 3] + total) * num_k]
+            own_bias = bias[offset * PANEL :]
+            if total <= FEW_ROWS:
+                sums = aligned_floats(FEW_ROWS * PANEL)
+                for panel in range(start, end):
+                    sums[:] = np.float32(0.0)
+                    _few_rows(own_rows, total, num_k, weights, offset + panel, sums)
+                    write_block(sums, 0, last - first, own_bias, first, panel * PANEL, out)
+                continue
+            chunk = aligned_floats(CHUNK * PANEL)
+            sums = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
+            shape, panels = (first, last - first, total, num_k), (offset, start, end)
+            _multiply_rows(own_rows, shape, weights, panels, own_bias, chunk, sums, out)
+
+
+@inlined()
+def cut_panels(num_threads: Any, num_used: Any, num_panels: Any, at_once: Any) -> Any:
+    """Return a cut of the panels of experts with rows into tasks of at most `at_once` panels.
+
+    A thread has `TASKS_OF_THREAD` or more if there are as many panels.
+    """
+    share = num_used * num_panels // (TASKS_OF_THREAD * num_threads)
+    size = max(1, min(share, at_once))
+    return num_used, num_panels, size, (num_panels + size - 1) // size
 
 
 @inlined()
 def count_tasks(cut: Any) -> Any:
-    """Return the number of tasks, some of them without panels.
-
-    cut: shares, experts with rows, panels of an expert, and the most panels of a task.
-    """
-    num_shares, num_used, num_panels, at_once = cut
-    share = (num_panels + num_shares - 1) // num_shares
-    return num_shares * num_used * ((share + at_once - 1) // at_once)
+    """Return the number of tasks of a cut."""
+    return cut[0] * cut[3]
 
 
 @inlined()
 def place_of_task(task: Any, cut: Any) -> Any:
     """Return a task's expert among those with rows, its first panel, and the one behind its last.
 
-    Tasks of a share are neighbors: those of its first expert, then of the next. cut: see
-    `count_tasks`.
+    Tasks of an expert are neighbors.
     """
-    num_shares, num_used, num_panels, at_once = cut
-    share = (num_panels + num_shares - 1) // num_shares
-    pieces = (share + at_once - 1) // at_once
-    used, own_share = task // pieces % num_used, task // pieces // num_used
-    start = own_share * share + task % pieces * at_once
-    return used, start, min(num_panels, min(start + at_once, (own_share + 1) * share))
+    _, num_panels, size, pieces = cut
+    start = task % pieces * size
+    return task // pieces, start, min(num_panels, start + size)
 
 
 def rows_of_tile(num_rows: int, num_threads: int) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pagedrun.kernels.cpu.grouped_linear import ExpertBlocks
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.linears.panel_product import count_tasks, place_of_task
+from pagedrun.kernels.cpu.linears.panel_product import count_tasks, cut_panels, place_of_task
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
 from pagedrun.kernels.cpu.quantized.unpack import (
     NUMBER_BYTES,
@@ -31,8 +31,10 @@ from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import (
     aligned_empty,
     aligned_floats,
+    new_counter,
     prefetch_at,
     prefetch_lines,
+    take_next,
 )
 from pagedrun.kernels.cpu.simd.words import transpose_words
 
@@ -40,7 +42,6 @@ ROWS = 16  # of a block of inputs
 FEW_BLOCKS = 2
 CHUNK_STEPS = 16
 BLOCKS_AT_ONCE = 32  # their part of a chunk stays in L2
-PANELS_OF_TASK = 4
 _BYTES_AHEAD = 8192  # prefetch distance in a weight's memory
 _TILE = 256  # words
 _STEP_BYTES = 2 * PANEL * STEP  # of a step's weights
@@ -51,7 +52,7 @@ _prefetch_tile = prefetch_lines(16, level=1)
 
 @kernel
 def multiply_tiles(
-    num_shares: Any, inputs: Any, segments: Any, weight: Any, bias: Any, shapes: Any, out: Any
+    num_threads: Any, inputs: Any, segments: Any, weight: Any, bias: Any, shapes: Any, out: Any
 ) -> None:
     """Multiply blocks of inputs with the weights of their experts.
 
@@ -59,41 +60,49 @@ def multiply_tiles(
     fewer, in one block. segments: [num_used, 4] int64: expert, first row and end of its rows in
     the output, first of its blocks. shapes: of the tiles, for as many rows of a block.
     weight: `CodeArrays`. bias: float32, one for each output of all panels, or empty. out:
-    [num_rows, out_features], bits of bfloat16. For `num_shares` see `multiply_panels`.
+    [num_rows, out_features], bits of bfloat16.
     """
     num_panels, num_used = (out.shape[1] + PANEL - 1) // PANEL, segments.shape[0]
-    cut = num_shares, num_used, num_panels, PANELS_OF_TASK
-    for task in numba.prange(count_tasks(cut)):
-        used, start, end = place_of_task(task, cut)
-        if start >= end:
-            continue
-        amx.configure(shapes)
-        memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
-        numbers = memory.ctypes.data
-        tables = numbers + NUMBER_BYTES
-        steps = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
-        rows = aligned_floats(2 * ROWS * PANEL)
-        first, last, own_block = segments[used, 1], segments[used, 2], segments[used, 3]
-        num_blocks = (last - first + ROWS - 1) // ROWS
-        sums = aligned_floats((min(num_blocks, BLOCKS_AT_ONCE) + 1) // 2 * _PAIR)
-        offset = segments[used, 0] * num_panels  # of the expert's first panel
-        own_bias = bias[offset * PANEL :]
-        for panel in range(start, end):
-            if num_blocks <= FEW_BLOCKS:
-                blocks = own_block, num_blocks
-                _few_blocks(inputs, blocks, weight, offset + panel, numbers, tables, steps, sums)
-                _write(sums, 0, last - first, rows, own_bias, first, panel, out)
-                continue
-            for block in range(0, num_blocks, BLOCKS_AT_ONCE):
-                count = min(num_blocks - block, BLOCKS_AT_ONCE)
-                blocks = own_block + block, count
-                _many_blocks(inputs, blocks, weight, offset + panel, numbers, tables, steps, sums)
-                for pair in range((count + 1) // 2):
-                    row = first + (block + 2 * pair) * ROWS
-                    num_rows = min(2 * ROWS, last - row)
-                    _write(sums, pair * _PAIR, num_rows, rows, own_bias, row, panel, out)
-        amx.release()
-        memory[0] = 0  # Numba frees an array after its last use, and does not track addresses
+    cut = cut_panels(num_threads, num_used, num_panels, num_panels)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, start, end = place_of_task(task, cut)
+            amx.configure(shapes)
+            memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
+            numbers = memory.ctypes.data
+            tables = numbers + NUMBER_BYTES
+            steps = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
+            rows = aligned_floats(2 * ROWS * PANEL)
+            first, last, own_block = segments[used, 1], segments[used, 2], segments[used, 3]
+            num_blocks = (last - first + ROWS - 1) // ROWS
+            sums = aligned_floats((min(num_blocks, BLOCKS_AT_ONCE) + 1) // 2 * _PAIR)
+            offset = segments[used, 0] * num_panels  # of the expert's first panel
+            own_bias = bias[offset * PANEL :]
+            for panel in range(start, end):
+                if num_blocks <= FEW_BLOCKS:
+                    blocks = own_block, num_blocks
+                    _few_blocks(
+                        inputs, blocks, weight, offset + panel, numbers, tables, steps, sums
+                    )
+                    _write(sums, 0, last - first, rows, own_bias, first, panel, out)
+                    continue
+                for block in range(0, num_blocks, BLOCKS_AT_ONCE):
+                    count = min(num_blocks - block, BLOCKS_AT_ONCE)
+                    blocks = own_block + block, count
+                    _many_blocks(
+                        inputs, blocks, weight, offset + panel, numbers, tables, steps, sums
+                    )
+                    for pair in range((count + 1) // 2):
+                        row = first + (block + 2 * pair) * ROWS
+                        num_rows = min(2 * ROWS, last - row)
+                        _write(sums, pair * _PAIR, num_rows, rows, own_bias, row, panel, out)
+            amx.release()
+            memory[0] = 0  # Numba frees an array after its last use, and does not track addresses
 
 
 @inlined()

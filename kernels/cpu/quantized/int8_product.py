@@ -23,6 +23,7 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     ROWS_AT_ONCE,
     block_of_row,
     count_tasks,
+    cut_panels,
     place_of_task,
     rows_in_full_blocks,
     whole_blocks,
@@ -39,7 +40,7 @@ from pagedrun.kernels.cpu.quantized.quads import (
     unpack_bytes,
 )
 from pagedrun.kernels.cpu.quantized.rounding import PART, read_row, round_row
-from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats, new_counter, prefetch_at, take_next
 
 CHUNK_STEPS = 8
 _BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
@@ -48,7 +49,7 @@ _MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
 
 @kernel
 def multiply_int8(
-    num_shares: Any, x: Any, chosen: Any, weights: Any, sum_size: Any, bias: Any, out: Any
+    num_threads: Any, x: Any, chosen: Any, weights: Any, sum_size: Any, bias: Any, out: Any
 ) -> None:
     """Write the products of rows of x with the weights of their experts to `out`.
 
@@ -70,51 +71,57 @@ def multiply_int8(
         else:
             for block in numba.prange(num_blocks):
                 _round_block(x, chosen, used, block, total, weights, sum_size, inputs, of_rows)
-    cut = num_shares, segments.shape[0], num_panels, PANELS_OF_TASK
-    for task in numba.prange(count_tasks(cut)):
-        used, start, end = place_of_task(task, cut)
-        if start >= end:
-            continue
-        first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]
-        total = whole_blocks(last - first)
-        full = rows_in_full_blocks(total)
-        offset = segments[used, 0] * num_panels
-        own_bias = bias[offset * PANEL :]
-        own_inputs = inputs.ctypes.data + 4 * place * words
-        own_numbers = of_rows.ctypes.data + 12 * place * num_sums
-        chunk = aligned_floats(CHUNK_STEPS * QUADS * QUAD_BYTES * parts_of_quad(weights) // 4)
-        numbers = aligned_floats(_MOST_SUMS * 2 * PANEL)
-        totals = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
-        # Few rows read one panel after the other; with more, a batch of them meets several.
-        at_once = 1 if total <= FEW_ROWS else end - start
-        for begin in range(start, end, at_once):
-            row = 0
-            while row < total:
-                stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
-                size = (stop - row) * PANEL
-                totals[: at_once * size] = np.float32(0.0)
-                for step in range(0, num_steps, CHUNK_STEPS):
-                    steps = min(CHUNK_STEPS, num_steps - step)
-                    for panel in range(begin, begin + at_once):
-                        _read_chunk(weights, offset + panel, step, steps, sum_size, chunk, numbers)
-                        _multiply_chunk(
-                            (own_inputs, own_numbers, row, full, stop),
-                            weights,
-                            (step, steps, sum_size, num_sums),
-                            chunk,
-                            numbers,
-                            totals.ctypes.data + 4 * (panel - begin) * size,
-                        )
-                # A few rows at a time, so that a row's panels are written side by side.
-                for i in range(row, stop, BLOCK):
-                    num_rows = min(min(i + BLOCK, stop), last - first) - i
-                    for panel in range(begin, begin + at_once):
-                        target = (panel - begin) * size + (i - row) * PANEL
-                        column = panel * PANEL
-                        write_block(totals, target, num_rows, own_bias, first + i, column, out)
-                row = stop
-        # Numba frees an array after its last use, and does not track addresses.
-        chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+    cut = cut_panels(num_threads, segments.shape[0], num_panels, PANELS_OF_TASK)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, start, end = place_of_task(task, cut)
+            first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]
+            total = whole_blocks(last - first)
+            full = rows_in_full_blocks(total)
+            offset = segments[used, 0] * num_panels
+            own_bias = bias[offset * PANEL :]
+            own_inputs = inputs.ctypes.data + 4 * place * words
+            own_numbers = of_rows.ctypes.data + 12 * place * num_sums
+            chunk = aligned_floats(CHUNK_STEPS * QUADS * QUAD_BYTES * parts_of_quad(weights) // 4)
+            numbers = aligned_floats(_MOST_SUMS * 2 * PANEL)
+            totals = aligned_floats((end - start) * min(total, ROWS_AT_ONCE + 2 * BLOCK) * PANEL)
+            # Few rows read one panel after the other; with more, a batch of them meets several.
+            at_once = 1 if total <= FEW_ROWS else end - start
+            for begin in range(start, end, at_once):
+                row = 0
+                while row < total:
+                    stop = row + ROWS_AT_ONCE if row + ROWS_AT_ONCE < full else total
+                    size = (stop - row) * PANEL
+                    totals[: at_once * size] = np.float32(0.0)
+                    for step in range(0, num_steps, CHUNK_STEPS):
+                        steps = min(CHUNK_STEPS, num_steps - step)
+                        for panel in range(begin, begin + at_once):
+                            _read_chunk(
+                                weights, offset + panel, step, steps, sum_size, chunk, numbers
+                            )
+                            _multiply_chunk(
+                                (own_inputs, own_numbers, row, full, stop),
+                                weights,
+                                (step, steps, sum_size, num_sums),
+                                chunk,
+                                numbers,
+                                totals.ctypes.data + 4 * (panel - begin) * size,
+                            )
+                    # A few rows at a time, so that a row's panels are written side by side.
+                    for i in range(row, stop, BLOCK):
+                        num_rows = min(min(i + BLOCK, stop), last - first) - i
+                        for panel in range(begin, begin + at_once):
+                            target = (panel - begin) * size + (i - row) * PANEL
+                            column = panel * PANEL
+                            write_block(totals, target, num_rows, own_bias, first + i, column, out)
+                    row = stop
+            # Numba frees an array after its last use, and does not track addresses.
+            chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
     if inputs.shape[0] > 0:
         inputs[0], of_rows[0] = np.float32(0.0), np.float32(0.0)
 

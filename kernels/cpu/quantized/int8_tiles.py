@@ -22,14 +22,25 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.jit import EXACT, SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.linears.panel_product import PANELS_OF_TASK, count_tasks, place_of_task
+from pagedrun.kernels.cpu.linears.panel_product import (
+    PANELS_OF_TASK,
+    count_tasks,
+    cut_panels,
+    place_of_task,
+)
 from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
 from pagedrun.kernels.cpu.quantized.int8_product import read_numbers_of_sums
 from pagedrun.kernels.cpu.quantized.panel_codes import KINDS
 from pagedrun.kernels.cpu.quantized.quads import NUMBER_BYTES, QUAD_BYTES, unpack_bytes
 from pagedrun.kernels.cpu.quantized.rounding import read_row, round_row
 from pagedrun.kernels.cpu.simd import amx
-from pagedrun.kernels.cpu.simd.arrays import INT64, aligned_floats, prefetch_at
+from pagedrun.kernels.cpu.simd.arrays import (
+    INT64,
+    aligned_floats,
+    new_counter,
+    prefetch_at,
+    take_next,
+)
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 
 ROWS = amx.TILE_ROWS  # of a block
@@ -70,7 +81,7 @@ _MIN_ROWS = {128: 10, 64: 24, 32: 32}
 
 @kernel
 def multiply_int8_tiles(
-    num_shares: Any,
+    num_threads: Any,
     x: Any,
     chosen: Any,
     weights: Any,
@@ -106,58 +117,64 @@ def multiply_int8_tiles(
             for i in numba.prange(num_blocks):
                 _round_block(x, chosen.tokens, rows, i, sum_size, part_size, codes, numbers)
     num_chunks = (num_steps + CHUNK_STEPS - 1) // CHUNK_STEPS
-    cut = num_shares, num_used, num_panels, PANELS_OF_TASK
-    for task in numba.prange(count_tasks(cut)):
-        used, start, end = place_of_task(task, cut)
-        if start >= end:
-            continue
-        amx.configure(shapes)
-        first, num_rows = segments[used, 1], segments[used, 2] - segments[used, 1]
-        offset = segments[used, 0] * num_panels
-        own_bias = bias[offset * PANEL :]
-        own = blocks[used] * num_sums
-        own_inputs = (
-            inputs.ctypes.data + own * ROWS * sum_size,
-            of_rows.ctypes.data + own * _OF_SUM,
-        )
-        chunk = aligned_floats(2 * _CHUNK_BYTES // 4)
-        numbers = aligned_floats(2 * _NUMBERS_BYTES // 4)
-        sums = aligned_floats(2 * _SUMS)
-        height = min(ROWS_AT_ONCE, (num_rows + _PAIR - 1) // _PAIR * _PAIR)
-        totals = aligned_floats((end - start) * height * PANEL)
-        for row in range(0, num_rows, ROWS_AT_ONCE):
-            count = min(ROWS_AT_ONCE, num_rows - row)
-            # Inputs that stay in L2 meet one panel after the other, as these lie in memory.
-            is_cached = count * num_sums * sum_size <= _CACHED_INPUTS
-            num_pieces = num_chunks * (end - start)
-            for piece in range(-1, num_pieces):
-                if piece + 1 < num_pieces:
-                    panel, step = _place(piece + 1, is_cached, num_chunks, end - start)
-                    steps, place = min(CHUNK_STEPS, num_steps - step), offset + start + panel
-                    memory = _memory_of(chunk, numbers, piece + 1)
-                    _read_chunk(weights, place, step, steps, sum_size, memory)
-                if piece >= 0:  # read in the turn before: tiles wait for stores to complete
-                    panel, step = _place(piece, is_cached, num_chunks, end - start)
-                    steps = min(CHUNK_STEPS, num_steps - step)
-                    _multiply_chunk(
-                        weights,
-                        own_inputs,
-                        (row, count),
-                        (step * STEP // sum_size, (steps * STEP + sum_size - 1) // sum_size),
-                        (num_sums, sum_size, part_size),
-                        _memory_of(chunk, numbers, piece),
-                        sums.ctypes.data,
-                        totals.ctypes.data + panel * height * NUMBER_BYTES,
-                    )
-            for i in range(0, count, ROWS):
-                for panel in range(start, end):
-                    place = ((panel - start) * height + i) * PANEL
-                    rows = min(ROWS, count - i)
-                    write_block(totals, place, rows, own_bias, first + row + i, panel * PANEL, out)
-        amx.release()
-        # Numba frees an array after its last use, and does not track addresses.
-        chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
-        sums[0] = np.float32(0.0)
+    cut = cut_panels(num_threads, num_used, num_panels, PANELS_OF_TASK)
+    num_tasks = count_tasks(cut)
+    tasks = new_counter()
+    for _ in numba.prange(num_threads):
+        while True:
+            task = take_next(tasks)
+            if task >= num_tasks:
+                break
+            used, start, end = place_of_task(task, cut)
+            amx.configure(shapes)
+            first, num_rows = segments[used, 1], segments[used, 2] - segments[used, 1]
+            offset = segments[used, 0] * num_panels
+            own_bias = bias[offset * PANEL :]
+            own = blocks[used] * num_sums
+            own_inputs = (
+                inputs.ctypes.data + own * ROWS * sum_size,
+                of_rows.ctypes.data + own * _OF_SUM,
+            )
+            chunk = aligned_floats(2 * _CHUNK_BYTES // 4)
+            numbers = aligned_floats(2 * _NUMBERS_BYTES // 4)
+            sums = aligned_floats(2 * _SUMS)
+            height = min(ROWS_AT_ONCE, (num_rows + _PAIR - 1) // _PAIR * _PAIR)
+            totals = aligned_floats((end - start) * height * PANEL)
+            for row in range(0, num_rows, ROWS_AT_ONCE):
+                count = min(ROWS_AT_ONCE, num_rows - row)
+                # Inputs that stay in L2 meet one panel after the other, as these lie in memory.
+                is_cached = count * num_sums * sum_size <= _CACHED_INPUTS
+                num_pieces = num_chunks * (end - start)
+                for piece in range(-1, num_pieces):
+                    if piece + 1 < num_pieces:
+                        panel, step = _place(piece + 1, is_cached, num_chunks, end - start)
+                        steps, place = min(CHUNK_STEPS, num_steps - step), offset + start + panel
+                        memory = _memory_of(chunk, numbers, piece + 1)
+                        _read_chunk(weights, place, step, steps, sum_size, memory)
+                    if piece >= 0:  # read in the turn before: tiles wait for stores to complete
+                        panel, step = _place(piece, is_cached, num_chunks, end - start)
+                        steps = min(CHUNK_STEPS, num_steps - step)
+                        _multiply_chunk(
+                            weights,
+                            own_inputs,
+                            (row, count),
+                            (step * STEP // sum_size, (steps * STEP + sum_size - 1) // sum_size),
+                            (num_sums, sum_size, part_size),
+                            _memory_of(chunk, numbers, piece),
+                            sums.ctypes.data,
+                            totals.ctypes.data + panel * height * NUMBER_BYTES,
+                        )
+                for i in range(0, count, ROWS):
+                    for panel in range(start, end):
+                        place = ((panel - start) * height + i) * PANEL
+                        rows = min(ROWS, count - i)
+                        write_block(
+                            totals, place, rows, own_bias, first + row + i, panel * PANEL, out
+                        )
+            amx.release()
+            # Numba frees an array after its last use, and does not track addresses.
+            chunk[0], numbers[0], totals[0] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            sums[0] = np.float32(0.0)
     if inputs.shape[0] > 0:
         inputs[0], of_rows[0] = np.float32(0.0), np.float32(0.0)
 

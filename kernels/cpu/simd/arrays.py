@@ -43,6 +43,29 @@ def aligned_floats(size: Any) -> Any:
     return memory[start : start + size]
 
 
+@inlined()
+def new_counter() -> Any:
+    """Inside kernels: return a counter for `take_next`, at 0."""
+    counter = np.empty(1, np.int64)
+    counter[0] = 0
+    return counter
+
+
+@intrinsic
+def take_next(typing_context: Any, counter: Any) -> Any:
+    """Inside kernels: return the number in a counter, and add one to it.
+
+    Each number is returned once, to one of the threads. A thread that takes tasks so has more of
+    them if others are slower: on processors with cores of two kinds, or beside other programs.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        memory = make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", memory.data, INT64(1), "monotonic")
+
+    return types.int64(counter), generate
+
+
 @intrinsic
 def prefetch_row(typing_context: Any, array: Any, i: Any, j: Any, k: Any) -> Any:
     """Inside kernels: prefetch the row `array[i, j, k]` of a 4-dimensional C array.
