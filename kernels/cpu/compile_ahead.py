@@ -100,7 +100,7 @@ class RunKernels(NamedTuple):
         yield (
             decode_attention._decode,
             (
-                *(_array(model, 3), _array(kept, 4), _array(kept, 4), _array(i32, 2)),
+                *(i64, _array(model, 3), _array(kept, 4), _array(kept, 4), _array(i32, 2)),
                 *[_array(i32, 1)] * 2,
                 *[_array(f32, 3)] * 2,
                 *(f32, f32, _array(f32, 1), i64, _array(i32, 1)),
@@ -157,7 +157,7 @@ class RunKernels(NamedTuple):
             tiles = _array(types.uint32, 5)
             yield (
                 amx_linear.multiply_tiles,
-                (_array(model, 5), tiles, _array(f32, 1), _array(model, 2)),
+                (i64, _array(model, 5), tiles, _array(f32, 1), _array(model, 2)),
             )
             yield amx_linear._pack_weights, (_array(model, 2), tiles)
             yield amx_linear._pack_rows, (_array(model, 2), _array(model, 5))

@@ -23,15 +23,13 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
-from pagedrun.kernels.cpu.linears.panel_product import count_tasks, cut_panels, place_of_task
+from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd import amx, block_product
 from pagedrun.kernels.cpu.simd.arrays import (
     aligned_empty,
     aligned_floats,
     aligned_zeros,
-    new_counter,
-    take_next,
 )
 from pagedrun.kernels.cpu.simd.lanes import load
 from pagedrun.kernels.cpu.simd.words import transpose_words, write_lanes
@@ -301,14 +299,11 @@ def multiply_fma(
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
     cut = cut_panels(num_threads, experts.shape[0], num_panels, 1)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, place, end = next_panels(cut, thread)
+            if place == end:
                 break
-            used, place, _end = place_of_task(task, cut)
             part_of, column = place // panels_of_part, place % panels_of_part * PANEL
             weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
             panel, start, stride = panel_operand(weights, column, num_columns, num_k, operand_like)
@@ -377,14 +372,11 @@ def multiply_tiles(
     panels_of_part = (num_columns + PANEL - 1) // PANEL
     num_panels = addresses.shape[1] * panels_of_part
     cut = cut_panels(num_threads, experts.shape[0], num_panels, 1)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, place, end = next_panels(cut, thread)
+            if place == end:
                 break
-            used, place, _end = place_of_task(task, cut)
             part_of, column = place // panels_of_part, place % panels_of_part * PANEL
             weights = array_at(addresses[experts[used], part_of], num_columns * num_k, weight_like)
             panel, start, stride = panel_operand(weights, column, num_columns, num_k, weight_like)

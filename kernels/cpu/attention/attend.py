@@ -35,7 +35,7 @@ from pagedrun.kernels.cpu.attention.partitions import (
 )
 from pagedrun.kernels.cpu.bfloat16 import as_operand, from_float32
 from pagedrun.kernels.cpu.jit import EXACT, inlined
-from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
+from pagedrun.kernels.cpu.simd.arrays import aligned_zeros, next_task
 from pagedrun.kernels.cpu.simd.lanes import (
     HIGH,
     LOG2_E,
@@ -59,9 +59,9 @@ _LANES = 16
 
 @inlined()
 def attend_tiles(
-    first_task: Any,
-    end: Any,
-    step: Any,
+    tasks: Any,
+    thread: Any,
+    before: Any,
     tiles: Any,
     num_blocks: Any,
     dim: Any,
@@ -75,11 +75,12 @@ def attend_tiles(
     operands: Any,
     products: Any,
 ) -> None:
-    """Compute every `step`-th task from `first_task` to `end`; a task is a tile and a kv head.
+    """Compute the tasks of a level that other threads do not; one is a tile and a kv head.
 
-    tiles: see `cut_tiles`; num_blocks: see `cut_tasks`. dim: the padded head size. q, out:
-    [num_tokens, num_heads, head_dim]; tokens whose groups reach the end are written to `out`.
-    keys, values: `Cache`. products: a module of products, see `amx_products`.
+    tasks: see `next_task`. before: tasks of the levels before. tiles: see `cut_tiles`; num_blocks:
+    see `cut_tasks`. dim: the padded head size. q, out: [num_tokens, num_heads, head_dim]; tokens
+    whose groups reach the end are written to `out`. keys, values: `Cache`. products: a module of
+    products, see `amx_products`.
     """
     key_cache, key_flat, key_scales = keys
     value_cache, value_flat, value_scales = values
@@ -94,7 +95,11 @@ def attend_tiles(
     places = np.zeros(PARTITION_TOKENS // _LANES, np.int64)
     near = aligned_zeros(BLOCK_ROWS, np.float32)
     far = aligned_zeros(BLOCK_ROWS, np.float32)
-    for task in range(first_task, end, step):
+    while True:
+        task = next_task(tasks, thread)
+        if task < 0:
+            break
+        task += before
         cut, head = tiles[task // num_kv_heads], task % num_kv_heads
         group, rows = groups[cut[0]], all_rows[cut[1] : cut[2]]
         table, num_rows = tables[group[TABLE]], rows.shape[0] * group_size

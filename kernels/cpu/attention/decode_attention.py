@@ -24,8 +24,9 @@ from pagedrun.kernels.cpu.attention.decode_products import (
 from pagedrun.kernels.cpu.attention.inputs import SoftmaxNumbers, State
 from pagedrun.kernels.cpu.attention.partitions import factors_for, prefetch_factors, read_factors
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
-from pagedrun.kernels.cpu.jit import FAST_SUMS, choose_threads, inlined, kernel
+from pagedrun.kernels.cpu.jit import FAST_SUMS, choose_threads, inlined, kernel, num_threads
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
+from pagedrun.kernels.cpu.simd.arrays import next_task, share_tasks
 from pagedrun.kernels.cpu.simd.lanes import LOG2_E, exp2, largest
 from pagedrun.kernels.partition import PARTITION_TOKENS
 
@@ -46,6 +47,7 @@ def decode_attention(
     out = torch.empty(q.shape, dtype=q.dtype)
     choose_threads(q.numel() * block_tables.shape[1] * layer.block_size)
     _decode(
+        num_threads(),
         as_array(q.contiguous()),
         as_array(layer.keys),
         as_array(layer.values),
@@ -64,6 +66,7 @@ def decode_attention(
 
 @kernel
 def _decode(
+    num_threads: Any,
     q: Any,
     key_cache: Any,
     value_cache: Any,
@@ -83,46 +86,53 @@ def _decode(
     out: Any,
 ) -> None:
     num_kv_heads = key_cache.shape[1]
-    for task in numba.prange(q.shape[0] * num_kv_heads):
-        row, kv_head = task // num_kv_heads, task % num_kv_heads
-        table = block_tables[table_rows[row]]
-        last = context_lens[row]
-        first = max(0, last - window) if window > 0 else 0
-        group = q.shape[1] // num_kv_heads
-        heads = slice(kv_head * group, (kv_head + 1) * group)
-        if last == 0:
-            out[row, heads] = 0
-            continue
-        acc = np.zeros((group, q.shape[2]), np.float32)
-        max_score = np.full(group, -np.inf, np.float32)  # the largest score so far, in base 2
-        sum_exp = np.zeros(group, np.float32)  # the sum of weights relative to it
-        if num_partitions.shape[0] > 0:
-            first = num_partitions[row] * PARTITION_TOKENS
-            # Not `acc[:] = accs[row, heads]`: its check of shapes takes seconds to compile.
-            for g in range(group):
-                max_score[g], sum_exp[g] = max_scores[row, heads][g], sum_exps[row, heads][g]
-                for d in range(acc.shape[1]):
-                    acc[g, d] = accs[row, heads][g, d]
-        _attend(
-            q[row, heads],
-            key_cache,
-            value_cache,
-            key_scales,
-            value_scales,
-            table,
-            kv_head,
-            first,
-            last,
-            scale,
-            softcap,
-            acc,
-            max_score,
-            sum_exp,
-        )
-        if sinks.shape[0] > 0:
-            for g in range(group):
-                sum_exp[g] += exp2(sinks[heads][g] - max_score[g])
-        _write(acc, sum_exp, out[row, heads])
+    tasks = share_tasks(num_threads, q.shape[0] * num_kv_heads)
+    for thread in numba.prange(num_threads):
+        while True:
+            task = next_task(tasks, thread)
+            if task < 0:
+                break
+            row, kv_head = task // num_kv_heads, task % num_kv_heads
+            table = block_tables[table_rows[row]]
+            last = context_lens[row]
+            first = max(0, last - window) if window > 0 else 0
+            group = q.shape[1] // num_kv_heads
+            heads = slice(kv_head * group, (kv_head + 1) * group)
+            if last == 0:
+                out[row, heads] = 0
+                continue
+            acc = np.zeros((group, q.shape[2]), np.float32)
+            # The largest score so far, in base 2, and the sum of weights relative to it.
+            max_score = np.full(group, -np.inf, np.float32)
+            sum_exp = np.zeros(group, np.float32)
+            if num_partitions.shape[0] > 0:
+                first = num_partitions[row] * PARTITION_TOKENS
+                # Not `acc[:] = accs[row, heads]`: its check of shapes takes seconds to compile.
+                for g in range(group):
+                    max_score[g] = max_scores[row, heads][g]
+                    sum_exp[g] = sum_exps[row, heads][g]
+                    for d in range(acc.shape[1]):
+                        acc[g, d] = accs[row, heads][g, d]
+            _attend(
+                q[row, heads],
+                key_cache,
+                value_cache,
+                key_scales,
+                value_scales,
+                table,
+                kv_head,
+                first,
+                last,
+                scale,
+                softcap,
+                acc,
+                max_score,
+                sum_exp,
+            )
+            if sinks.shape[0] > 0:
+                for g in range(group):
+                    sum_exp[g] += exp2(sinks[heads][g] - max_score[g])
+            _write(acc, sum_exp, out[row, heads])
 
 
 @inlined()

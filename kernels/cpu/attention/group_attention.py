@@ -37,6 +37,7 @@ from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import kernel, num_threads, set_threads
 from pagedrun.kernels.cpu.kv_cache import scale_arrays
 from pagedrun.kernels.cpu.simd import amx
+from pagedrun.kernels.cpu.simd.arrays import share_tasks
 from pagedrun.kernels.kernel_set import KernelSet
 
 
@@ -177,7 +178,7 @@ def attend_kernel(kernel_set: KernelSet, dtype: torch.dtype, cache_dtype: torch.
 
 @kernel
 def _attend_amx(
-    num_workers: Any,
+    num_threads: Any,
     tile_tokens: Any,
     dim: Any,
     q: Any,
@@ -191,10 +192,11 @@ def _attend_amx(
     """Attend level by level, on AMX tiles."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        for worker in numba.prange(num_workers):
+        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        for thread in numba.prange(num_threads):
             amx.configure(amx.FULL_TILES)
             attend_tiles(
-                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
+                own, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 amx_products,
             )  # fmt: skip
@@ -203,7 +205,7 @@ def _attend_amx(
 
 @kernel
 def _attend_bfloat16(
-    num_workers: Any,
+    num_threads: Any,
     tile_tokens: Any,
     dim: Any,
     q: Any,
@@ -217,9 +219,10 @@ def _attend_bfloat16(
     """Attend level by level, in pairs of bfloat16."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        for worker in numba.prange(num_workers):
+        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        for thread in numba.prange(num_threads):
             attend_tiles(
-                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
+                own, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 pair_products,
             )  # fmt: skip
@@ -227,7 +230,7 @@ def _attend_bfloat16(
 
 @kernel
 def _attend_float32(
-    num_workers: Any,
+    num_threads: Any,
     tile_tokens: Any,
     dim: Any,
     q: Any,
@@ -241,9 +244,10 @@ def _attend_float32(
     """Attend level by level, in float32."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        for worker in numba.prange(num_workers):
+        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        for thread in numba.prange(num_threads):
             attend_tiles(
-                tasks[level] + worker, tasks[level + 1], num_workers, tiles, num_blocks, dim,
+                own, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
                 float_products,
             )  # fmt: skip

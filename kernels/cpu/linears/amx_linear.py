@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array
-from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
+from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_threads
 from pagedrun.kernels.cpu.linears.epilogue import padded_bias, sums_for, write_block
+from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import aligned_empty, prefetch_lines
 
@@ -68,7 +69,7 @@ class AmxLinear:
         choose_threads(x.numel())
         rows = _packed_rows(as_array(x.contiguous()), self._weights.shape[1])
         choose_threads(self._weights.size)
-        multiply_tiles(rows, self._weights, self._bias, as_array(out))
+        multiply_tiles(num_threads(), rows, self._weights, self._bias, as_array(out))
         return out
 
 
@@ -116,18 +117,21 @@ def _pack_rows(x: Any, packed: Any) -> None:
 
 
 @kernel
-def multiply_tiles(rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
+def multiply_tiles(num_threads: Any, rows: Any, weights: Any, epilogue: Any, out: Any) -> None:
     """Multiply packed rows with packed weights, of the dtype of the `epilogue`."""
     num_panels, num_steps = weights.shape[:2]
     few = rows.shape[0] <= FEW_PANELS and rows.shape[0] * num_steps <= FEW_STEPS
     few = few or rows.shape[0] == 1
-    for task in numba.prange((num_panels + COLUMN_PANELS - 1) // COLUMN_PANELS):
+    cut = cut_panels(num_threads, 1, num_panels, num_panels if few else COLUMN_PANELS)
+    for thread in numba.prange(num_threads):
         amx.configure(amx.FULL_TILES)
-        first = task * COLUMN_PANELS
-        last = min(num_panels, first + COLUMN_PANELS)
-        if few:
-            _multiply_few_panels(rows, weights, epilogue, first, last, out)
-        else:
+        while True:
+            _weight, first, last = next_panels(cut, thread)
+            if first == last:
+                break
+            if few:
+                _multiply_few_panels(rows, weights, epilogue, first, last, out)
+                continue
             for panel in range(0, rows.shape[0], PANELS_AT_ONCE):
                 end = min(rows.shape[0], panel + PANELS_AT_ONCE)
                 _multiply_panels(rows, weights, epilogue, first, last, panel, end, out)

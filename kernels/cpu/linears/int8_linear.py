@@ -37,7 +37,12 @@ from pagedrun.kernels.cpu.quantized import quads
 from pagedrun.kernels.cpu.quantized.code_arrays import EIGHT_BITS, QUADS, pack_quads
 from pagedrun.kernels.cpu.quantized.code_arrays import STEP as _QUAD_STEP
 from pagedrun.kernels.cpu.quantized.int8_product import CHUNK_STEPS, largest_magnitude, write_quads
-from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats
+from pagedrun.kernels.cpu.simd.arrays import (
+    aligned_empty,
+    aligned_floats,
+    next_task,
+    share_tasks,
+)
 from pagedrun.kernels.cpu.simd.lanes import splat, store
 from pagedrun.kernels.cpu.simd.words import read_lanes, store_shifted, transposing
 from pagedrun.kernels.kernel_set import KernelSet, has_features
@@ -78,7 +83,7 @@ class Int8Amx:
         rows = codes.view(np.uint16).reshape(*codes.shape[:2], 2, 16, STEP // 2)
         choose_threads(self._weights.size)
         epilogue = _epilogue(self._columns, scales, shifts)
-        multiply_tiles(rows, self._weights, epilogue, as_array(out))
+        multiply_tiles(num_threads(), rows, self._weights, epilogue, as_array(out))
 
 
 class Int8Quads:
@@ -114,7 +119,8 @@ class Int8Quads:
         choose_threads(self._weights.size)
         scales, shifts = np.empty(len(x), np.float32), np.empty(len(x), np.int32)  # not yet known
         epilogue = _epilogue(self._columns, scales, shifts)
-        _multiply_rows(as_array(x.contiguous()), self._weights, epilogue, as_array(out))
+        threads, rows = num_threads(), as_array(x.contiguous())
+        _multiply_rows(threads, rows, self._weights, epilogue, as_array(out))
 
 
 Columns = tuple[NDArray[Any], ...]
@@ -194,7 +200,8 @@ def joined_gelu_mlp(up: Linear, down: Linear, x: Tensor) -> Tensor | None:
     out = torch.empty(len(x), down.out_features, dtype=x.dtype)
     choose_threads(x.numel() * up.out_features)
     arrays = as_array(x.contiguous()), as_array(out)
-    _gelu_mlp(arrays[0], height, up.out_features, first.arrays, second.arrays, arrays[1])
+    layers = first.arrays, second.arrays
+    _gelu_mlp(threads, arrays[0], height, up.out_features, *layers, arrays[1])
     return out
 
 
@@ -236,7 +243,7 @@ _one, _few, _full = (
 
 
 @kernel
-def _multiply_rows(x: Any, weights: Any, epilogue: Any, out: Any) -> None:
+def _multiply_rows(num_threads: Any, x: Any, weights: Any, epilogue: Any, out: Any) -> None:
     """Multiply rows of x with quads [num_panels, num_steps, 256], and write their scales."""
     num_panels, num_steps = weights.shape[:2]
     total = whole_blocks(x.shape[0])
@@ -249,34 +256,46 @@ def _multiply_rows(x: Any, weights: Any, epilogue: Any, out: Any) -> None:
     height = CACHED_ROWS if is_cached else ROWS_AT_ONCE
     tiles = max(1, (full + height - 1) // height)
     pieces = (num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK
-    for task in numba.prange(tiles * pieces):
-        # Weights that stay in the cache are read again for each tile of rows, others once.
-        tile, piece = task // pieces, task % pieces
-        if not is_cached:
-            tile, piece = task % tiles, task // tiles
-        row = tile * height
-        rows = row, full, row + height if tile + 1 < tiles else total
-        start = piece * PANELS_OF_TASK
-        end = min(num_panels, start + PANELS_OF_TASK)
-        _multiply_tile(inputs.ctypes.data, starts, rows, start, end, weights, epilogue, out)
+    tasks = share_tasks(num_threads, tiles * pieces)
+    for thread in numba.prange(num_threads):
+        while True:
+            task = next_task(tasks, thread)
+            if task < 0:
+                break
+            # Weights that stay in the cache are read again for each tile of rows, others once.
+            tile, piece = task // pieces, task % pieces
+            if not is_cached:
+                tile, piece = task % tiles, task // tiles
+            row = tile * height
+            rows = row, full, row + height if tile + 1 < tiles else total
+            start = piece * PANELS_OF_TASK
+            end = min(num_panels, start + PANELS_OF_TASK)
+            _multiply_tile(inputs.ctypes.data, starts, rows, start, end, weights, epilogue, out)
     inputs[0] = np.float32(0.0)  # Numba does not track addresses
 
 
 @kernel
-def _gelu_mlp(x: Any, height: Any, width: Any, up: Any, down: Any, out: Any) -> None:
+def _gelu_mlp(
+    num_threads: Any, x: Any, height: Any, width: Any, up: Any, down: Any, out: Any
+) -> None:
     """Write two layers with GELU between them, `height` rows at a time.
 
     width: outputs of `up`. up, down: `arrays` of `Int8Quads`.
     """
     num_rows = x.shape[0]
-    for tile in numba.prange((num_rows + height - 1) // height):
-        first = tile * height
-        last = min(num_rows, first + height)
-        inner = np.empty((last - first, width), x.dtype)
-        _multiply_few(x[first:last], up, inner)
-        for i in range(last - first):
-            gelu_row(inner[i], inner[i])
-        _multiply_few(inner, down, out[first:last])
+    tiles = share_tasks(num_threads, (num_rows + height - 1) // height)
+    for thread in numba.prange(num_threads):
+        while True:
+            tile = next_task(tiles, thread)
+            if tile < 0:
+                break
+            first = tile * height
+            last = min(num_rows, first + height)
+            inner = np.empty((last - first, width), x.dtype)
+            _multiply_few(x[first:last], up, inner)
+            for i in range(last - first):
+                gelu_row(inner[i], inner[i])
+            _multiply_few(inner, down, out[first:last])
 
 
 @inlined()

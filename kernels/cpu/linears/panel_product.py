@@ -26,9 +26,9 @@ from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.simd.arrays import (
     LINE_BYTES,
     aligned_floats,
-    new_counter,
+    next_task,
     prefetch_at,
-    take_next,
+    share_tasks,
 )
 from pagedrun.kernels.cpu.simd.block_product import block_product
 from pagedrun.kernels.cpu.simd.lanes import store
@@ -120,14 +120,11 @@ def multiply_panels(
             for block in numba.prange(num_blocks):
                 _pack_block(x, chosen.tokens, segments[used], block, num_rows, total, rows)
     cut = cut_panels(num_threads, segments.shape[0], num_panels, PANELS_OF_TASK)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, start, end = next_panels(cut, thread)
+            if start == end:
                 break
-            used, start, end = place_of_task(task, cut)
             first, last = segments[used, 1], segments[used, 2]
             total = whole_blocks(last - first)
             offset = segments[used, 0] * num_panels  # of the expert's first panel
@@ -148,28 +145,27 @@ def multiply_panels(
 
 @inlined()
 def cut_panels(num_threads: Any, num_used: Any, num_panels: Any, at_once: Any) -> Any:
-    """Return a cut of the panels of experts with rows into tasks of at most `at_once` panels.
+    """Return a cut into tasks for `next_panels`: at most `at_once` panels of an expert with rows.
 
     A thread has `TASKS_OF_THREAD` or more if there are as many panels.
     """
     share = num_used * num_panels // (TASKS_OF_THREAD * num_threads)
     size = max(1, min(share, at_once))
-    return num_used, num_panels, size, (num_panels + size - 1) // size
+    pieces = max(1, (num_panels + size - 1) // size)
+    return share_tasks(num_threads, num_used * pieces), num_panels, size, pieces
 
 
 @inlined()
-def count_tasks(cut: Any) -> Any:
-    """Return the number of tasks of a cut."""
-    return cut[0] * cut[3]
-
-
-@inlined()
-def place_of_task(task: Any, cut: Any) -> Any:
+def next_panels(cut: Any, thread: Any) -> Any:
     """Return a task's expert among those with rows, its first panel, and the one behind its last.
 
-    Tasks of an expert are neighbors.
+    Each task is returned once, see `next_task`; after them, no panels. Tasks of an expert are
+    neighbors.
     """
-    _, num_panels, size, pieces = cut
+    tasks, num_panels, size, pieces = cut
+    task = next_task(tasks, thread)
+    if task < 0:
+        return 0, 0, 0
     start = task % pieces * size
     return task // pieces, start, min(num_panels, start + size)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pagedrun.kernels.cpu.grouped_linear import ExpertBlocks
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.linears.panel_product import count_tasks, cut_panels, place_of_task
+from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.quantized.code_arrays import PANEL, STEP
 from pagedrun.kernels.cpu.quantized.unpack import (
     NUMBER_BYTES,
@@ -31,10 +31,8 @@ from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import (
     aligned_empty,
     aligned_floats,
-    new_counter,
     prefetch_at,
     prefetch_lines,
-    take_next,
 )
 from pagedrun.kernels.cpu.simd.words import transpose_words
 
@@ -64,14 +62,11 @@ def multiply_tiles(
     """
     num_panels, num_used = (out.shape[1] + PANEL - 1) // PANEL, segments.shape[0]
     cut = cut_panels(num_threads, num_used, num_panels, num_panels)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, start, end = next_panels(cut, thread)
+            if start == end:
                 break
-            used, start, end = place_of_task(task, cut)
             amx.configure(shapes)
             memory = aligned_floats((NUMBER_BYTES + PANEL * TABLE_BYTES) // 4)
             numbers = memory.ctypes.data

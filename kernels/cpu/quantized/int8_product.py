@@ -22,9 +22,8 @@ from pagedrun.kernels.cpu.linears.panel_product import (
     PANELS_OF_TASK,
     ROWS_AT_ONCE,
     block_of_row,
-    count_tasks,
     cut_panels,
-    place_of_task,
+    next_panels,
     rows_in_full_blocks,
     whole_blocks,
 )
@@ -40,7 +39,7 @@ from pagedrun.kernels.cpu.quantized.quads import (
     unpack_bytes,
 )
 from pagedrun.kernels.cpu.quantized.rounding import PART, read_row, round_row
-from pagedrun.kernels.cpu.simd.arrays import aligned_floats, new_counter, prefetch_at, take_next
+from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
 
 CHUNK_STEPS = 8
 _BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
@@ -72,14 +71,11 @@ def multiply_int8(
             for block in numba.prange(num_blocks):
                 _round_block(x, chosen, used, block, total, weights, sum_size, inputs, of_rows)
     cut = cut_panels(num_threads, segments.shape[0], num_panels, PANELS_OF_TASK)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, start, end = next_panels(cut, thread)
+            if start == end:
                 break
-            used, start, end = place_of_task(task, cut)
             first, last, place = segments[used, 1], segments[used, 2], segments[used, 3]
             total = whole_blocks(last - first)
             full = rows_in_full_blocks(total)

@@ -24,9 +24,8 @@ from pagedrun.kernels.cpu.jit import EXACT, SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
 from pagedrun.kernels.cpu.linears.panel_product import (
     PANELS_OF_TASK,
-    count_tasks,
     cut_panels,
-    place_of_task,
+    next_panels,
 )
 from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
 from pagedrun.kernels.cpu.quantized.int8_product import read_numbers_of_sums
@@ -37,9 +36,7 @@ from pagedrun.kernels.cpu.simd import amx
 from pagedrun.kernels.cpu.simd.arrays import (
     INT64,
     aligned_floats,
-    new_counter,
     prefetch_at,
-    take_next,
 )
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 
@@ -118,14 +115,11 @@ def multiply_int8_tiles(
                 _round_block(x, chosen.tokens, rows, i, sum_size, part_size, codes, numbers)
     num_chunks = (num_steps + CHUNK_STEPS - 1) // CHUNK_STEPS
     cut = cut_panels(num_threads, num_used, num_panels, PANELS_OF_TASK)
-    num_tasks = count_tasks(cut)
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            used, start, end = next_panels(cut, thread)
+            if start == end:
                 break
-            used, start, end = place_of_task(task, cut)
             amx.configure(shapes)
             first, num_rows = segments[used, 1], segments[used, 2] - segments[used, 1]
             offset = segments[used, 0] * num_panels

@@ -222,7 +222,7 @@ class PairProducts:
         places = self._codes.places
         rows = _padded(x, places.num_steps * STEP)
         choose_threads(self._size)
-        multiply_rows(rows, places, self._chains, self._bias, out)
+        multiply_rows(num_threads(), rows, places, self._chains, self._bias, out)
 
 
 def _padded(x: NDArray[np.uint16], num_columns: int) -> NDArray[np.uint16]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pagedrun.kernels.cpu.bfloat16 import to_float32
 from pagedrun.kernels.cpu.jit import EXACT, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
+from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.quantized.code_arrays import (
     PANEL,
     STEP,
@@ -64,7 +65,7 @@ class Chains(NamedTuple):
 
 
 @kernel
-def multiply_rows(x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None:
+def multiply_rows(num_threads: Any, x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None:
     """Multiply rows with a weight.
 
     x: bits of bfloat16, [num_rows, 32 * num_steps], with rows of zeros up to a multiple of what is
@@ -82,29 +83,32 @@ def multiply_rows(x: Any, weight: Any, chains: Any, bias: Any, out: Any) -> None
             for row in numba.prange(x.shape[0]):
                 _add_inputs(x[row], chains.steps * STEP, input_sums[row])
     rows_at_once = min(ROWS_AT_ONCE, x.shape[0])
-    for task in numba.prange((num_panels + PANELS_OF_TASK - 1) // PANELS_OF_TASK):
+    cut = cut_panels(num_threads, 1, num_panels, PANELS_OF_TASK)
+    for thread in numba.prange(num_threads):
         chunk = aligned_floats(CHUNK_STEPS * _STEP_BYTES // 4)
         numbers = aligned_floats(CHUNK_STEPS * MOST_CHAINS * NUMBER_BYTES // 4)
         totals = aligned_floats(max(PANELS_OF_ONE_ROW, rows_at_once) * PANEL)
-        start = task * PANELS_OF_TASK
-        end = min(num_panels, start + PANELS_OF_TASK)
-        if x.shape[0] == 1:
-            for panel in range(start, end, PANELS_OF_ONE_ROW):
-                next_panel = min(1, end - 1 - panel)
-                _few_rows(x, weight, chains, panel, next_panel, input_sums, numbers, totals)
-                for i in range(min(PANELS_OF_ONE_ROW, end - panel)):
-                    write_block(totals, i * PANEL, 1, bias, 0, (panel + i) * PANEL, out)
-            continue
-        for panel in range(start, end):
-            if x.shape[0] <= FEW_ROWS:
-                _few_rows(x, weight, chains, panel, 0, input_sums, numbers, totals)
-                write_block(totals, 0, x.shape[0], bias, 0, panel * PANEL, out)
+        while True:
+            _weight, start, end = next_panels(cut, thread)
+            if start == end:
+                break
+            if x.shape[0] == 1:
+                for panel in range(start, end, PANELS_OF_ONE_ROW):
+                    next_panel = min(1, end - 1 - panel)
+                    _few_rows(x, weight, chains, panel, next_panel, input_sums, numbers, totals)
+                    for i in range(min(PANELS_OF_ONE_ROW, end - panel)):
+                        write_block(totals, i * PANEL, 1, bias, 0, (panel + i) * PANEL, out)
                 continue
-            for row in range(0, x.shape[0], rows_at_once):
-                last = min(x.shape[0], row + rows_at_once)
-                rows = x[row:last], input_sums[min(row, input_sums.shape[0] - 1) :]
-                _many_rows(rows, weight, chains, panel, chunk, numbers, totals)
-                write_block(totals, 0, last - row, bias, row, panel * PANEL, out)
+            for panel in range(start, end):
+                if x.shape[0] <= FEW_ROWS:
+                    _few_rows(x, weight, chains, panel, 0, input_sums, numbers, totals)
+                    write_block(totals, 0, x.shape[0], bias, 0, panel * PANEL, out)
+                    continue
+                for row in range(0, x.shape[0], rows_at_once):
+                    last = min(x.shape[0], row + rows_at_once)
+                    rows = x[row:last], input_sums[min(row, input_sums.shape[0] - 1) :]
+                    _many_rows(rows, weight, chains, panel, chunk, numbers, totals)
+                    write_block(totals, 0, last - row, bias, row, panel * PANEL, out)
         # Numba frees an array after its last use, and does not track addresses.
         chunk[0], numbers[0] = np.float32(0.0), np.float32(0.0)
     input_sums[0, 0] = np.float32(0.0)

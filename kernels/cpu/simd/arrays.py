@@ -44,26 +44,48 @@ def aligned_floats(size: Any) -> Any:
 
 
 @inlined()
-def new_counter() -> Any:
-    """Inside kernels: return a counter for `take_next`, at 0."""
-    counter = np.empty(1, np.int64)
-    counter[0] = 0
-    return counter
+def share_tasks(num_threads: Any, num_tasks: Any) -> Any:
+    """Inside kernels: return tasks from 0 to `num_tasks` for `next_task`, in equal shares.
+
+    They are [num_threads, 8] int64: the next task of a share, and its end, on a line of their own.
+    """
+    shares = np.empty((num_threads, LINE_BYTES // 8), np.int64)
+    for thread in range(num_threads):
+        shares[thread, 0] = thread * num_tasks // num_threads
+        shares[thread, 1] = (thread + 1) * num_tasks // num_threads
+    return shares
+
+
+@inlined()
+def next_task(shares: Any, thread: Any) -> Any:
+    """Inside kernels: return the next task of a thread's share, or else of another's; -1: none.
+
+    Each task is returned once. A thread has more of them if others are slower: on processors with
+    cores of two kinds, or beside other programs. Shares keep those of a thread side by side, which
+    prefetching counts on, and apart from memory that another thread is writing.
+    """
+    num_threads = shares.shape[0]
+    for i in range(num_threads):
+        share = (thread + i) % num_threads
+        task = _take(shares, share * shares.shape[1])
+        if task < shares[share, 1]:
+            return task
+    return -1
 
 
 @intrinsic
-def take_next(typing_context: Any, counter: Any) -> Any:
-    """Inside kernels: return the number in a counter, and add one to it.
-
-    Each number is returned once, to one of the threads. A thread that takes tasks so has more of
-    them if others are slower: on processors with cores of two kinds, or beside other programs.
-    """
+def _take(typing_context: Any, numbers: Any, index: Any) -> Any:
+    """Return an element of a C array of int64, and add one to it, in one step."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", memory.data, INT64(1), "monotonic")
+        types_of = signature.args
+        place = element_pointer(
+            context, builder, types_of[0], arguments[0], types_of[1], arguments[1]
+        )
+        counter = builder.bitcast(place, INT64.as_pointer())
+        return builder.atomic_rmw("add", counter, INT64(1), "monotonic")
 
-    return types.int64(counter), generate
+    return types.int64(numbers, index), generate
 
 
 @intrinsic

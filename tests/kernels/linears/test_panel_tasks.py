@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from pagedrun.kernels.cpu.jit import kernel
-from pagedrun.kernels.cpu.linears.panel_product import count_tasks, cut_panels, place_of_task
-from pagedrun.kernels.cpu.simd.arrays import new_counter, take_next
+from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
+from pagedrun.kernels.cpu.simd.arrays import next_task, share_tasks
 
 
 @kernel
 def take_all(num_threads: Any, num_tasks: Any, taken: Any) -> None:
-    tasks = new_counter()
-    for _ in numba.prange(num_threads):
+    tasks = share_tasks(num_threads, num_tasks)
+    for thread in numba.prange(num_threads):
         while True:
-            task = take_next(tasks)
-            if task >= num_tasks:
+            task = next_task(tasks, thread)
+            if task < 0:
                 break
             taken[task] += 1
 
@@ -31,13 +31,32 @@ def test_each_task_is_taken_once(num_threads: int) -> None:
         assert (taken == 1).all()
 
 
+@kernel
+def take_panels(num_threads: Any, num_used: Any, num_panels: Any, at_once: Any, taken: Any) -> None:
+    cut = cut_panels(num_threads, num_used, num_panels, at_once)
+    for thread in numba.prange(num_threads):
+        while True:
+            used, start, end = next_panels(cut, thread)
+            if start == end:
+                break
+            taken[used, start] = end - start
+
+
 @pytest.mark.parametrize(("num_used", "num_panels"), [(1, 1), (1, 32), (1, 193), (5, 3), (64, 48)])
 @pytest.mark.parametrize("at_once", [1, 4, 1000])
 def test_tasks_are_all_panels_of_all_experts(num_used: int, num_panels: int, at_once: int) -> None:
     for num_threads in (1, 2, 3, 64):
-        cut = cut_panels.py_func(num_threads, num_used, num_panels, min(at_once, num_panels))
-        count = count_tasks.py_func(cut)
-        places = [place_of_task.py_func(task, cut) for task in range(count)]
-        panels = [(used, panel) for used, start, end in places for panel in range(start, end)]
-        assert panels == [(used, panel) for used in range(num_used) for panel in range(num_panels)]
-        assert max(end - start for _, start, end in places) <= at_once
+        taken = np.zeros((num_used, num_panels), np.int64)
+        take_panels(num_threads, num_used, num_panels, min(at_once, num_panels), taken)
+        assert taken.max() <= at_once
+        assert (taken.sum(axis=1) == num_panels).all()
+        for sizes in taken:  # a task begins where the one before it ends
+            starts = np.flatnonzero(sizes)
+            assert (np.cumsum(sizes[starts]) == [*starts[1:], num_panels]).all()
+
+
+@pytest.mark.parametrize(("num_used", "num_panels"), [(0, 4), (3, 0)])
+def test_no_panels_are_no_tasks(num_used: int, num_panels: int) -> None:
+    taken = np.zeros((num_used, num_panels), np.int64)
+    take_panels(2, num_used, num_panels, 4, taken)
+    assert taken.sum() == 0
