@@ -26,11 +26,7 @@ from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel, num_thread
 from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.recording import values_are_read
 from pagedrun.kernels.cpu.simd import amx, block_product
-from pagedrun.kernels.cpu.simd.arrays import (
-    aligned_empty,
-    aligned_floats,
-    aligned_zeros,
-)
+from pagedrun.kernels.cpu.simd.arrays import aligned_empty, aligned_floats, aligned_zeros
 from pagedrun.kernels.cpu.simd.lanes import load
 from pagedrun.kernels.cpu.simd.words import transpose_words, write_lanes
 from pagedrun.kernels.kernel_set import KernelSet

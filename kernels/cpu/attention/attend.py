@@ -59,7 +59,7 @@ _LANES = 16
 
 @inlined()
 def attend_tiles(
-    tasks: Any,
+    shares: Any,
     thread: Any,
     before: Any,
     tiles: Any,
@@ -77,7 +77,7 @@ def attend_tiles(
 ) -> None:
     """Compute the tasks of a level that other threads do not; one is a tile and a kv head.
 
-    tasks: see `next_task`. before: tasks of the levels before. tiles: see `cut_tiles`; num_blocks:
+    shares: see `next_task`. before: tasks of the levels before. tiles: see `cut_tiles`; num_blocks:
     see `cut_tasks`. dim: the padded head size. q, out: [num_tokens, num_heads, head_dim]; tokens
     whose groups reach the end are written to `out`. keys, values: `Cache`. products: a module of
     products, see `amx_products`.
@@ -96,7 +96,7 @@ def attend_tiles(
     near = aligned_zeros(BLOCK_ROWS, np.float32)
     far = aligned_zeros(BLOCK_ROWS, np.float32)
     while True:
-        task = next_task(tasks, thread)
+        task = next_task(shares, thread)
         if task < 0:
             break
         task += before

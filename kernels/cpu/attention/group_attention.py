@@ -192,11 +192,11 @@ def _attend_amx(
     """Attend level by level, on AMX tiles."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        shares = share_tasks(num_threads, tasks[level + 1] - tasks[level])
         for thread in numba.prange(num_threads):
             amx.configure(amx.FULL_TILES)
             attend_tiles(
-                own, thread, tasks[level], tiles, num_blocks, dim,
+                shares, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 amx_products,
             )  # fmt: skip
@@ -219,10 +219,10 @@ def _attend_bfloat16(
     """Attend level by level, in pairs of bfloat16."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        shares = share_tasks(num_threads, tasks[level + 1] - tasks[level])
         for thread in numba.prange(num_threads):
             attend_tiles(
-                own, thread, tasks[level], tiles, num_blocks, dim,
+                shares, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
                 pair_products,
             )  # fmt: skip
@@ -244,10 +244,10 @@ def _attend_float32(
     """Attend level by level, in float32."""
     tiles, tasks, num_blocks = cut_tasks(q, keys, work.groups, tile_tokens)
     for level in range(tasks.shape[0] - 1):
-        own = share_tasks(num_threads, tasks[level + 1] - tasks[level])
+        shares = share_tasks(num_threads, tasks[level + 1] - tasks[level])
         for thread in numba.prange(num_threads):
             attend_tiles(
-                own, thread, tasks[level], tiles, num_blocks, dim,
+                shares, thread, tasks[level], tiles, num_blocks, dim,
                 q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
                 float_products,
             )  # fmt: skip

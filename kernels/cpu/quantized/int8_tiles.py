@@ -22,22 +22,14 @@ from numpy.typing import NDArray
 
 from pagedrun.kernels.cpu.jit import EXACT, SERIAL_ELEMENTS, inlined, kernel
 from pagedrun.kernels.cpu.linears.epilogue import write_block
-from pagedrun.kernels.cpu.linears.panel_product import (
-    PANELS_OF_TASK,
-    cut_panels,
-    next_panels,
-)
+from pagedrun.kernels.cpu.linears.panel_product import PANELS_OF_TASK, cut_panels, next_panels
 from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
 from pagedrun.kernels.cpu.quantized.int8_product import read_numbers_of_sums
 from pagedrun.kernels.cpu.quantized.panel_codes import KINDS
 from pagedrun.kernels.cpu.quantized.quads import NUMBER_BYTES, QUAD_BYTES, unpack_bytes
 from pagedrun.kernels.cpu.quantized.rounding import read_row, round_row
 from pagedrun.kernels.cpu.simd import amx
-from pagedrun.kernels.cpu.simd.arrays import (
-    INT64,
-    aligned_floats,
-    prefetch_at,
-)
+from pagedrun.kernels.cpu.simd.arrays import INT64, aligned_floats, prefetch_at
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 
 ROWS = amx.TILE_ROWS  # of a block

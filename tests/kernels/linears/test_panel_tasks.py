@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from pagedrun.kernels.cpu.jit import kernel
+from pagedrun.kernels.cpu.jit import kernel, serial_kernel
 from pagedrun.kernels.cpu.linears.panel_product import cut_panels, next_panels
 from pagedrun.kernels.cpu.simd.arrays import next_task, share_tasks
 
@@ -31,6 +31,20 @@ def test_each_task_is_taken_once(num_threads: int) -> None:
         assert (taken == 1).all()
 
 
+@serial_kernel
+def take_for_one(num_threads: Any, num_tasks: Any, thread: Any, taken: Any) -> None:
+    tasks = share_tasks(num_threads, num_tasks)
+    for i in range(taken.shape[0]):
+        taken[i] = next_task(tasks, thread)
+
+
+def test_a_thread_takes_its_own_share_and_then_those_of_others() -> None:
+    """Else the slowest thread decides, as with equal shares."""
+    taken = np.empty(9, np.int64)
+    take_for_one(3, 7, 1, taken)
+    assert taken.tolist() == [2, 3, 4, 5, 6, 0, 1, -1, -1]
+
+
 @kernel
 def take_panels(num_threads: Any, num_used: Any, num_panels: Any, at_once: Any, taken: Any) -> None:
     cut = cut_panels(num_threads, num_used, num_panels, at_once)
@@ -39,7 +53,7 @@ def take_panels(num_threads: Any, num_used: Any, num_panels: Any, at_once: Any, 
             used, start, end = next_panels(cut, thread)
             if start == end:
                 break
-            taken[used, start] = end - start
+            taken[used, start] += end - start
 
 
 @pytest.mark.parametrize(("num_used", "num_panels"), [(1, 1), (1, 32), (1, 193), (5, 3), (64, 48)])
