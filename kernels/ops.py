@@ -420,7 +420,7 @@ class Backend:
         Returns [out_features, in_features] in `dtype`.
         """
         whole, groups = weight.with_numbers().by_row(), weight.groups()
-        numbers = whole.codes.float()
+        numbers = whole.codes[:].float()
         if whole.zeros is not None:
             numbers -= whole.zeros.float()[:, groups]
         numbers *= whole.scales.to_float32()[:, groups]

@@ -6,6 +6,8 @@ further, into a layout of its own.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +35,13 @@ class GroupScales:
         neighbors = self.values.shape[1] // self.factors.shape[1]
         return self.factors.float().repeat_interleave(neighbors, dim=1) * self.values.float()
 
+    def are_within(self, limit: float) -> bool:
+        """Return whether all are finite and none is above a limit, which many factors alone show,
+        since the other numbers have eight bits."""
+        if self.factors is not None and bool(self.factors.float().abs().max() * 255 <= limit):
+            return True
+        return bool((self.to_float32().abs() <= limit).all())
+
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "GroupScales":
         """Return it with both tensors changed."""
         factors = None if self.factors is None else change(self.factors)
@@ -42,6 +51,43 @@ class GroupScales:
     def form(self) -> tuple[object, ...]:
         """Properties that two matrices must share to be stored side by side."""
         return self.values.dtype, self.values.shape[1], self.factors is None
+
+
+class CodeRows(Protocol):
+    """Codes [out_features, in_features], read by rows: a tensor or `DeferredCodes`."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of a code."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """Return neighboring rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeferredCodes:
+    """Codes that are unpacked when they are read, each time; implements `CodeRows`.
+
+    A byte for each code of a large matrix takes more memory than the packed matrix, and is written
+    and read at the speed of memory; some rows at a time stay in the cache. `unpack(start, end)`
+    returns those rows.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    unpack: Callable[[int, int], Tensor]
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """Return neighboring rows, unpacked."""
+        start, end, _ = rows.indices(self.shape[0])
+        return self.unpack(start, end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +101,7 @@ class PackedWeight:
     each column where these are scattered. zeros: [num_scale_rows, num_groups] int8, or None.
     """
 
-    codes: Tensor
+    codes: CodeRows
     num_bits: int
     scales: GroupScales
     group_size: int
@@ -73,6 +119,11 @@ class PackedWeight:
     def in_features(self) -> int:
         """Columns of the matrix."""
         return self.codes.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the numbers."""
+        return self.scales.values.device
 
     @property
     def form(self) -> CodeForm:
@@ -104,36 +155,36 @@ class PackedWeight:
         limit = MODERATE_HALF if dtype is torch.float16 else MODERATE
         scales = [self.scales] if self.minima is None else [self.scales, self.minima]
         has_codes = self.codes.dtype is not torch.float8_e4m3fn or not self._has_nan()
-        return has_codes and all(bool((each.to_float32().abs() <= limit).all()) for each in scales)
+        return has_codes and all(each.are_within(limit) for each in scales)
 
     def with_numbers(self) -> "PackedWeight":
         """Return the weight with floats of four bits as float8."""
         if self.codes.dtype is not torch.uint8:
             return self
-        table = torch.tensor(E2M1, device=self.codes.device).to(torch.float8_e4m3fn)
-        codes = table.view(torch.uint8)[self.codes.long()].view(torch.float8_e4m3fn)
+        table = torch.tensor(E2M1, device=self.device).to(torch.float8_e4m3fn)
+        codes = table.view(torch.uint8)[self.codes[:].long()].view(torch.float8_e4m3fn)
         return replace(self, codes=codes, num_bits=8)
 
     def between(self, start: int, end: int, step: int = 1) -> "PackedWeight":
         """Return each `step`-th row from start to end, views where there are scales for each."""
-        rows = slice(start, end, step)
-        whole = self.by_row()
-        return replace(whole._with_scales(lambda each: each[rows]), codes=whole.codes[rows])
+        whole, rows = self.by_row(), slice(start, end, step)
+        codes = whole.codes[start:end][::step]
+        return replace(whole._with_scales(lambda each: each[rows]), codes=codes)
 
     def _has_nan(self) -> bool:
-        return bool(((self.codes.view(torch.uint8) & 0x7F) == 0x7F).any())
+        return bool(((self.codes[:].view(torch.uint8) & 0x7F) == 0x7F).any())
 
     def groups(self) -> Tensor:
         """Return the group of each column, [in_features] int64."""
         if self.group_of is not None:
             return self.group_of
-        return torch.arange(self.in_features, device=self.codes.device) // self.group_size
+        return torch.arange(self.in_features, device=self.device) // self.group_size
 
     def in_blocks(self) -> "PackedWeight":
         """Return the weight without `group_of` where that equals groups of `group_size`."""
         if self.group_of is None or not torch.equal(
             self.group_of,
-            torch.arange(self.in_features, device=self.codes.device) // self.group_size,
+            torch.arange(self.in_features, device=self.device) // self.group_size,
         ):
             return self
         return replace(self, group_of=None)
@@ -142,13 +193,14 @@ class PackedWeight:
         """Return it with scales for each row."""
         if self.rows_per_scale == 1:
             return self
-        rows = torch.arange(self.out_features, device=self.codes.device) // self.rows_per_scale
+        rows = torch.arange(self.out_features, device=self.device) // self.rows_per_scale
         return self._with_scales(lambda each: each[rows])
 
     def rows(self, chosen: Tensor) -> "PackedWeight":
         """Return some rows, [num_rows] int64, in their order."""
         whole = self.by_row()
-        return replace(whole._with_scales(lambda each: each[chosen]), codes=whole.codes[chosen])
+        codes = whole.codes[:][chosen]
+        return replace(whole._with_scales(lambda each: each[chosen]), codes=codes)
 
     def _with_scales(self, change: Callable[[Tensor], Tensor]) -> "PackedWeight":
         return replace(
@@ -186,7 +238,7 @@ def beside(weights: Sequence[PackedWeight]) -> PackedWeight:
     if len(weights) == 1:
         return weights[0]
     by_row = [each.by_row() for each in weights]
-    codes = torch.cat([each.codes for each in by_row])
+    codes = _above_each_other([each.codes for each in by_row])
     scales = _stacked([each.scales for each in by_row])
     zeros = [each.zeros for each in by_row if each.zeros is not None]
     minima = [each.minima for each in by_row if each.minima is not None]
@@ -197,6 +249,21 @@ def beside(weights: Sequence[PackedWeight]) -> PackedWeight:
         zeros=torch.cat(zeros) if zeros else None,
         minima=_stacked(minima) if minima else None,
     )
+
+
+def _above_each_other(parts: Sequence[CodeRows]) -> DeferredCodes:
+    """Return the rows of all parts, in their order."""
+    starts = [0, *accumulate(each.shape[0] for each in parts)]
+
+    def unpack(start: int, end: int) -> Tensor:
+        found = [
+            part[max(start - first, 0) : end - first]
+            for part, first, last in zip(parts, starts[:-1], starts[1:], strict=True)
+            if first < end and start < last
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    return DeferredCodes(torch.Size([starts[-1], parts[0].shape[1]]), parts[0].dtype, unpack)
 
 
 def _form(weight: PackedWeight) -> tuple[object, ...]:

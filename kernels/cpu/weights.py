@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
 from pagedrun.kernels.cpu.jit import choose_threads, inlined, kernel
-from pagedrun.kernels.quantized_weight import PackedWeight
+from pagedrun.kernels.quantized_weight import DeferredCodes, PackedWeight
 from pagedrun.kernels.reference.weights import BLOCK_LAYOUTS, packed_weight
 
 # Shortest run of columns for which a loop over runs is faster than one over columns.
@@ -19,12 +19,13 @@ _LONG_RUN = 8
 def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     """Return `(code - zero) * scale - minimum`; see the reference."""
     weight = weight.with_numbers()
-    weights = torch.empty(weight.codes.shape, dtype=dtype)
+    codes = weight.codes[:]
+    weights = torch.empty(codes.shape, dtype=dtype)
     scales = weight.scales.to_float32()
     zeros = torch.zeros_like(scales) if weight.zeros is None else weight.zeros.float()
     minima = torch.zeros_like(scales) if weight.minima is None else weight.minima.to_float32()
-    choose_threads(weight.codes.numel())
-    given = (weight.codes, scales, zeros, minima, weight.groups())
+    choose_threads(codes.numel())
+    given = (codes, scales, zeros, minima, weight.groups())
     arrays = [as_array(each.contiguous()) for each in given]
     _dequantize(*arrays, _runs(arrays[-1]), weight.rows_per_scale, as_array(weights))
     return weights
@@ -79,11 +80,17 @@ def _of_one_group(codes: Any, scale: Any, zero: Any, minimum: Any, weights: Any)
 def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
     """Return the quantized weight of rows of GGUF blocks; see the reference."""
     num_bytes = BLOCK_LAYOUTS[kind].num_bytes
-    num_blocks = blocks.shape[1] // num_bytes
     split, num_weights = _KINDS[kind]
-    codes = torch.empty(len(blocks), num_blocks * num_weights, dtype=torch.int8)
-    choose_threads(codes.numel())
-    split(blocks.contiguous().numpy().reshape(len(blocks), -1, num_bytes), as_array(codes))
+    num_columns = blocks.shape[1] // num_bytes * num_weights
+    by_row = blocks.contiguous().numpy().reshape(len(blocks), -1, num_bytes)
+
+    def unpack(start: int, end: int) -> Tensor:
+        codes = torch.empty(end - start, num_columns, dtype=torch.int8)
+        choose_threads(codes.numel())
+        split(by_row[start:end], as_array(codes))
+        return codes
+
+    codes = DeferredCodes(torch.Size([len(blocks), num_columns]), torch.int8, unpack)
     return packed_weight(codes, blocks, kind)
 
 
@@ -192,12 +199,14 @@ def unpack_codes(
 ) -> Tensor:
     """Return the codes in `words` as signed numbers; see the reference."""
     num_rows, num_words = words.shape
-    if transposed:
-        codes = torch.empty(num_words * len(order), num_rows, dtype=torch.int8)
-        choose_threads(codes.numel())
+    if transposed and num_bits == 4:
+        eights = torch.empty(8 * num_words, -(-num_rows // 8), dtype=torch.int64)
+        choose_threads(8 * eights.numel())
         given = as_array(words.contiguous())
-        _unpack_columns(given, num_bits, np.array(order, np.int64), as_array(codes))
-        return codes
+        _unpack_columns(given, np.array(order, np.int64), as_array(eights))
+        return eights.view(torch.int8)[:, :num_rows].contiguous()
+    if transposed:
+        return unpack_codes(words, num_bits, order).T.contiguous()
     codes = torch.empty(num_rows, num_words * len(order), dtype=torch.int8)
     choose_threads(codes.numel())
     given = as_array(words.contiguous())
@@ -220,34 +229,69 @@ def _unpack_codes(words: Any, num_bits: int, order: Any, codes: Any) -> None:
                 of_word[order[i]] = np.int8(((word >> (i * num_bits)) & mask) - half)
 
 
-_ROWS_OF_TILE, _WORDS_OF_TILE = 64, 16
+# Rows and words whose codes are turned in the first cache: a line of each row of codes.
+_EIGHTS_OF_TILE, _WORDS_OF_TILE = 8, 16
 
 
 @kernel
-def _unpack_columns(words: Any, num_bits: int, order: Any, codes: Any) -> None:
-    """Write codes to columns, in tiles: the lines of words are read once, rows become neighbors."""
-    mask, half = np.int32((1 << num_bits) - 1), np.int32(1 << (num_bits - 1))
-    num_codes = order.shape[0]
-    for tile in numba.prange((words.shape[0] + _ROWS_OF_TILE - 1) // _ROWS_OF_TILE):
-        begin = tile * _ROWS_OF_TILE
-        num_rows = min(_ROWS_OF_TILE, words.shape[0] - begin)
-        turned = np.empty((_WORDS_OF_TILE, _ROWS_OF_TILE), np.int32)
+def _unpack_columns(words: Any, order: Any, codes: Any) -> None:
+    """Write the transpose of codes of four bits, those of eight rows of words as one integer.
+
+    codes: [num_words * 8, num_rows / 8, rounded up] int64; zeros follow the last row.
+    """
+    for tile in numba.prange((codes.shape[1] + _EIGHTS_OF_TILE - 1) // _EIGHTS_OF_TILE):
+        begin = tile * _EIGHTS_OF_TILE
+        num_eights = min(_EIGHTS_OF_TILE, codes.shape[1] - begin)
+        rows = np.zeros((8, _WORDS_OF_TILE), np.uint32)
+        turned = np.empty((_EIGHTS_OF_TILE, 8, _WORDS_OF_TILE), np.int64)
         for first in range(0, words.shape[1], _WORDS_OF_TILE):
             num_words = min(_WORDS_OF_TILE, words.shape[1] - first)
-            for row in range(num_rows):
-                for column in range(num_words):
-                    turned[column, row] = words[begin + row, first + column]
+            for eight in range(num_eights):
+                for i in range(8):
+                    row = (begin + eight) * 8 + i
+                    for column in range(num_words if row < words.shape[0] else 0):
+                        rows[i, column] = words[row, first + column]
+                    if row >= words.shape[0]:
+                        rows[i] = np.uint32(0)
+                _turn_nibbles(rows, turned[eight])
             for column in range(num_words):
-                for i in range(num_codes):
-                    place = (first + column) * num_codes + order[i]
-                    target = codes[place, begin : begin + num_rows]
-                    _unpack_field(turned[column], np.int32(i * num_bits), mask, half, target)
+                for i in range(8):
+                    of_row = codes[(first + column) * 8 + order[i]]
+                    for eight in range(num_eights):
+                        of_row[begin + eight] = turned[eight, i, column]
 
 
 @inlined()
-def _unpack_field(words: Any, shift: Any, mask: Any, half: Any, codes: Any) -> None:
-    for i in range(codes.shape[0]):
-        codes[i] = np.int8(((words[i] >> shift) & mask) - half)
+def _turn_nibbles(rows: Any, turned: Any) -> None:
+    """Write, for each column of words, nibble i of eight rows as the bytes of integer i.
+
+    Squares of 1, 2 and 4 nibbles change sides (Warren, "Hacker's Delight", 7-3). rows: [8,
+    `_WORDS_OF_TILE`] uint32.
+    """
+    for column in range(rows.shape[1]):
+        a, b = _exchanged(rows[0, column], rows[1, column], 4, 0x0F0F0F0F)
+        c, d = _exchanged(rows[2, column], rows[3, column], 4, 0x0F0F0F0F)
+        e, f = _exchanged(rows[4, column], rows[5, column], 4, 0x0F0F0F0F)
+        g, h = _exchanged(rows[6, column], rows[7, column], 4, 0x0F0F0F0F)
+        a, c = _exchanged(a, c, 8, 0x00FF00FF)
+        b, d = _exchanged(b, d, 8, 0x00FF00FF)
+        e, g = _exchanged(e, g, 8, 0x00FF00FF)
+        f, h = _exchanged(f, h, 8, 0x00FF00FF)
+        a, e = _exchanged(a, e, 16, 0x0000FFFF)
+        b, f = _exchanged(b, f, 16, 0x0000FFFF)
+        c, g = _exchanged(c, g, 16, 0x0000FFFF)
+        d, h = _exchanged(d, h, 16, 0x0000FFFF)
+        turned[0, column], turned[1, column] = _in_bytes(a), _in_bytes(b)
+        turned[2, column], turned[3, column] = _in_bytes(c), _in_bytes(d)
+        turned[4, column], turned[5, column] = _in_bytes(e), _in_bytes(f)
+        turned[6, column], turned[7, column] = _in_bytes(g), _in_bytes(h)
+
+
+@inlined()
+def _exchanged(one: Any, other: Any, shift: Any, mask: Any) -> Any:
+    """Return two words, the upper nibbles of one exchanged with the lower ones of the other."""
+    changed = np.uint32((np.uint32(one >> np.uint32(shift)) ^ other) & np.uint32(mask))
+    return np.uint32(one ^ np.uint32(changed << np.uint32(shift))), np.uint32(other ^ changed)
 
 
 @kernel
@@ -265,11 +309,7 @@ def _unpack_nibbles(words: Any, is_interleaved: bool, codes: Any) -> None:
                 out[column] = _signed(_in_words(low) | (_in_words(high) << np.uint64(8)))
         else:
             for column in range(of_row.shape[0]):
-                word = np.uint64(np.uint32(of_row[column]))
-                word = (word | (word << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
-                word = (word | (word << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
-                word = (word | (word << np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-                out[column] = _signed(word)
+                out[column] = _in_bytes(of_row[column])
 
 
 @inlined()
@@ -277,6 +317,16 @@ def _in_words(nibbles: Any) -> Any:
     """Return four nibbles in words of 16 bits each."""
     apart = (nibbles | (nibbles << np.uint64(24))) & np.uint64(0x000000FF000000FF)
     return (apart | (apart << np.uint64(12))) & np.uint64(0x000F000F000F000F)
+
+
+@inlined()
+def _in_bytes(nibbles: Any) -> Any:
+    """Return the eight nibbles of a word as signed bytes of an integer."""
+    word = np.uint64(np.uint32(nibbles))
+    word = (word | (word << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    word = (word | (word << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word | (word << np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return _signed(word)
 
 
 @inlined()

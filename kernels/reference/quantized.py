@@ -47,7 +47,7 @@ def multiply_int8(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -
     inputs, input_scales = quantize_blocks(x, scale_size)
     inputs = inputs.reshape(len(x), -1, sum_size)
     width = inputs.shape[1] * sum_size
-    codes = functional.pad(weight.codes.float(), (0, width - weight.in_features))
+    codes = functional.pad(weight.codes[:].float(), (0, width - weight.in_features))
     sums = torch.einsum(
         "mbk,nbk->bmn", inputs.double(), codes.view(len(codes), -1, sum_size).double()
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pagedrun.kernels.quantized_form import BLOCK_FORMS
-from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+from pagedrun.kernels.quantized_weight import CodeRows, GroupScales, PackedWeight
 
 
 def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
@@ -21,7 +21,7 @@ def split_blocks(blocks: Tensor, kind: str) -> PackedWeight:
     return packed_weight(layout.codes(single).reshape(len(blocks), -1), blocks, kind)
 
 
-def packed_weight(codes: Tensor, blocks: Tensor, kind: str) -> PackedWeight:
+def packed_weight(codes: CodeRows, blocks: Tensor, kind: str) -> PackedWeight:
     """Return codes [num_rows, num_columns] int8 with the scales of their blocks."""
     layout, form = BLOCK_LAYOUTS[kind], BLOCK_FORMS[kind]
     scales, minima = layout.scales(blocks.reshape(-1, layout.num_bytes))
@@ -103,10 +103,16 @@ def _with_six_bits(block: Tensor) -> tuple[GroupScales, GroupScales]:
     to 7 the minima; bytes 8 to 11 have four bits of those of the other groups, whose upper two
     lie in the bits that the first eight left.
     """
-    first, second, last = block[:, 4:8], block[:, 8:12], block[:, 12:16]
-    scales = torch.cat([first & 63, (last & 15) | (first >> 6 << 4)], dim=1)
-    minima = torch.cat([second & 63, (last >> 4) | (second >> 6 << 4)], dim=1)
-    return GroupScales(scales, _half(block, 0)), GroupScales(minima, _half(block, 2))
+    head = block[:, :16].clone(memory_format=torch.contiguous_format)  # a word begins where it may
+    _, first, second, last = head.view(torch.int32).unbind(1)
+    six, four, two = 0x3F3F3F3F, 0x0F0F0F0F, 0x03030303  # bits of each byte of a word
+
+    def of_bytes(words: Tensor, lower: Tensor) -> Tensor:
+        both = torch.stack([words & six, (lower & four) | ((words >> 6 & two) << 4)], dim=1)
+        return both.view(torch.uint8)
+
+    minima = GroupScales(of_bytes(second, last >> 4), _half(head, 2))
+    return GroupScales(of_bytes(first, last), _half(head, 0)), minima
 
 
 def _with_bytes(block: Tensor) -> tuple[GroupScales, None]:

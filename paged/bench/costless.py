@@ -46,7 +46,7 @@ def _nothing(*arguments: object) -> None:
 
 def _dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     """Return a matrix of the same shape."""
-    return weight.codes.new_empty(weight.codes.shape, dtype=dtype)
+    return torch.empty(weight.codes.shape, dtype=dtype, device=weight.device)
 
 
 def _route(logits: Tensor, choice: ExpertChoice, *rest: object, **named: object) -> Routing:

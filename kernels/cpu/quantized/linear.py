@@ -215,7 +215,7 @@ class PairProducts:
         self.arrays = self._codes.arrays
         self._chains = Chains(self._codes.chain_steps, self._codes.tables)
         self._bias = bias
-        self._size = weight.codes.numel()
+        self._size = weight.out_features * weight.in_features
 
     def __call__(self, x: NDArray[np.uint16], out: NDArray[Any]) -> None:
         """Write the product to out [num_rows, out_features]. x: bfloat16 bits."""

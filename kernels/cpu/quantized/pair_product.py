@@ -283,7 +283,7 @@ class PairArrays:
     def __init__(self, weight: PackedWeight) -> None:
         form = weight.form
         num_bits = form.held_bits
-        converted = num_bits == 8 and not form.is_float and int(weight.codes.numpy().min()) == -128
+        converted = num_bits == 8 and not form.is_float and int(weight.codes[:].min()) == -128
         held = CodeArrays(weight, Layout.BYTE_PAIRS if converted else Layout.PAIRS)
         self.arrays = held.arrays
         self.tables: NDArray[np.uint8] = tables_of(

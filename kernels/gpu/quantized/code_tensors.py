@@ -121,7 +121,7 @@ class _Pieces:
     @classmethod
     def of(cls, weight: PackedWeight, kind: int, slab: int) -> "_Pieces":
         weight = weight.by_row()
-        codes = weight.codes.view(torch.uint8) + _offset(weight, kind)
+        codes = weight.codes[:].view(torch.uint8) + _offset(weight, kind)
         codes = functional.pad(codes, (0, -codes.shape[1] % (_NUM_SLABS * slab)))
         scales, minima = weight.scales, weight.minima
         if scales.values.dtype is torch.float8_e8m0fnu:

@@ -179,7 +179,9 @@ class PackQuantized(WeightFormat):
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+        import torch
+
+        from pagedrun.kernels.quantized_weight import DeferredCodes, GroupScales, PackedWeight
 
         unpack, order = source.kernels.unpack_codes, ascending_order(self.num_bits)
 
@@ -191,14 +193,18 @@ class PackQuantized(WeightFormat):
                 f"{part.name}.weight_shape is not [{part.out_features}, {in_features}], as "
                 "config.json says; check that both come from the same model"
             )
-        codes = unpack(read("weight_packed"), self.num_bits, order)[:, :in_features].contiguous()
+        packed = read("weight_packed")
+
+        def codes(start: int, end: int) -> "Tensor":
+            return unpack(packed[start:end], self.num_bits, order)[:, :in_features]
+
         zeros = None
         if not self.is_symmetric:  # packed along the other axis
             words = read("weight_zero_point").T.contiguous()
             zeros = unpack(words, self.num_bits, order)[:, : part.out_features].T.contiguous()
         is_ordered = source.stored.get(f"{part.name}.weight_g_idx") is None
         return PackedWeight(
-            codes,
+            DeferredCodes(torch.Size([part.out_features, in_features]), torch.int8, codes),
             self.num_bits,
             GroupScales(read("weight_scale")),
             self.group_size or in_features,

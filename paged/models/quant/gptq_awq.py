@@ -5,6 +5,7 @@ eight rows of one column. Groups of columns have a scale and a zero point for ea
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagedrun.kernels.quantized_form import CodeForm
@@ -89,19 +90,26 @@ class Gptq(WeightFormat):
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+        import torch
+
+        from pagedrun.kernels.quantized_weight import DeferredCodes, GroupScales, PackedWeight
 
         unpack, order = source.kernels.unpack_codes, ascending_order(self.num_bits)
 
         def words(name: str) -> "Tensor":
             return source.read(f"{part.name}.{name}").to(source.device)
 
-        codes = unpack(words("qweight").T.contiguous(), self.num_bits, order)
+        columns = words("qweight")
+
+        def codes(start: int, end: int) -> "Tensor":
+            of_rows = columns[:, start:end].T.contiguous()
+            return unpack(of_rows, self.num_bits, order)[:, :in_features]
+
         zeros = unpack(words("qzeros"), self.num_bits, order)[:, : part.out_features]
         has_groups = source.stored.get(f"{part.name}.g_idx") is not None
         signed_zeros = self._zeros(part.name, zeros)
         return PackedWeight(
-            codes[:, :in_features].contiguous(),
+            DeferredCodes(torch.Size([part.out_features, in_features]), torch.int8, codes),
             self.num_bits,
             GroupScales(words("scales").T.contiguous()),
             self.group_size or in_features,
@@ -176,18 +184,27 @@ class Awq(WeightFormat):
 
     def packed(self, part: Projection, in_features: int, source: "WeightSource") -> "PackedWeight":
         """Return codes and scales."""
-        from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+        import torch
 
-        def codes(name: str) -> "Tensor":
-            words = source.read(f"{part.name}.{name}").to(source.device)
+        from pagedrun.kernels.quantized_weight import DeferredCodes, GroupScales, PackedWeight
+
+        words = {
+            name: source.read(f"{part.name}.{name}").to(source.device)
+            for name in ("qweight", "qzeros")
+        }
+
+        def rows(name: str, start: int, end: int) -> "Tensor":
+            first, last = start // len(_AWQ_ORDER), -(-end // len(_AWQ_ORDER))
             unpack = source.kernels.unpack_codes
-            return unpack(words, _AWQ_BITS, _AWQ_ORDER, transposed=True)[: part.out_features]
+            found = unpack(words[name][:, first:last], _AWQ_BITS, _AWQ_ORDER, transposed=True)
+            return found[start - first * len(_AWQ_ORDER) :][: end - start]
 
+        shape = torch.Size([part.out_features, in_features])
+        codes = DeferredCodes(shape, torch.int8, partial(rows, "qweight"))
         scales = source.read(f"{part.name}.scales").T.contiguous().to(source.device)
         size = self.group_size or in_features
-        return PackedWeight(
-            codes("qweight"), _AWQ_BITS, GroupScales(scales), size, zeros=codes("qzeros")
-        )
+        zeros = rows("qzeros", 0, part.out_features)
+        return PackedWeight(codes, _AWQ_BITS, GroupScales(scales), size, zeros=zeros)
 
 
 MAX_GROUP = 2**20

@@ -24,7 +24,7 @@ def pair_chains(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
     shifts = None if weight.minima is None else -weight.minima.to_float32()
     if weight.zeros is not None:
         shifts = -weight.zeros.float() * scales
-    codes = weight.codes.float().bfloat16()
+    codes = weight.codes[:].float().bfloat16()
     totals = torch.zeros(len(x), len(codes))
     size = _chain_inputs(weight)
     for start in range(0, x.shape[1], size):

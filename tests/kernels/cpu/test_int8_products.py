@@ -192,7 +192,7 @@ def test_experts_have_the_bytes_of_single_layers(
     parts = [[FORMS[form](48, 256) for _ in range(4)] for _ in range(2)]
     for part in parts:
         for i, weight in enumerate(part):
-            weight.codes.view(torch.int8).copy_(weight.codes.view(torch.int8).roll(7 * i, 1))
+            weight.codes[:].view(torch.int8).copy_(weight.codes[:].view(torch.int8).roll(7 * i, 1))
     bias = random(4, 96, seed=5).to(dtype)
     backend = CpuBackend(kernel_set, activations)
     experts = backend.pack_quantized_experts(parts, dtype, bias)

@@ -2,17 +2,27 @@
 those of a simple twin in pairs, the same in every batch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.cpu.backend import CpuBackend
+from pagedrun.kernels.cpu.quantized import code_arrays
+from pagedrun.kernels.cpu.quantized.code_arrays import CodeArrays, Layout
 from pagedrun.kernels.cpu.quantized.linear import QuantizedLinear
 from pagedrun.kernels.kernel_set import KernelSet
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_form import Activations
-from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight, joined_neighbors
+from pagedrun.kernels.quantized_weight import (
+    DeferredCodes,
+    GroupScales,
+    PackedWeight,
+    beside,
+    joined_neighbors,
+)
 from tests.kernels.cpu.pair_chains import pair_chains
 from tests.support.every_pair import every_pair
 from tests.support.kernel_cases import (
@@ -123,8 +133,8 @@ def test_codes_of_minus_128(columns: int) -> None:
     weight = FORMS["q8_0"](40, columns)
     x = torch.randn(9, columns, generator=torch.Generator().manual_seed(3)).bfloat16()
     for least in (-128, -127):
-        weight.codes.clamp_(least)
-        weight.codes[0, 0] = least
+        weight.codes[:].clamp_(least)
+        weight.codes[:][0, 0] = least
         layer = QuantizedLinear(weight, kernel_set=KernelSet.AVX512_BF16)
         assert torch.equal(layer(x), pair_chains(x, weight))
 
@@ -164,6 +174,33 @@ def test_parts_side_by_side() -> None:
     [both] = joined_neighbors([scaled, rows])
     expected = [Backend.dequantize(each, torch.float32) for each in (scaled, rows)]
     assert torch.equal(Backend.dequantize(both, torch.float32), torch.cat(expected))
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("form", ["awq", "q5_k", "q6_k", "q8_0", "float8"])
+def test_codes_are_unpacked_a_few_panels_at_a_time(
+    form: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of all at once. A byte for each code would be most of a file's size once more."""
+    parts = [FORMS[form](out, 256).by_row() for out in (70, 10, 64)]
+    whole = replace(beside(parts), codes=torch.cat([each.codes[:] for each in parts]))
+    expected = CodeArrays(whole, layout).arrays
+    unpacked: list[tuple[int, int]] = []
+
+    def deferred(codes: Tensor) -> DeferredCodes:
+        def unpack(start: int, end: int) -> Tensor:
+            unpacked.append((start, end))
+            return codes[start:end]
+
+        return DeferredCodes(codes.shape, codes.dtype, unpack)
+
+    monkeypatch.setattr(code_arrays, "_CODES_AT_ONCE", 1)
+    of_parts = beside([replace(each, codes=deferred(each.codes[:])) for each in parts])
+    assert unpacked == []
+    found = CodeArrays(of_parts, layout).arrays
+    assert unpacked == [(0, 32), (32, 64), (64, 70), (0, 10), (0, 16), (16, 48), (48, 64)]
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("kernel_set", SETS, indirect=True)

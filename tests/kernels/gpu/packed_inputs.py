@@ -12,7 +12,7 @@ def moved(weight: PackedWeight, device: torch.device) -> PackedWeight:
     """Return a weight on the device."""
     minima, zeros = weight.minima, weight.zeros
     return PackedWeight(
-        weight.codes.to(device),
+        weight.codes[:].to(device),
         weight.num_bits,
         weight.scales.mapped(lambda each: each.to(device)),
         weight.group_size,
