@@ -1,10 +1,12 @@
 """Unpacking of checkpoint weights: codes with scales, 32-bit words, pairs of codes, GGUF blocks."""
 
+import functools
 from typing import Any
 
 import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pagedrun.kernels.cpu.bfloat16 import as_array, from_float32, to_float32
@@ -14,6 +16,7 @@ from pagedrun.kernels.reference.weights import BLOCK_LAYOUTS, packed_weight
 
 # Shortest run of columns for which a loop over runs is faster than one over columns.
 _LONG_RUN = 8
+_NO_NUMBERS = np.empty((0, 0), np.float32)
 
 
 def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
@@ -22,13 +25,29 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     codes = weight.codes[:]
     weights = torch.empty(codes.shape, dtype=dtype)
     scales = weight.scales.to_float32()
-    zeros = torch.zeros_like(scales) if weight.zeros is None else weight.zeros.float()
-    minima = torch.zeros_like(scales) if weight.minima is None else weight.minima.to_float32()
+    zeros = None if weight.zeros is None else weight.zeros.float()
+    minima = None if weight.minima is None else weight.minima.to_float32()
     choose_threads(codes.numel())
-    given = (codes, scales, zeros, minima, weight.groups())
-    arrays = [as_array(each.contiguous()) for each in given]
-    _dequantize(*arrays, _runs(arrays[-1]), weight.rows_per_scale, as_array(weights))
+    arrays = [
+        _NO_NUMBERS if each is None else as_array(each.contiguous())
+        for each in (codes, scales, zeros, minima)
+    ]
+    if weight.group_of is None:
+        groups = _neighboring_groups(weight.in_features, weight.group_size)
+    else:
+        groups = weight.group_of.numpy()
+    _dequantize(*arrays, groups, _runs(groups), weight.rows_per_scale, as_array(weights))
     return weights
+
+
+@functools.lru_cache(maxsize=64)
+def _neighboring_groups(num_columns: int, group_size: int) -> NDArray[np.int64]:
+    """Return the group of each column.
+
+    With NumPy: each step dequantizes a few rows of an embedding, and each operation of torch there
+    takes 50 us, since weights have displaced its code from the caches.
+    """
+    return np.arange(num_columns, dtype=np.int64) // group_size
 
 
 def _runs(group_of: Any) -> Any:
@@ -48,13 +67,19 @@ def _dequantize(
     rows_per_scale: int,
     weights: Any,
 ) -> None:
-    """Dequantize rows. Only codes from 0 on have minima; their products with scales are exact."""
+    """Dequantize rows. zeros, minima: may have no rows.
+
+    Only codes from 0 on have minima; their products with scales are exact.
+    """
+    absent = np.zeros(scales.shape[1], np.float32)
     # The scale is constant within a run, so that its loop is vectorized.
     num_runs = runs.shape[0] - 1
     has_long_runs = num_runs * _LONG_RUN <= codes.shape[1]
     for row in numba.prange(codes.shape[0]):
         group_row = row // rows_per_scale
-        scale, zero, minimum = scales[group_row], zeros[group_row], minima[group_row]
+        scale = scales[group_row]
+        zero = zeros[group_row] if zeros.shape[0] > 0 else absent
+        minimum = minima[group_row] if minima.shape[0] > 0 else absent
         if has_long_runs:
             for run in range(num_runs):
                 first, last = runs[run], runs[run + 1]

@@ -127,7 +127,7 @@ class Decoder(Model):
 
     def hidden_by_layer(self, batches: Sequence[ForwardBatch], cache: KVCache) -> list[Tensor]:
         """See `Model`."""
-        streams = self._passed(batches, cache, [batch.logits_rows for batch in batches])
+        streams = self._passed(batches, cache, [_kept_rows(batch) for batch in batches])
         return [self._normed(each) for each in streams]
 
     def hidden_and_states(self, batch: ForwardBatch, cache: KVCache) -> tuple[Tensor, Tensor]:
@@ -202,6 +202,11 @@ class Decoder(Model):
         if self.network.logits_cap is not None:
             self._kernels.cap_logits(logits, self.network.logits_cap)
         return logits
+
+
+def _kept_rows(batch: ForwardBatch) -> Tensor | None:
+    """Return the tokens that the last layer computes to the end; None: all, here a single one."""
+    return batch.logits_rows if len(batch.input_ids) > 1 or not len(batch.logits_rows) else None
 
 
 @dataclass(slots=True)

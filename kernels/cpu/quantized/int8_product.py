@@ -4,7 +4,8 @@ Inputs have a scale for each row and block of neighbors, see `block_sizes`. Sums
 codes over a block, or over a group of weights within it, are exact integers. Each output adds these
 in ascending order, scaled, in float32: it has the same bytes in every batch and on every processor.
 
-A chunk of a panel is unpacked once for all rows of a batch; see `quads`.
+A chunk of a panel is unpacked once for all rows of a batch; a single row is multiplied by the codes
+as they lie in memory. See `quads`.
 """
 
 from typing import Any
@@ -30,11 +31,16 @@ from pagedrun.kernels.cpu.linears.panel_product import (
 from pagedrun.kernels.cpu.quantized.code_arrays import FLOAT8, PANEL, QUADS, STEP
 from pagedrun.kernels.cpu.quantized.panel_codes import KINDS, read_scales
 from pagedrun.kernels.cpu.quantized.quads import (
+    ABOVE_AHEAD,
     BLOCK_COLUMNS,
+    BYTES_AHEAD,
     NUMBER_BYTES,
     QUAD_BYTES,
     Finish,
+    is_signed_when_packed,
+    multiply_packed,
     multiply_quads,
+    reads_packed,
     takes_pairs,
     unpack_bytes,
 )
@@ -42,7 +48,6 @@ from pagedrun.kernels.cpu.quantized.rounding import PART, read_row, round_row
 from pagedrun.kernels.cpu.simd.arrays import aligned_floats, prefetch_at
 
 CHUNK_STEPS = 8
-_BYTES_AHEAD = 4096  # prefetch distance in a weight's memory
 _MOST_SUMS = 2 * CHUNK_STEPS  # of a chunk, with groups of sixteen
 
 
@@ -96,6 +101,22 @@ def multiply_int8(
                     totals[: at_once * size] = np.float32(0.0)
                     for step in range(0, num_steps, CHUNK_STEPS):
                         steps = min(CHUNK_STEPS, num_steps - step)
+                        if total == 1 and is_multiplied_packed(weights, sum_size):
+                            read_numbers_of_sums(
+                                weights,
+                                offset + begin,
+                                step,
+                                steps,
+                                sum_size,
+                                numbers.ctypes.data,
+                            )
+                            _multiply_row(
+                                weights,
+                                offset + begin,
+                                (step, steps, sum_size),
+                                (own_inputs, own_numbers, numbers.ctypes.data, totals.ctypes.data),
+                            )
+                            continue
                         for panel in range(begin, begin + at_once):
                             _read_chunk(
                                 weights, offset + panel, step, steps, sum_size, chunk, numbers
@@ -134,8 +155,8 @@ def _read_chunk(
             weights.codes + at * weights.step_bytes,
             weights.above + at * weights.above_bytes,
         )
-        prefetch_at(codes + _BYTES_AHEAD, weights.step_bytes // 64)
-        prefetch_at(above + _BYTES_AHEAD // 4, weights.above_bytes // 64)
+        prefetch_at(codes + BYTES_AHEAD, weights.step_bytes // 64)
+        prefetch_at(above + ABOVE_AHEAD, weights.above_bytes // 64)
         _unpack(weights, codes, above, target + i * size)
     read_numbers_of_sums(weights, panel, step, steps, sum_size, numbers.ctypes.data)
 
@@ -187,6 +208,34 @@ def _multiply_chunk(
 
 
 @inlined(fastmath=EXACT)
+def _multiply_row(weights: Any, panel: Any, counts: Any, at: Any) -> None:
+    """Add the products of a row with steps of a panel.
+
+    counts: first step, steps, inputs of a sum. at: addresses of inputs, numbers of the row, numbers
+    of the sums, and totals.
+    """
+    step, steps, sum_size = counts
+    inputs, of_row, numbers, totals = at
+    inputs += 4 * QUADS * step
+    of_row += 12 * (step * STEP // sum_size)
+    place = panel * weights.num_steps + step
+    codes = weights.codes + place * weights.step_bytes
+    above = weights.above + place * weights.above_bytes
+    in_run = sum_size // STEP
+    runs = steps // in_run
+    _multiply_packed(weights, (inputs, codes, above), in_run, runs, of_row, numbers, totals)
+    # A chunk that is the last of a row may end within a sum.
+    left, done = steps - runs * in_run, runs * in_run
+    if left > 0:
+        inputs += 4 * QUADS * done
+        codes += done * weights.step_bytes
+        above += done * weights.above_bytes
+        of_row += 12 * runs
+        numbers += 2 * NUMBER_BYTES * runs
+        _multiply_packed(weights, (inputs, codes, above), left, 1, of_row, numbers, totals)
+
+
+@inlined(fastmath=EXACT)
 def _round_block(
     x: Any,
     chosen: Any,
@@ -202,7 +251,9 @@ def _round_block(
 
     With them what belongs to their sums.
     """
-    segment, parts = chosen.segments[used], parts_of_quad(weights)
+    segment, parts, offset = chosen.segments[used], parts_of_quad(weights), weights.offset
+    if total == 1 and is_multiplied_packed(weights, sum_size):
+        parts, offset = 1, offset - packed_offset(weights)
     num_quads = QUADS * weights.num_steps
     num_sums = (4 * num_quads + sum_size - 1) // sum_size
     values = np.empty(num_sums * sum_size, np.float32)
@@ -216,7 +267,7 @@ def _round_block(
         place = segment[3] + first
         at = 3 * place * num_sums + i - first
         for j in range(num_sums):
-            integers[at] = np.int32(-weights.offset) * np.int32(added[j])
+            integers[at] = np.int32(-offset) * np.int32(added[j])
             of_rows[at + height] = scales[j]
             of_rows[at + 2 * height] = scales[j] * added[j]
             at += 3 * height
@@ -259,6 +310,23 @@ def parts_of_quad(weights: Any) -> int:
     raise NotImplementedError("only compiled code calls this")
 
 
+def is_multiplied_packed(weights: Any, sum_size: Any) -> bool:
+    """Inside kernels: return True if a single row is multiplied by `multiply_packed`."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def packed_offset(weights: Any) -> int:
+    """Inside kernels: return the number by which `multiply_packed` lowers codes in memory."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+def _multiply_packed(
+    weights: Any, at: Any, steps: Any, runs: Any, of_row: Any, numbers: Any, totals: Any
+) -> None:
+    """Inside kernels: see `multiply_packed`. at: addresses of inputs, codes and bits above."""
+    raise NotImplementedError("only compiled code calls this")
+
+
 def _unpack(weights: Any, codes: Any, above: Any, target: Any) -> None:
     """Inside kernels: write a step's quads to an address; see `unpack_bytes`."""
     raise NotImplementedError("only compiled code calls this")
@@ -285,6 +353,41 @@ _MULTIPLYING = {
     ]
     for codes, (kind, is_shifted) in _INTEGERS.items()
 }
+
+
+_PACKED = {
+    codes: multiply_packed(kind, Finish.SHIFTED if is_shifted else Finish.SCALED)
+    for codes, (kind, is_shifted) in _INTEGERS.items()
+}
+
+
+@overload(is_multiplied_packed, strict=False)
+def _overload_is_multiplied_packed(weights: Any, sum_size: Any) -> Any:
+    if not reads_packed(_INTEGERS[weights.instance_class][0]):
+        return lambda weights, sum_size: False
+    return lambda weights, sum_size: sum_size >= STEP
+
+
+@overload(packed_offset, strict=False)
+def _overload_packed_offset(weights: Any) -> Any:
+    offset = 128 if is_signed_when_packed(_INTEGERS[weights.instance_class][0]) else 0
+    return lambda weights: offset
+
+
+@overload(_multiply_packed, strict=False)
+def _overload_multiply_packed(
+    weights: Any, at: Any, steps: Any, runs: Any, of_row: Any, numbers: Any, totals: Any
+) -> Any:
+    multiply = _PACKED[weights.instance_class]
+
+    def multiply_steps(
+        weights: Any, at: Any, steps: Any, runs: Any, of_row: Any, numbers: Any, totals: Any
+    ) -> None:
+        inputs, codes, above = at
+        sizes = weights.step_bytes, weights.above_bytes
+        multiply(inputs, codes, above, sizes[0], sizes[1], steps, runs, of_row, numbers, totals)
+
+    return multiply_steps
 
 
 @overload(parts_of_quad, strict=False)

@@ -5,7 +5,8 @@ one byte for each code, first input lowest. In memory, codes of up to six bits h
 bits of quads j and j + 4 in one byte, and the bits above in planes; see `code_arrays`.
 
 A step is unpacked once for all rows of a batch, to bytes (`unpack_bytes`) or to float32
-(`unpack_floats`). Intrinsics take addresses, int64; the caller keeps the memory alive.
+(`unpack_floats`); a single row is multiplied by the codes as they lie in memory
+(`multiply_packed`). Intrinsics take addresses, int64; the caller keeps the memory alive.
 """
 
 from enum import Enum
@@ -25,7 +26,7 @@ from pagedrun.kernels.cpu.quantized.code_arrays import (
     QUADS,
     SIX_BITS,
 )
-from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, INT64
+from pagedrun.kernels.cpu.simd.arrays import INT8, INT16, INT32, INT64, LINE_BYTES
 from pagedrun.kernels.cpu.simd.lanes import FLOATS, NUM_LANES, WORDS, spread
 from pagedrun.kernels.kernel_set import has_features
 
@@ -56,6 +57,16 @@ def _store(builder: Any, value: Any, address: Any, offset: Any) -> None:
     if isinstance(offset, int):
         offset = INT64(offset)
     builder.store(value, _pointer(builder, builder.add(address, offset), value.type), align=4)
+
+
+def _prefetch(builder: Any, address: Any, offset: int, num_bytes: int) -> None:
+    """Prefetch the cache lines of some bytes, which need not be valid, to L1."""
+    byte = INT8.as_pointer()
+    hint_type = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
+    hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], hint_type)
+    for line in range(0, num_bytes, LINE_BYTES):
+        place = _pointer(builder, builder.add(address, INT64(offset + line)), INT8)
+        builder.call(hint, [place, INT32(0), INT32(3), INT32(1)])  # read, to L1, data
 
 
 def _quads(
@@ -200,6 +211,9 @@ _HAS_BYTE_PRODUCTS = has_features("avx2")
 # Products of two codes and two inputs of at most 127 that fit 16 bits together: 15, 31 or 63 * 127
 # * 2 * terms < 2^15.
 _TERMS = {FOUR_BITS: 8, FIVE_BITS: 4, SIX_BITS: 2}
+# Prefetch distances in a weight's memory.
+BYTES_AHEAD, ABOVE_AHEAD = 4096, 1024
+_PLANE_BYTES = {FIVE_BITS: QUAD_BYTES, SIX_BITS: 2 * QUAD_BYTES}  # of a step, above four bits
 
 
 def takes_pairs(kind: int) -> bool:
@@ -273,8 +287,6 @@ def multiply_quads(kind: int, height: int, finish: Finish, stride: int | None = 
                     )
                     dot.add(here, there, sums)
 
-            fma = ir.FunctionType(floats, [floats] * 3)
-            fma = cgutils.get_or_insert_function(builder.module, fma, f"llvm.fma.v{LANES}f32")
             with cgutils.for_range(builder, num_runs, intp=INT64) as loop:
                 if finish is Finish.INTEGER:
                     add_run(loop.index, found)
@@ -288,29 +300,127 @@ def multiply_quads(kind: int, height: int, finish: Finish, stride: int | None = 
                         one = _load(builder, of_run, 4 * row, INT32)
                         builder.store(spread(builder, one, word_vector), total)
                     add_run(loop.index, sums)
-                    scales = [_load(builder, columns, v * num_bytes, floats) for v in range(2)]
-                    for (row, vector), total, result in zip(blocks, sums, found, strict=True):
-                        scale = _load(builder, of_run, 4 * (rows_in_memory + row), ir.FloatType())
-                        factor = builder.fmul(spread(builder, scale, floats), scales[vector])
-                        value = builder.sitofp(builder.load(total), floats)
-                        value = builder.call(fma, [value, factor, builder.load(result)])
-                        if finish is Finish.SHIFTED:
-                            shift = _load(
-                                builder, columns, NUMBER_BYTES + vector * num_bytes, floats
-                            )
-                            scaled = _load(
-                                builder, of_run, 4 * (2 * rows_in_memory + row), ir.FloatType()
-                            )
-                            negative = builder.fsub(ir.Constant(floats, [-0.0] * LANES), shift)
-                            value = builder.call(
-                                fma, [negative, spread(builder, scaled, floats), value]
-                            )
-                        builder.store(value, result)
+                    for row in range(height):
+                        own = range(2 * row, 2 * row + 2)
+                        _finish(
+                            builder,
+                            finish,
+                            [sums[i] for i in own],
+                            builder.add(of_run, INT64(4 * row)),
+                            4 * rows_in_memory,
+                            columns,
+                            [found[i] for i in own],
+                        )
             for total, place in zip(found, places, strict=True):
                 _store(builder, builder.load(total), totals, place)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate
+
+    return multiply
+
+
+def _finish(
+    builder: Any,
+    finish: Finish,
+    sums: list[Any],
+    of_row: Any,
+    stride: int,
+    columns: Any,
+    totals: list[Any],
+) -> None:
+    """Add a row's integer sums to its totals, scaled; see `Finish`.
+
+    sums, totals: pointers to vectors of neighboring columns. of_row: address of the start of the
+    row's sums, after `stride` bytes of its scale, then of its scaled sum. columns: address of
+    scales, and of shifts `NUMBER_BYTES` after them.
+    """
+    floats = ir.VectorType(ir.FloatType(), LANES)
+    fma = ir.FunctionType(floats, [floats] * 3)
+    fma = cgutils.get_or_insert_function(builder.module, fma, f"llvm.fma.v{LANES}f32")
+    scale, scaled = (
+        spread(builder, _load(builder, of_row, n * stride, ir.FloatType()), floats) for n in (1, 2)
+    )
+    for vector, (total, result) in enumerate(zip(sums, totals, strict=True)):
+        place = vector * 4 * LANES
+        factor = builder.fmul(scale, _load(builder, columns, place, floats))
+        value = builder.sitofp(builder.load(total), floats)
+        value = builder.call(fma, [value, factor, builder.load(result)])
+        if finish is Finish.SHIFTED:
+            shift = _load(builder, columns, NUMBER_BYTES + place, floats)
+            negative = builder.fsub(ir.Constant(floats, [-0.0] * LANES), shift)
+            value = builder.call(fma, [negative, scaled, value])
+        builder.store(value, result)
+
+
+def reads_packed(kind: int) -> bool:
+    """Return True if `multiply_packed` supports a kind of codes here.
+
+    `vpsignb`, which products of eight bits need without `vpdpbusd`, has no form for AVX-512.
+    """
+    return not takes_pairs(kind) or LANES == 8
+
+
+def is_signed_when_packed(kind: int) -> bool:
+    """Return True if `multiply_packed` takes codes less 128, which two products of 16 bits hold."""
+    return takes_pairs(kind)
+
+
+def multiply_packed(kind: int, finish: Finish) -> Any:
+    """Return an intrinsic that multiplies a row by a panel's steps as they lie in memory.
+
+    Sums, totals and their order are those of `multiply_quads`; here a run has whole steps.
+    """
+    words, floats = ir.VectorType(INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
+    places = range(0, NUMBER_BYTES, 4 * LANES)
+
+    @intrinsic
+    def multiply(
+        typing_context: Any,
+        inputs: Any,
+        codes: Any,
+        above: Any,
+        step_bytes: Any,
+        above_bytes: Any,
+        num_steps: Any,
+        num_runs: Any,
+        of_row: Any,
+        numbers: Any,
+        totals: Any,
+    ) -> Any:
+        """inputs: words of the row's quads. codes, above: of the first step; a step has so many
+        bytes of each. num_steps: of a run. Others as in `multiply_quads`; totals: [32]."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            inputs, codes, above, step_bytes, above_bytes, num_steps, num_runs = arguments[:7]
+            of_row, numbers, totals = arguments[7:]
+            found = [cgutils.alloca_once(builder, floats) for _ in places]
+            sums = [cgutils.alloca_once(builder, words) for _ in places]
+            for total, place in zip(found, places, strict=True):
+                builder.store(_load(builder, totals, place, floats), total)
+            dot = _Dot(builder, kind, 1, 1, words)
+            with cgutils.for_range(builder, num_runs, intp=INT64) as runs:
+                of_run = builder.add(of_row, builder.mul(runs.index, INT64(12)))
+                start = spread(builder, _load(builder, of_run, 0, INT32), words)
+                for each in sums:
+                    builder.store(start, each)
+                first = builder.mul(runs.index, num_steps)
+                with cgutils.for_range(builder, num_steps, intp=INT64) as steps:
+                    step = builder.add(first, steps.index)
+                    dot.add_packed(
+                        builder.add(inputs, builder.mul(step, INT64(4 * QUADS))),
+                        builder.add(codes, builder.mul(step, step_bytes)),
+                        builder.add(above, builder.mul(step, above_bytes)),
+                        sums,
+                    )
+                columns = builder.mul(runs.index, INT64(2 * NUMBER_BYTES))
+                columns = builder.add(numbers, columns)
+                _finish(builder, finish, sums, of_run, 4, columns, found)
+            for total, place in zip(found, places, strict=True):
+                _store(builder, builder.load(total), totals, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), generate
 
     return multiply
 
@@ -324,6 +434,7 @@ class _Dot:
 
     def __init__(self, builder: Any, kind: int, height: int, stride: int, words: Any) -> None:
         self._builder, self._height, self._stride, self._words = builder, height, stride, words
+        self._kind = kind
         self._lanes = words.count
         self._in_pairs = takes_pairs(kind)
         self.quads_at_once = 1
@@ -343,6 +454,69 @@ class _Dot:
         else:
             self._add_short(inputs, weights, sums)
 
+    def add_packed(self, inputs: Any, codes: Any, above: Any, sums: list[Any]) -> None:
+        """Add the products of a row with a step in memory; sums: of all columns."""
+        builder, is_signed = self._builder, is_signed_when_packed(self._kind)
+        in_bytes = _HAS_BYTE_PRODUCTS and not HAS_QUAD_PRODUCTS
+        terms = 1 if is_signed else _TERMS.get(self._kind, 1)
+        partial: list[Any] = [None] * len(sums)
+        num_added = 0
+        if self._kind in (FIVE_BITS, SIX_BITS):
+            _prefetch(builder, above, ABOVE_AHEAD, _PLANE_BYTES[self._kind])
+        for j in range(QUADS if self._kind == EIGHT_BITS else QUADS // 2):
+            _prefetch(builder, codes, j * QUAD_BYTES + BYTES_AHEAD, QUAD_BYTES)
+            halves = [
+                _quads(builder, self._kind, codes, above, INT64(j), half) for half in range(_HALVES)
+            ]
+            for of_quad in zip(*halves, strict=True):
+                place = builder.mul(of_quad[0][0], INT64(4))
+                one = _load(builder, builder.add(inputs, place), 0, INT32)
+                one = spread(builder, one, self._words)
+                vectors = [part for _, words in of_quad for part in self._parts(words)]
+                num_added += 1
+                for i, (codes_of_quad, total) in enumerate(zip(vectors, sums, strict=True)):
+                    if not in_bytes:
+                        added = self._add_quads(builder.load(total), codes_of_quad, one)
+                        builder.store(added, total)
+                        continue
+                    multiply = self._signed_products if is_signed else self._byte_products
+                    product = multiply(codes_of_quad, one)
+                    partial[i] = product if partial[i] is None else builder.add(partial[i], product)
+                    if num_added % terms == 0:
+                        self._add_halves(partial[i], total)
+                        partial[i] = None
+
+    def _parts(self, words: Any) -> list[Any]:
+        """Return vectors of `LANES` words of one."""
+        if words.type.count == self._lanes:
+            return [words]
+        orders = ir.VectorType(INT32, self._lanes)
+        return [
+            self._builder.shuffle_vector(
+                words, words, ir.Constant(orders, [*range(start, start + self._lanes)])
+            )
+            for start in range(0, words.type.count, self._lanes)
+        ]
+
+    def _signed_products(self, codes: Any, inputs: Any) -> Any:
+        """Return the products of codes less 128: of their magnitudes with inputs of their sign."""
+        builder, kind = self._builder, ir.VectorType(INT8, 4 * self._lanes)
+        codes, inputs = (builder.bitcast(each, kind) for each in (codes, inputs))
+        codes = builder.xor(codes, ir.Constant(kind, [0x80] * kind.count))
+        inputs = self._call("llvm.x86.avx2.psign.b", kind, inputs, codes)
+        absolute = ir.FunctionType(kind, [kind, ir.IntType(1)])
+        name = f"llvm.abs.v{kind.count}i8"
+        absolute = cgutils.get_or_insert_function(builder.module, absolute, name)
+        magnitudes = builder.call(absolute, [codes, ir.IntType(1)(0)])
+        return self._byte_products(magnitudes, inputs)
+
+    def _add_halves(self, products: Any, total: Any) -> None:
+        """Add numbers of 16 bits to a sum, two at a time."""
+        halves = products.type
+        ones = ir.Constant(halves, [1] * halves.count)
+        added = self._pair_products(products, ones)
+        self._builder.store(self._builder.add(self._builder.load(total), added), total)
+
     def _add(self, inputs: Any, weights: Any, sums: list[Any]) -> None:
         multiply = self._add_pairs if self._in_pairs else self._add_quads
         operands = self._operands(weights)
@@ -354,7 +528,6 @@ class _Dot:
 
     def _add_short(self, inputs: Any, weights: Any, sums: list[Any]) -> None:
         """Add products of bytes in 16 bits, then these."""
-        halves = ir.VectorType(INT16, 2 * self._lanes)
         partial: list[Any] = [None] * len(sums)
         for quad in range(self.quads_at_once):
             operands = self._operands(self._builder.add(weights, INT64(quad * QUAD_BYTES)))
@@ -367,10 +540,8 @@ class _Dot:
                     partial[i] = (
                         product if partial[i] is None else self._builder.add(partial[i], product)
                     )
-        ones = ir.Constant(halves, [1] * halves.count)
         for total, part in zip(sums, partial, strict=True):
-            added = self._pair_products(part, ones)
-            self._builder.store(self._builder.add(self._builder.load(total), added), total)
+            self._add_halves(part, total)
 
     def _operands(self, weights: Any) -> list[Any]:
         return [_load(self._builder, weights, 4 * self._lanes * v, self._words) for v in range(2)]
