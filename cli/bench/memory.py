@@ -29,8 +29,9 @@ HELP = """Count the memory saved by paged KV memory, without a model.
 The engine's own block pool and scheduler hold requests of random lengths, in blocks and, as in \
 engines without paging, with the maximum length reserved for each. Shows the share of that memory \
 that stores tokens, by the number of concurrent requests; the memory of a shared system prompt; \
-the same requests joining and leaving a pool of fixed size; and other block sizes. Takes seconds. \
-Nothing is timed; every figure is counted by the pool. --layers, --kv-heads, --head-dim and \
+the same requests joining and leaving a memory of fixed size, also with one piece of exactly its \
+length for each (first fit: external fragmentation); and other block sizes. Takes seconds. Nothing \
+is timed; every figure is counted. --layers, --kv-heads, --head-dim and \
 --dtype describe the model for which bytes are given.
 
 Examples:
@@ -141,6 +142,12 @@ DONE = "·"  # after the end of the shorter run
 
 Way = Literal["contiguous", "paged"]
 WAYS: tuple[Way, ...] = ("contiguous", "paged")
+# Runs of requests that join and leave, and their labels.
+FLOWS: dict[Literal["contiguous", "first_fit", "paged"], str] = {
+    "contiguous": "contiguous",
+    "first_fit": "first fit",
+    "paged": "paged",
+}
 _Charted = Literal["running", "tokens", "blocks_used"]
 
 _HEIGHTS = {"at_once": 280, "sharing": 260, "over_time": 520, "block_sizes": 320}
@@ -230,6 +237,30 @@ def _charts(result: "MemoryBenchFigures") -> Sheet:
     )
 
 
+def _fragmentation(result: "MemoryBenchFigures") -> Sheet:
+    flows = result["over_time"]
+    flow = flows["first_fit"]
+    rows = [
+        (
+            "requests refused although enough is free",
+            f"{flow.refused_requests:,} of {flows['requests']:,}",
+        ),
+        ("steps that begin so", f"{flow.refused_steps:,} of {flow.steps:,}"),
+        ("slots free then", f"{flow.free_slots:,.0f} of {flow.blocks:,}"),
+        ("holes", f"{flow.holes:.1f}"),
+        ("slots of the largest hole", f"{flow.largest_hole:,.0f}"),
+        ("free slots outside it", f"{flow.external_fragmentation:.1%}"),
+    ]
+    return Sheet(
+        "External fragmentation, in pieces of exact lengths",
+        ("", "first fit"),
+        rows,
+        "Ended requests leave holes between the pieces. The next request is refused if no hole has "
+        "room for it, although together they have; in blocks, any free block will do. Slots, holes "
+        "and shares: means over these steps.",
+    )
+
+
 def _headlines(result: "MemoryBenchFigures") -> "list[Headline]":
     from pagedrun.cli.page.document import Headline
 
@@ -271,7 +302,7 @@ def _over_time(result: "MemoryBenchFigures") -> Sheet:
     flows = result["over_time"]
     rows = [
         (
-            way,
+            label,
             f"{flow.max_running:,}",
             show_number(flow.mean_running),
             f"{flow.utilization:.1%}",
@@ -280,7 +311,7 @@ def _over_time(result: "MemoryBenchFigures") -> Sheet:
             f"{flow.preemptions:,}",
             f"{flow.steps:,}",
         )
-        for way, flow in ((way, flows[way]) for way in WAYS)
+        for label, flow in ((label, flows[way]) for way, label in FLOWS.items())
     ]
     contiguous, paged = (flows[way] for way in WAYS)
     gains = [
@@ -296,9 +327,10 @@ def _over_time(result: "MemoryBenchFigures") -> Sheet:
         header,
         [*rows, ("gain", *gains, NOTHING, NOTHING, fewer)],
         "Requests in flight; slots that store a token, of those held and of all; means "
-        "over the run. At peak: blocks held of the pool's. Half of each request is its "
-        "prompt. A step gives every request in flight one token; steps with more "
-        "requests take longer, which is not measured here.",
+        "over the run. At peak: blocks held of the pool's. First fit: one piece of exactly its "
+        "length for each request, which must be known beforehand. Gain: paged over contiguous. "
+        "Half of each request is its prompt. A step gives every request in flight one token; "
+        "steps with more requests take longer, which is not measured here.",
     )
 
 
@@ -405,7 +437,7 @@ def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -
     drawn = ("at_once", "sharing", "over_time", "block_sizes", "block_size", "shape")
     return Document(
         template="memory.html",
-        scripts=("memory.js",),
+        scripts=("memory.js", "try_memory.js", "try_panel.js"),
         values={
             "headlines": _headlines(result),
             "lines": lines,
@@ -417,10 +449,10 @@ def memory_document(result: "MemoryBenchFigures", lines: Seq[tuple[str, str]]) -
 
 
 def memory_sheets(result: "MemoryBenchFigures") -> list[Sheet]:
-    """Return the tables: at once, the system prompt, over time, and block sizes."""
+    """Return the tables: at once, the system prompt, over time, holes, and block sizes."""
     tables = memory_tables(result)
-    block_sizes = tables.pop("block_sizes")
-    return [*tables.values(), _charts(result), block_sizes]
+    last = [tables.pop(name) for name in ("fragmentation", "block_sizes")]
+    return [*tables.values(), _charts(result), *last]
 
 
 def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
@@ -431,6 +463,7 @@ def memory_tables(result: "MemoryBenchFigures") -> dict[str, Sheet]:
         "at_once": _at_once(result),
         **sharing,
         "over_time": _over_time(result),
+        "fragmentation": _fragmentation(result),
         "block_sizes": _block_sizes(result),
     }
 

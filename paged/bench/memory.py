@@ -1,30 +1,26 @@
 """Memory saved by paging, counted by the engine's own block pool and scheduler.
 
 Nothing is timed and no model is loaded. Requests of random lengths are held concurrently, behind
-a shared system prompt, as samples of one prompt, and as they join and leave a pool of fixed size,
-in which the scheduler runs and only the arithmetic is left out. Contiguous reservation, as in
-engines without paging, is the same pool with blocks of the maximum length: each request takes
-one.
+a shared system prompt, as samples of one prompt, and as they join and leave a memory of fixed size
+(`memory_flow`). Contiguous reservation, as in engines without paging, is the same pool with blocks
+of the maximum length: each request takes one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from statistics import fmean
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
+from pagedrun.paged.bench.memory_flow import FirstFitFlow, Flow, FlowOverTime
 from pagedrun.paged.bench.result import Measured
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace, TransferKind
-from pagedrun.paged.cache.cache_spec import KVCacheSpec, PoolShape
+from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.simulation import Simulation, Simulator
 from pagedrun.paged.scheduling.kv_groups import GroupPool
 from pagedrun.paged.scheduling.scheduler import Scheduler, SchedulerLimits
-from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import MAX_N, SamplingParams
@@ -35,90 +31,6 @@ COUNTS = (10, 25, 50, 100, 200)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 NUM_RESERVED = 10  # requests of the longest length that fit into the default memory
 MIN_RESERVED = 2  # with less, some block size would not fit the longest request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """Figures of a simulated run of requests in `blocks` blocks of `block_size` tokens.
-
-    Means are over the sampled steps in which a block is held: `mean_running` of the running
-    requests, `utilization` of the share of the held slots that stores a token, `memory_used` of the
-    same share of all slots.
-    """
-
-    OMITTED: ClassVar = ("simulation",)
-
-    block_size: int
-    blocks: int
-    steps: int
-    max_running: int
-    mean_running: float
-    utilization: float
-    memory_used: float
-    peak_blocks: int
-    preemptions: int
-    generated_tokens: int
-    simulation: Simulation
-
-    @classmethod
-    def through(
-        cls, lengths: Seq[int], block_size: int, num_slots: int, bytes_per_token: int
-    ) -> "Flow":
-        """Run requests of so many tokens, each at least 1, in a memory of `num_slots` tokens.
-
-        The longest of them fits. bytes_per_token: of keys and values in all layers.
-        """
-        requests = [_request(index, length) for index, length in enumerate(lengths)]
-        num_blocks = num_slots // block_size
-        config = EngineConfig(
-            model=Path(),
-            block_size=block_size,
-            max_num_seqs=min(len(requests), num_blocks),  # the memory decides, not this
-            prefix_caching=False,
-            # Room on the host for as much as the memory holds.
-            swap_space_bytes=num_blocks * block_size * bytes_per_token,
-        )
-        simulation = Simulator(
-            [Plan(requests, PlanRules(block_size, prefix_caching=False))],
-            config,
-            shapes=(PoolShape(1, None, num_blocks, bytes_per_token),),
-            bytes_read={},  # not reported here
-            max_model_len=max(lengths),
-        ).run()
-        held = [record for record in simulation.timeline if record.blocks_used]
-        return cls(
-            block_size=block_size,
-            blocks=num_blocks,
-            steps=simulation.num_steps,
-            max_running=simulation.max_running,
-            mean_running=_mean(each.running for each in held),
-            utilization=_mean(each.tokens / (each.blocks_used * block_size) for each in held),
-            memory_used=_mean(each.tokens / (num_blocks * block_size) for each in held),
-            peak_blocks=simulation.kv["peak_blocks"],
-            preemptions=sum(simulation.counts.preemptions.values()),
-            generated_tokens=simulation.generated_tokens,
-            simulation=simulation,
-        )
-
-    def over_time(self) -> "FlowOverTime":
-        """Return the same figures with the sampled steps."""
-        return FlowOverTime(**fields_of(self))
-
-
-_POINT = ("step", "running", "waiting", "blocks_used", "tokens")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowOverTime(Flow):
-    """Flow with its sampled steps."""
-
-    COMPUTED: ClassVar = ("timeline",)
-
-    @property
-    def timeline(self) -> list[dict[str, int]]:
-        """The sampled steps, at equal distances."""
-        records = self.simulation.timeline
-        return [{name: getattr(each, name) for name in _POINT} for each in records]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +128,13 @@ class AtOnce(TypedDict):
 
 
 class OverTime(TypedDict):
-    """`over_time`: requests that join and leave a memory of fixed size, in both ways."""
+    """`over_time`: requests that join and leave a memory of fixed size, in all three ways."""
 
     requests: int
     tokens: int
     memory_bytes: int
     contiguous: FlowOverTime
+    first_fit: FirstFitFlow
     paged: FlowOverTime
 
 
@@ -406,6 +319,7 @@ class MemoryBench:
                 "tokens": sum(drawn),
                 "memory_bytes": self.num_slots * token_bytes,
                 "contiguous": flows[self.lengths.high].over_time(),
+                "first_fit": FirstFitFlow.of(drawn, self.num_slots),
                 "paged": flows[self.block_size].over_time(),
             },
             "block_sizes": [
@@ -457,18 +371,6 @@ def _saved(held: HeldBlocks, alone: HeldBlocks) -> SavedBlocks:
         "blocks_alone": alone.blocks,
         "bytes_saved": alone.bytes - held.bytes,
     }
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Return the mean, 0 without values: no block may be held in any sampled step."""
-    return fmean([*values] or [0.0])
-
-
-def _request(index: int, length: int) -> Request:
-    """Return a request that stores `length` tokens at its end; the last token is never stored."""
-    num_prompt = (length + 1) // 2
-    params = SamplingParams(max_tokens=length - num_prompt + 1, ignore_eos=True)
-    return Request(index, (index,) * num_prompt, params)
 
 
 @dataclass(frozen=True, slots=True)

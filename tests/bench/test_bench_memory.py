@@ -10,12 +10,12 @@ import pytest
 from pagedrun.paged.bench.memory import (
     BLOCK_SIZES,
     CacheShape,
-    Flow,
     HeldBlocks,
     MemoryBench,
     NormalLengths,
     SampleFork,
 )
+from pagedrun.paged.bench.memory_flow import Flow
 from pagedrun.paged.bench.model_shapes import Shape
 from pagedrun.paged.bench.result import plain
 from pagedrun.paged.models.model_config import ModelConfig
@@ -169,14 +169,14 @@ class TestFlow:
         """Counted again without a pool: so many places, each taken from first to last token."""
         lengths = SMALL.draw(5, 50)
         flow = Flow.through(lengths, 128, 4 * 128, bytes_per_token=2)
-        assert flow.simulation.max_running == 4
-        assert sum(flow.simulation.counts.preemptions.values()) == 0
+        assert flow.max_running == 4
+        assert flow.preemptions == 0
         # Longest answers first, as the plan has it; prompts are short enough for one step.
         outputs = sorted((n - (n + 1) // 2 + 1 for n in lengths), reverse=True)
         places = [0] * 4
         for output in outputs:
             places[places.index(min(places))] += output
-        assert flow.simulation.num_steps == max(places)
+        assert flow.steps == max(places)
 
     def test_what_a_request_stores_when_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ended: Counter[int] = Counter()
@@ -193,8 +193,8 @@ class TestFlow:
 
     def test_nothing_is_left_of_requests_of_one_token(self) -> None:
         flow = Flow.through([1, 1, 1], 16, 256, bytes_per_token=2)
-        assert flow.simulation.timeline
-        assert not any(each.blocks_used for each in flow.simulation.timeline)
+        assert flow.samples
+        assert not any(each["blocks_used"] for each in flow.samples)
         assert (flow.mean_running, flow.utilization) == (0.0, 0.0)
 
 

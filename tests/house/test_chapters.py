@@ -182,7 +182,13 @@ def test_what_tests_of_two_rooms_use_lies_in_support() -> None:
 
 
 def test_only_tests_of_benchmarks_use_them() -> None:
-    rooms = ("bench", "benchmarks", "cli/bench", "cli/page/test_memory_page")
+    rooms = (
+        "bench",
+        "benchmarks",
+        "cli/bench",
+        "cli/page/test_memory_page",
+        "cli/page/test_try_panel",
+    )
     found = [
         f"{path}: {name}"
         for path, name in imports_of_tests()

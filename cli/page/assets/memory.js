@@ -1,11 +1,12 @@
 "use strict";
-/* The page of bench memory. Paged and contiguous keep their colours throughout. */
+/* The page of bench memory. Contiguous, first fit and paged keep their colours throughout. */
 
 const charts = new Charts();
 const WAYS = ["contiguous", "paged"];
+const FLOWS = [["contiguous", "contiguous", "dash"], ["first_fit", "first fit", "dot"], ["paged", "paged", "solid"]];
 
 function wayColours(colours) {
-  return { contiguous: colours.plain, paged: colours.private };
+  return { contiguous: colours.plain, first_fit: colours.cached, paged: colours.private };
 }
 
 /** Figures are above bars where there is room; the table below has them all. */
@@ -60,13 +61,13 @@ function overTimeChart(colours) {
     ["tokens stored", "y2", [0.36, 0.64], (each) => each.tokens],
     ["memory held", "y3", [0, 0.28], (each, flow) => each.blocks_used / flow.blocks],
   ];
-  const traces = parts.flatMap(([title, yaxis, , value]) => WAYS.map((way) => {
+  const traces = parts.flatMap(([title, yaxis, , value]) => FLOWS.map(([way, name, dash]) => {
     const flow = DATA.over_time[way];
     return {
-      type: "scatter", mode: "lines", name: way, showlegend: yaxis === "y", legendgroup: way, yaxis,
+      type: "scatter", mode: "lines", name, showlegend: yaxis === "y", legendgroup: way, yaxis,
       x: flow.timeline.map((each) => each.step), y: flow.timeline.map((each) => value(each, flow)),
-      line: { color: colour[way], width: 2, dash: way === "paged" ? "solid" : "dash" },
-      hovertemplate: `step %{x:,}, ${way}: %{y${yaxis === "y3" ? ":.1%" : ":,"}} ${title}<extra></extra>`,
+      line: { color: colour[way], width: 2, dash },
+      hovertemplate: `step %{x:,}, ${name}: %{y${yaxis === "y3" ? ":.1%" : ":,"}} ${title}<extra></extra>`,
     };
   }));
   const axes = Object.fromEntries(parts.map(([title, yaxis, domain]) => [

@@ -46,6 +46,7 @@ class TestRuns:
             "When one of the answers continues: 1 block copied, 3 held.",
             "20 requests that join and leave in 640.0 MiB",
             "in flight, contiguous",
+            "External fragmentation, in pieces of exact lengths",
             "Block sizes, 20 requests",
         ):
             assert words in " ".join(err.split()), words
@@ -108,16 +109,16 @@ class TestSheets:
 
     def test_gains_are_those_of_the_figures(self) -> None:
         result = small_result()
-        _, _, over_time, _, _ = memory_sheets(result)
+        _, _, over_time, _, _, _ = memory_sheets(result)
         contiguous, paged = (result["over_time"][way] for way in ("contiguous", "paged"))
         gain = paged.mean_running / contiguous.mean_running
-        assert over_time.rows[2][2] == f"{gain:.2f}x"
-        assert over_time.rows[2][7] == f"{contiguous.steps / paged.steps:.2f}x"
+        assert over_time.rows[3][2] == f"{gain:.2f}x"
+        assert over_time.rows[3][7] == f"{contiguous.steps / paged.steps:.2f}x"
 
     def test_requests_that_never_stay_have_no_ratio(self) -> None:
         lengths = NormalLengths(1, 0, 1, 8)
         sheets = memory_sheets(small_result(lengths=lengths, block_size=8, num_shared=0))
-        assert sheets[1].rows[2][2] == "–"
+        assert sheets[1].rows[3][2] == "–"
         assert all(len(row) == len(sheet.header) for sheet in sheets for row in sheet.rows)
 
 

@@ -55,9 +55,9 @@ def test_charts_show_the_figures(page: Any, result: Any) -> None:
         "document.getElementById('over_time').data.map(each => [each.name, each.y])"
     )
     for number, name in enumerate(("running", "tokens")):
-        for way_number, way in enumerate(("contiguous", "paged")):
+        for way_number, way in enumerate(("contiguous", "first_fit", "paged")):
             expected = [each[name] for each in result["over_time"][way].timeline]
-            assert lines[2 * number + way_number] == [way, expected]
+            assert lines[3 * number + way_number] == [way.replace("_", " "), expected]
 
 
 def test_tables_are_those_of_the_terminal(page: Any, result: MemoryBenchFigures) -> None:
