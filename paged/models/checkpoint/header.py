@@ -3,22 +3,24 @@
 `plan` needs the bytes of a model without its weights: names, shapes and dtypes of all tensors are
 in the headers of safetensors and GGUF files. Checkpoints of one family may store the same
 matrices in different tensors (experts one by one or stacked, quantized or not); `StoredNetwork`
-is the network in the layout of one checkpoint. `weight_files` and `open_file` find and open the
-safetensors files of a folder, with checks.
+is the network in the layout of one checkpoint, `has_own_head` tells whether a tied head is one in
+fact. `weight_files` and `open_file` find and open the safetensors files of a folder, with checks.
 """
 
+import json
 import re
 from collections.abc import Mapping, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from safetensors import SafetensorError, safe_open
 
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer
 from pagedrun.paged.models.checkpoint.gguf_architectures import named_tensors
-from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensor, TensorNames
+from pagedrun.paged.models.checkpoint.tensors import HEAD, Parameter, StoredTensor, TensorNames
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.values.errors import ModelError, listed
 
@@ -130,6 +132,71 @@ class StoredNetwork:
         """Bytes of the tensors that are read, in their file."""
         found = (self.stored.get(each.name) for each in self.parameters)
         return sum(each.num_bytes for each in found if each is not None)
+
+
+# The head of the decoder, of any layout; its tensors if it is quantized.
+_OF_HEAD = re.compile(rf"(?:.*\.)?{HEAD}\..*")
+_COMPARED_AT_ONCE = 2**22
+
+
+def has_own_head(folder: Path, network: DecoderSpec) -> bool:
+    """Return True if a folder holds a head besides the embedding, and they are not the same.
+
+    Transformers ties them only if they are equal or one is missing, whatever `tie_word_embeddings`
+    says. Equal ones are read to the end, others up to the first difference. False if weights are
+    missing or damaged: loading says so.
+    """
+    try:
+        files = _files_of_tensors(folder)
+        table = network.tensors.layout(network.embedding.weight.name, files).of(
+            network.embedding.weight.name
+        )
+        heads = [
+            name
+            for name in files
+            if _OF_HEAD.fullmatch(name) and not name.startswith(network.tensors.dropped)
+        ]
+        return table in files and not all(_are_equal(files, table, name) for name in heads)
+    except (ModelError, OSError):
+        return False
+
+
+def _files_of_tensors(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor of a folder; an index is trusted."""
+    found = weight_files(folder)
+    if found.shard_of:
+        return {name: folder / shard for name, shard in found.shard_of.items()}
+    paths = [folder / name for name in found.names]
+    return {name: path for path in paths for name in open_file(path, "np").keys()}  # noqa: SIM118
+
+
+def _are_equal(files: Mapping[str, Path], one: str, other: str) -> bool:
+    """Return True if two tensors have the same shape, dtype and bytes."""
+    with ExitStack() as opened:
+        (first, start, like), (second, also, as_well) = (
+            _opened_at(files[name], name, opened) for name in (one, other)
+        )
+        if like != as_well:
+            return False
+        first.seek(start)
+        second.seek(also)
+        left = like.num_bytes
+        while left > 0:
+            size = min(left, _COMPARED_AT_ONCE)
+            if first.read(size) != second.read(size):
+                return False
+            left -= size
+    return True
+
+
+def _opened_at(path: Path, name: str, opened: ExitStack) -> tuple[BinaryIO, int, StoredTensor]:
+    """Return a safetensors file, and where the bytes of a tensor begin in it."""
+    tensor = open_file(path, "np").get_slice(name)
+    file = opened.enter_context(path.open("rb"))
+    num_header_bytes = int.from_bytes(file.read(8), "little")
+    start, _ = json.loads(file.read(num_header_bytes))[name]["data_offsets"]
+    stored = StoredTensor(tuple(tensor.get_shape()), tensor.get_dtype())
+    return file, 8 + num_header_bytes + start, stored
 
 
 SINGLE_FILE = "model.safetensors"
