@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 
+from pagedrun.paged.files.folder_kinds import other_kind
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
@@ -322,6 +323,9 @@ def _read_backend(path: Path) -> Any:
     import tokenizers
 
     if not path.is_file():
+        kind = other_kind(path.parent)
+        if kind is not None:
+            raise ModelError(f"{path.parent} {kind}")
         raise ModelError(
             f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or "
             "create it from the old files with transformers: "

@@ -203,7 +203,7 @@ def test_19_lengths_around_a_block_and_the_context(generate: Run, command: Run) 
     assert [row["usage"]["completion_tokens"] for row in done.rows[:7]] == [2] * 6 + [1]
     message = done.error(-1)["message"]
     assert "513 tokens" in message
-    assert "--max-model-len is 512" in message
+    assert "the context is 512 tokens (the model's own, or --max-model-len)" in message
     alone = [generate([row]).rows[0]["outputs"] for row in rows[:7]]
     assert [row["outputs"] for row in done.rows[:7]] == alone
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Protocol
 
 from safetensors import SafetensorError, safe_open
 
+from pagedrun.paged.files.folder_kinds import model_weights, other_kind
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer
 from pagedrun.paged.models.checkpoint.gguf_architectures import named_tensors
@@ -218,7 +219,8 @@ class WeightFiles:
 
 
 def weight_files(folder: Path) -> WeightFiles:
-    """Return model.safetensors, else the shards of the index, else every *.safetensors file.
+    """Return model.safetensors, else the shards of the index, else every *.safetensors file of a
+    model.
 
     Raises `ModelError` if there are none, or the index is damaged or leads out of the folder.
     """
@@ -227,7 +229,7 @@ def weight_files(folder: Path) -> WeightFiles:
     if (folder / INDEX_FILE).exists():
         shard_of = _read_index(folder / INDEX_FILE)
         return WeightFiles(tuple(sorted(set(shard_of.values()))), shard_of)
-    names = sorted(file.name for file in folder.glob("*.safetensors"))
+    names = model_weights(folder)
     if not names:
         raise _no_weights(folder)
     return WeightFiles(tuple(names))
@@ -250,6 +252,9 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def _no_weights(path: Path) -> ModelError:
+    kind = other_kind(path)
+    if kind is not None:
+        return ModelError(f"{path} {kind}")
     others = sorted(
         file.name
         for file in path.iterdir()
@@ -266,8 +271,9 @@ def _no_weights(path: Path) -> ModelError:
         )
     return ModelError(
         f"{path}: the only weights are in {listed(others)}, and such files can run code "
-        "when they are read; convert them to safetensors, or use a version of the model "
-        "with safetensors"
+        "when they are read; convert them with transformers where you trust them, "
+        "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...), or use a version of the "
+        "model with safetensors"
     )
 
 
