@@ -49,13 +49,13 @@ class DecoderSpec:
     """Description of a decoder: embedding, layers, final norm and head.
 
     `head` None: tied to the embedding. `ignored`: names, or their ends, of tensors that a
-    checkpoint may hold and that are not read. `max_position_embeddings` is the longest context, in
-    tokens. Logits are divided by `logits_divisor`, then soft-capped to -logits_cap .. logits_cap.
-    `tensors` are the tensor names of checkpoints. `layer_inputs`: per-layer inputs of Gemma.
-    `norm` None: the last layer ends with one. Without `is_causal` a token sees those behind it as
-    well, as in an encoder. Without `has_head` there are no logits: the model gives hidden states.
-    `mtp`: module that predicts the token after the next one, of which a part of the network only if
-    it `has_mtp`.
+    checkpoint may hold and that are not read; that of a head only beside an equal table.
+    `max_position_embeddings` is the longest context, in tokens. Logits are divided by
+    `logits_divisor`, then soft-capped to -logits_cap .. logits_cap. `tensors` are the tensor names
+    of checkpoints. `layer_inputs`: per-layer inputs of Gemma. `norm` None: the last layer ends with
+    one. Without `is_causal` a token sees those behind it as well, as in an encoder. Without
+    `has_head` there are no logits: the model gives hidden states. `mtp`: module that predicts the
+    token after the next one, of which a part of the network only if it `has_mtp`.
     """
 
     embedding: EmbeddingSpec
@@ -112,11 +112,16 @@ class DecoderSpec:
     def stored_as(self, stored: StoredTensors) -> Self:
         """Return the network in the layout of a checkpoint that has the tensors `stored`.
 
-        Checkpoints of one family may store the same matrices in different tensors.
+        Checkpoints of one family may store the same matrices in different tensors; some have the
+        table of a tied head under the name of the head alone.
         """
         mtp = None if self.mtp is None else self.mtp.stored_as(stored)
         layers = tuple(layer.stored_as(stored) for layer in self.layers)
-        return replace(self, layers=layers, mtp=mtp)
+        embedding = self.embedding
+        if self.ties_head and stored.get(embedding.weight.name) is None:
+            head = replace(embedding, name=HEAD)
+            embedding = embedding if stored.get(head.weight.name) is None else head
+        return replace(self, embedding=embedding, layers=layers, mtp=mtp)
 
     def with_mtp(self, stored: StoredTensors) -> Self:
         """Return the network with its MTP module, unchanged without one, and if the checkpoint with
@@ -158,7 +163,7 @@ class DecoderSpec:
         packed or quantized.
         """
         held = sum(part.held_bytes(dtype_bytes, codes) for part in self._parts())
-        if self._ties_head and (packs or self.embedding.holds_codes(codes)):
+        if self.ties_head and (packs or self.embedding.holds_codes(codes)):
             held += self.embedding.packed_bytes(dtype_bytes, codes)
         return held
 
@@ -190,7 +195,7 @@ class DecoderSpec:
     def linears(self, stored: StoredTensors) -> tuple[StoredLinear, ...]:
         """Return the linear layers of a checkpoint that has the tensors `stored`; those of the MTP
         module decide no bytes of answers, and are left out."""
-        tied = (self.embedding.tied_head(stored),) if self._ties_head else ()
+        tied = (self.embedding.tied_head(stored),) if self.ties_head else ()
         parts = self.without_mtp()._parts()
         return *(each for part in parts for each in part.linears(stored)), *tied
 
@@ -270,7 +275,8 @@ class DecoderSpec:
         return self._attending[len(self.layers)]
 
     @property
-    def _ties_head(self) -> bool:
+    def ties_head(self) -> bool:
+        """True if the head is the embedding's table."""
         return self.has_head and self.head is None
 
     def _parts(self) -> list[Part]:

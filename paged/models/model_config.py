@@ -70,8 +70,10 @@ class ModelConfig(RunnableConfig):
         path = Path(folder)
         if is_gguf(path):
             return cls._from_gguf(path)
-        config, generation = read_configs(path)
-        return cls.from_json(with_quantization(path, config), generation)
+        fields, generation = read_configs(path)
+        fields = with_quantization(path, fields)
+        config = cls.from_json(fields, generation)
+        return cls.from_json(_untied(fields), generation) if _is_untied(path, config) else config
 
     @classmethod
     def _from_gguf(cls, path: Path) -> "ModelConfig":
@@ -175,6 +177,23 @@ class ModelConfig(RunnableConfig):
         return max(layer.intermediate_size for layer in self.network.layers)
 
 
+def _is_untied(folder: Path, config: ModelConfig) -> bool:
+    """Return True if the head is tied by config.json, but not by the checkpoint of a folder."""
+    if not config.network.ties_head:
+        return False
+    from pagedrun.paged.models.checkpoint.header import has_own_head  # it imports numpy
+
+    return has_own_head(folder, config.network)
+
+
+# The second is the name in the first checkpoints of LFM2.
+_TIES = ("tie_word_embeddings", "tie_embedding")
+
+
+def _untied(config: JsonObject) -> JsonObject:
+    return JsonObject(config.origin, {**config.fields, **dict.fromkeys(_TIES, False)})
+
+
 def _model_type(config: JsonObject, families: Mapping[str, Family]) -> str:
     """Return the type of a model that pagedrun can run."""
     model_type = config.string("model_type")
@@ -243,12 +262,8 @@ class MultimodalConfig:
         return cls(config, JsonObject(text.origin, {**text.fields, **given}))
 
     def described(self, network: DecoderSpec) -> DecoderSpec:
-        """Return the network under the names of such checkpoints.
-
-        Unlike in others, a head tensor beside a tied head is an error.
-        """
-        ignored = tuple(name for name in network.ignored if not name.startswith("lm_head"))
-        return replace(network, tensors=MULTIMODAL_TENSORS, ignored=ignored)
+        """Return the network under the names of such checkpoints."""
+        return replace(network, tensors=MULTIMODAL_TENSORS)
 
 
 MAX_ROTARY_BYTES = 2**30  # two million positions at 128 dimensions a head

@@ -13,6 +13,7 @@ from typing import Literal
 
 import pagedrun.kernels
 import pagedrun.paged.models
+from pagedrun.paged.files.folder_kinds import CONFIG, other_kind, refuse_adapter
 from pagedrun.paged.files.json_object import JsonObject, is_integer, require_folder
 from pagedrun.paged.models.network import Network
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -98,10 +99,15 @@ class RunnableConfig:
 def read_configs(folder: str | Path) -> tuple[JsonObject, JsonObject | None]:
     """Return the contents of a folder's config.json and generation_config.json, if any.
 
-    Raises `ModelError` if the folder or config.json is missing or unreadable.
+    Raises `ModelError` if the folder or config.json is missing or unreadable, and for a folder with
+    an adapter.
     """
     path = require_folder(folder)
-    config = JsonObject.read(path / "config.json")
+    refuse_adapter(path)
+    kind = None if (path / CONFIG).exists() else other_kind(path)
+    if kind is not None:
+        raise ModelError(f"{path} {kind}")
+    config = JsonObject.read(path / CONFIG)
     generation_path = path / "generation_config.json"
     return config, JsonObject.read(generation_path) if generation_path.exists() else None
 

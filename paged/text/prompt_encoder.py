@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from pagedrun.paged.text.prompt import (
     CONTINUATIONS,
+    MAX_ENCODED_CHARS,
     Overlong,
     Prompt,
     TextEncoder,
@@ -17,9 +18,13 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.structure import Structure
 
 ENCODE_BATCH_ROWS = 512
-# No text has this many characters a token on average; longer ones are refused without encoding,
-# because a tokenizer may take minutes for them.
-MAX_CHARS_PER_TOKEN = 256
+# Texts with more characters a token of the context are encoded in pieces first: a tokenizer may
+# take minutes for them.
+_LONG_CHARS_PER_TOKEN = 256
+_PIECE_CHARS = 2**14  # at least, and `_PIECE_CHARS_PER_TOKEN` for each token of the context
+_PIECE_CHARS_PER_TOKEN = 16
+# A word that is cut in two may have more tokens: as a whole it may be unknown, and be one.
+_MORE_BY_CUT = 256
 
 RefuseStructures = Callable[[Iterable[Structure]], dict[Structure, RowError]]
 """Returns the errors of structures that no answer can have."""
@@ -61,6 +66,38 @@ class EncodedPrompt:
         return self.result if isinstance(self.result, RowError) else None
 
 
+def check_length(
+    text: str, what: str, max_tokens: int, encoder: TextEncoder, *, param: str, cuts: bool = False
+) -> None:
+    """Raise `RowError` for a text that is too long to be encoded, or surely to fit `max_tokens`.
+
+    Its number of characters decides nothing: normalizers drop characters, and a word that the
+    vocabulary lacks is one token, however long it is. A long text is encoded in pieces until they
+    have far more tokens than fit. what: names the text in the message. cuts: it is cut, so that any
+    number of tokens fits.
+    """
+    if len(text) > MAX_ENCODED_CHARS:
+        raise RowError(
+            "prompt_too_long",
+            f"{what} has {len(text):,} characters, more than the {MAX_ENCODED_CHARS:,} of which "
+            "tokens are made",
+            param=param,
+        )
+    if cuts or len(text) <= max_tokens * _LONG_CHARS_PER_TOKEN:
+        return
+    size, count = max(_PIECE_CHARS, _PIECE_CHARS_PER_TOKEN * max_tokens), 0
+    for number, start in enumerate(range(0, len(text), size)):
+        [ids] = encoder.encode_batch([text[start : start + size]], add_special_tokens=False)
+        count += len(ids)
+        if count - (number + 1) * _MORE_BY_CUT > 2 * max_tokens:
+            raise RowError(
+                "prompt_too_long",
+                f"{what} has {len(text):,} characters, of which the first {start + size:,} have "
+                f"about {count:,} tokens; the limit is {max_tokens:,}",
+                param=param,
+            )
+
+
 class PromptEncoder:
     """Encodes prompts as requests; never raises for their contents."""
 
@@ -88,25 +125,21 @@ class PromptEncoder:
         return list(map(self._encoded, indices, possible, ids))
 
     def _short_enough(self, prompt: Prompt | RowError) -> Prompt | RowError:
-        """Return the prompt, or an error if its text is longer than any that could fit."""
+        """Return the prompt, or an error if its text is far longer than fits."""
         if isinstance(prompt, RowError):
             return prompt
-        limit = self._limits.max_model_len * MAX_CHARS_PER_TOKEN
-        longest = max(map(len, prompt.continuations), default=0)
-        if longest > limit:
-            return RowError(
-                "prompt_too_long",
-                f"a continuation has {longest} characters, which cannot fit a max_model_len of "
-                f"{self._limits.max_model_len} tokens",
-                param=CONTINUATIONS,
-            )
-        if prompt.text is not None and len(prompt.text) > limit:
-            return RowError(
-                "prompt_too_long",
-                f"the prompt has {len(prompt.text)} characters, which cannot fit a max_model_len "
-                f"of {self._limits.max_model_len} tokens",
-                param="prompt",
-            )
+        limits = self._limits
+        cuts, most = limits.on_overlong is not Overlong.ERROR, limits.max_model_len
+        try:
+            for each in prompt.continuations:
+                if isinstance(each, str):
+                    check_length(each, "a continuation", most, self._encoder, param=CONTINUATIONS)
+            if prompt.text is not None:
+                check_length(
+                    prompt.text, "the prompt", most, self._encoder, param="prompt", cuts=cuts
+                )
+        except RowError as error:
+            return error
         return prompt
 
     def _possible(self, prompts: Sequence[Prompt | RowError]) -> list[Prompt | RowError]:

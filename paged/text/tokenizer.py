@@ -1,7 +1,7 @@
 """Tokenizer of a model folder: text to token ids and back, chats to text.
 
-Only tokenizer.json, or the vocabulary of a GGUF file, determines the tokens. `AutoTokenizer` is
-not used: it picks a class by a name in the model folder.
+Only tokenizer.json with the tokens declared beside it, or the vocabulary of a GGUF file, determines
+the tokens. `AutoTokenizer` is not used: it picks a class by a name in the model folder.
 """
 
 import re
@@ -14,28 +14,38 @@ from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 
+from pagedrun.paged.files.folder_kinds import other_kind
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.text.special_tokens import (
+    TOKENIZER_FILE,
+    DeclaredTokens,
+    read_tokenizer_config,
+)
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 
-TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
 MAX_RENDERED_CHARS = 64 * 2**20  # far beyond any context
 _WORD = re.compile(r"[\w.\-/\\]+")  # a name, of a template or a file
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """Tokenizer and chat template of a model folder; built by `from_folder`."""
+    """Tokenizer and chat template of a model folder; built by `from_folder`.
 
-    def __init__(self, fast: Any, chat_template: str | None) -> None:
+    `vocab_size` is one more than the largest id of the files, `num_ids` than that of any token:
+    tokens that no file gives an id, such as a padding token, are behind the others.
+    """
+
+    def __init__(
+        self, fast: Any, chat_template: str | None, without_ids: frozenset[str] = frozenset()
+    ) -> None:
+        """without_ids: texts of the tokens that no file gives an id."""
         self._fast = fast  # transformers' PreTrainedTokenizerFast
         self._backend = fast.backend_tokenizer
         # Some tokenizer.json files keep these settings from training; they would truncate or pad
@@ -49,7 +59,11 @@ class Tokenizer:
         self.bos_token_id: int | None = fast.bos_token_id
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
-        self.vocab_size: int = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        self.num_ids: int = 1 + max(vocabulary.values())
+        self.vocab_size: int = 1 + max(
+            token_id for text, token_id in vocabulary.items() if text not in without_ids
+        )
         added = self._backend.get_added_tokens_decoder()
         self.special_ids = frozenset(number for number, token in added.items() if token.special)
         start = self._backend.encode("", add_special_tokens=True).ids[:1]
@@ -57,31 +71,32 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path, chat_template: str | None = None) -> "Tokenizer":
-        """Read tokenizer.json, and special tokens and chat template beside it; or a GGUF file.
+        """Read tokenizer.json, and added tokens and chat template beside it; or a GGUF file.
 
         `chat_template` (Jinja text) replaces the folder's own, chat_template.jinja or else the one
         in tokenizer_config.json; a folder may have none. Raises `ModelError` if tokenizer.json is
-        missing or unreadable, or lacks a special token, `UsageError` if `chat_template` is no
-        Jinja.
+        missing or unreadable, or if the files contradict each other, `UsageError` if
+        `chat_template` is no Jinja.
         """
         path = Path(folder)
         if is_gguf(path):
             backend, config = read_gguf_tokenizer(path)
         else:
             path = require_folder(path)
-            backend, config = _read_backend(path / TOKENIZER_FILE), _read_config(path)
+            backend, config = _read_backend(path / TOKENIZER_FILE), read_tokenizer_config(path)
+        declared = DeclaredTokens.read(path, config)
+        without_ids = declared.without_ids(backend)
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
         fast = PreTrainedTokenizerFast(
-            tokenizer_object=backend,
-            clean_up_tokenization_spaces=False,
-            **_special_tokens(config, backend),
+            tokenizer_object=backend, clean_up_tokenization_spaces=False, **declared.arguments()
         )
+        declared.check(fast.backend_tokenizer)
         if chat_template is None:
             chat_template = _read_template(path / TEMPLATE_FILE, config)
         else:
             _check_template(chat_template)
-        return cls(fast, chat_template)
+        return cls(fast, chat_template, without_ids)
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids of each text.
@@ -304,15 +319,13 @@ def _check_template(chat_template: str) -> None:
     )
 
 
-def _read_config(folder: Path) -> JsonObject:
-    path = folder / CONFIG_FILE
-    return JsonObject.read(path) if path.exists() else JsonObject(str(path), {})
-
-
 def _read_backend(path: Path) -> Any:
     import tokenizers
 
     if not path.is_file():
+        kind = other_kind(path.parent)
+        if kind is not None:
+            raise ModelError(f"{path.parent} {kind}")
         raise ModelError(
             f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or "
             "create it from the old files with transformers: "
@@ -327,24 +340,6 @@ def _read_backend(path: Path) -> Any:
         raise ModelError(
             f"{path} is not a tokenizer ({str(error)[:120]}); download it again"
         ) from error
-
-
-def _special_tokens(config: JsonObject, backend: Any) -> dict[str, str]:
-    """Return the named special tokens of tokenizer_config.json that tokenizer.json has."""
-    tokens: dict[str, str] = {}
-    for name in _SPECIAL_TOKENS:
-        value = config.get(name)
-        if isinstance(value, dict):  # the long form: the text and its matching options
-            value = value.get("content")
-        if value is None:
-            continue
-        if not isinstance(value, str) or not value.isprintable():
-            raise config.error(name, "the text of a token")
-        if backend.token_to_id(value) is not None:
-            tokens[name] = value
-        elif name in ("bos_token", "eos_token"):
-            raise config.error(name, f"a token of {TOKENIZER_FILE}, which has no such token")
-    return tokens
 
 
 def _read_template(path: Path, config: JsonObject) -> str | None:

@@ -135,7 +135,9 @@ class Request:
                 )
 
     def _check_length(self, max_model_len: int) -> None:
-        length, limit = len(self.prompt_token_ids), f"{option('max_model_len')} is {max_model_len}"
+        length = len(self.prompt_token_ids)
+        own = f"the model's own, or {option('max_model_len')}"
+        limit = f"the context is {max_model_len} tokens ({own})"
         if length == 0:
             raise RowError("empty_prompt", "the prompt has no tokens", param="prompt")
         if self.continuations:

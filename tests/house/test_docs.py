@@ -34,12 +34,16 @@ NOT_IN_THE_REPOSITORY = {
     "OUT.report.json",
     "OUT.run.json",
     "OUT.state.json",
+    "adapter_config.json",
+    "added_tokens.json",
     "config.json",
     "generation_config.json",
     "judge.yaml",
     "modules.json",
     "path/to/model",
+    "special_tokens_map.json",
     "tokenizer.json",
+    "tokenizer_config.json",
 }
 FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 # Options of other programs, and one that pagedrun does not have and says so.

@@ -140,11 +140,15 @@ def test_end_tokens_of_all_configs_count(nested: tuple[Path, list[int]], tmp_pat
 def test_a_head_that_the_outer_config_denies(
     nested: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
-    copy = shutil.copytree(nested[0], tmp_path / "copy")
+    folder, expected = nested
+    copy = shutil.copytree(folder, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
     config["tie_word_embeddings"] = not config["tie_word_embeddings"]
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"(missing|extra): \S*lm_head\.weight"):
+    if config["tie_word_embeddings"]:
+        assert generated(copy) == expected  # it is not the embedding: transformers keeps both
+        return
+    with pytest.raises(ModelError, match=r"missing: \S*lm_head\.weight"):
         LLM(copy, dtype="float32", device="cpu")
 
 

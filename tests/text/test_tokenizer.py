@@ -369,7 +369,6 @@ def test_tokenizer_config_is_optional_and_cannot_name_code(plain: Path, tmp_path
         tokenizer_class="Evil",
         auto_map={"AutoTokenizer": ["evil.Evil", None]},
         pad_token="<absent>",
-        added_tokens_decoder={"900": {"content": "<new>"}},
     )
     (tmp_path / "evil.py").write_text("raise SystemExit('the model folder ran code')")
     assert Tokenizer.from_folder(tmp_path).vocab_size == 261

@@ -50,7 +50,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer(length: int) -> None:
     error = refusal(request((1,) * length))
     assert error.code == "prompt_too_long"
     assert f"the prompt has {length} tokens" in error.message
-    assert "max_model_len is 10" in error.message
+    assert "the context is 10 tokens (the model's own, or max_model_len)" in error.message
 
 
 @pytest.mark.parametrize("prompt", [(100,), (-1,), (5, 100), (5, -1, 7), (2**40,)])

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
-from pagedrun.paged.text.prompt import MAX_ENCODED_CHARS, Overlong, require_unicode
-from pagedrun.paged.text.prompt_encoder import MAX_CHARS_PER_TOKEN, EncodedPrompt
+from pagedrun.paged.text.prompt import Overlong, require_unicode
+from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import EncodedText, Tokenizer
 from pagedrun.paged.values.errors import RowError, option
 from pagedrun.paged.values.pooling import PairOrder, PooledText, PoolingParams
@@ -59,8 +59,8 @@ class PooledTextEncoder:
             self._around = tuple(before), tuple(after)
         around = max(tokenizer.num_special_tokens(of_pair=each) for each in (False, True))
         self._most = limits.max_length - sum(map(len, self._around))
-        may_cut = limits.in_chunks or limits.on_overlong is not Overlong.ERROR
-        self._cuts = may_cut and self._most > around
+        self._may_cut = limits.in_chunks or limits.on_overlong is not Overlong.ERROR
+        self._cuts = self._may_cut and self._most > around
 
     def requests(
         self, indices: Sequence[int], rows: Sequence[Sequence[Given] | RowError]
@@ -110,7 +110,7 @@ class PooledTextEncoder:
         return EncodedPrompt(Request.pooling(index, tuple(texts)), count, num_cut)
 
     def _checked(self, given: Given) -> Given:
-        """Return a text as it is encoded: with the prompt, cut to what can fit."""
+        """Return a text as it is encoded: with the prompt; `RowError` if it is far too long."""
         if isinstance(given, tuple) and not isinstance(given[0], str):
             return given
         texts = (given,) if isinstance(given, str) else given
@@ -119,28 +119,12 @@ class PooledTextEncoder:
             assert isinstance(each, str)
             require_unicode(each)
             text = each.lower() if self._spec.lowers_case else each
-            ready.append(self._short(text))
+            most = self._limits.max_length
+            check_length(text, "the text", most, self._tokenizer, param="text", cuts=self._may_cut)
+            ready.append(text)
         if len(ready) == 1:
             return self._spec.prompt + ready[0]
         return ready[0], ready[1]
-
-    def _short(self, text: str) -> str:
-        limit = self._limits.max_length * MAX_CHARS_PER_TOKEN
-        if self._limits.in_chunks:
-            limit = MAX_ENCODED_CHARS
-        if len(text) <= limit:
-            return text
-        match self._limits.on_overlong:
-            case Overlong.TRUNCATE_RIGHT if not self._limits.in_chunks:
-                return text[:limit]
-            case Overlong.TRUNCATE_LEFT if not self._limits.in_chunks:
-                return text[-limit:]
-        raise RowError(
-            "prompt_too_long",
-            f"the text has {len(text)} characters, which cannot fit {self._limits.max_length} "
-            "tokens",
-            param="text",
-        )
 
     def _encoded(self, texts: list[Given]) -> "list[_Pieces | RowError]":
         """Return the tokens of each text, in one call of the tokenizer."""
@@ -186,6 +170,7 @@ class PooledTextEncoder:
         ids, num_first, rest = encoded
         if not ids:
             raise RowError("empty_prompt", "the text has no tokens", param="text")
+        self._require_known(ids, *rest)
         if not rest and len(ids) <= self._most:
             return _Pieces((self._text((*before, *ids, *after), num_first),))
         if self._limits.in_chunks and isinstance(text, str) and self._cuts:
@@ -207,6 +192,16 @@ class PooledTextEncoder:
             )
         kept = self._text((*before, *ids, *after), num_first)
         return _Pieces((kept,), length - len(ids))
+
+    def _require_known(self, *pieces: Sequence[int]) -> None:
+        """Raise `RowError` for a token that the model has no vector for."""
+        size = self._limits.vocab_size
+        if self._tokenizer.num_ids > size and max(map(max, pieces)) >= size:
+            raise RowError(
+                "token_id_out_of_range",
+                f"the text has a token whose id is outside the model's vocabulary, 0 to {size - 1}",
+                param="text",
+            )
 
     def _length(self, text: "str | tuple[str, str]", encoded: EncodedText) -> int:
         """Return the number of tokens of a text that is not cut."""

@@ -9,7 +9,7 @@ measurements without a checkpoint.
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -117,8 +117,7 @@ class BaseCheckpoint(ABC):
         if problems:
             raise ModelError(
                 f"{self.path}: the weights do not fit {self._described_by} "
-                f"({'; '.join(problems)}); check that both come from the same model, or "
-                "download it again"
+                f"({'; '.join(problems)}); {_way_out(extra)}"
             )
         for name in present:
             self.check_dtype(name, (dtypes or {}).get(name, FLOATS))
@@ -129,10 +128,28 @@ class BaseCheckpoint(ABC):
         if stored not in dtypes:
             *others, last = dtypes
             read = f"{', '.join(others)} and {last}" if others else last
+            way_out = "use a version of the model that is not quantized"
+            if stored == "F64":
+                way_out = (
+                    "convert it with transformers: AutoModelForCausalLM.from_pretrained(..., "
+                    "dtype='float32').save_pretrained(...)"
+                )
             raise ModelError(
                 f"{self.file_of(name)}: tensor {name} is stored as {stored}, but "
-                f"pagedrun reads {read} there; use a version of the model that is not quantized"
+                f"pagedrun reads {read} there; {way_out}"
             )
+
+
+def _way_out(extra: Sequence[str]) -> str:
+    """Return advice for a checkpoint with superfluous tensors of these names."""
+    if any("lora_" in name or name.startswith("base_model.model.") for name in extra):
+        return (
+            "the names are those of an adapter that is not merged: merge it with PEFT, "
+            "merge_and_unload().save_pretrained(...)"
+        )
+    if any(name.endswith(".biases") for name in extra):
+        return "the names are those of MLX: use a version of the model for Transformers"
+    return "check that both come from the same model, or download it again"
 
 
 class Checkpoint(BaseCheckpoint):

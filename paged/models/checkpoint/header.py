@@ -3,22 +3,25 @@
 `plan` needs the bytes of a model without its weights: names, shapes and dtypes of all tensors are
 in the headers of safetensors and GGUF files. Checkpoints of one family may store the same
 matrices in different tensors (experts one by one or stacked, quantized or not); `StoredNetwork`
-is the network in the layout of one checkpoint. `weight_files` and `open_file` find and open the
-safetensors files of a folder, with checks.
+is the network in the layout of one checkpoint, `has_own_head` tells whether a tied head is one in
+fact. `weight_files` and `open_file` find and open the safetensors files of a folder, with checks.
 """
 
+import json
 import re
 from collections.abc import Mapping, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from safetensors import SafetensorError, safe_open
 
+from pagedrun.paged.files.folder_kinds import model_weights, other_kind
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer
 from pagedrun.paged.models.checkpoint.gguf_architectures import named_tensors
-from pagedrun.paged.models.checkpoint.tensors import Parameter, StoredTensor, TensorNames
+from pagedrun.paged.models.checkpoint.tensors import HEAD, Parameter, StoredTensor, TensorNames
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.values.errors import ModelError, listed
 
@@ -132,6 +135,71 @@ class StoredNetwork:
         return sum(each.num_bytes for each in found if each is not None)
 
 
+# The head of the decoder, of any layout; its tensors if it is quantized.
+_OF_HEAD = re.compile(rf"(?:.*\.)?{HEAD}\..*")
+_COMPARED_AT_ONCE = 2**22
+
+
+def has_own_head(folder: Path, network: DecoderSpec) -> bool:
+    """Return True if a folder holds a head besides the embedding, and they are not the same.
+
+    Transformers ties them only if they are equal or one is missing, whatever `tie_word_embeddings`
+    says. Equal ones are read to the end, others up to the first difference. False if weights are
+    missing or damaged: loading says so.
+    """
+    try:
+        files = _files_of_tensors(folder)
+        table = network.tensors.layout(network.embedding.weight.name, files).of(
+            network.embedding.weight.name
+        )
+        heads = [
+            name
+            for name in files
+            if _OF_HEAD.fullmatch(name) and not name.startswith(network.tensors.dropped)
+        ]
+        return table in files and not all(_are_equal(files, table, name) for name in heads)
+    except (ModelError, OSError):
+        return False
+
+
+def _files_of_tensors(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor of a folder; an index is trusted."""
+    found = weight_files(folder)
+    if found.shard_of:
+        return {name: folder / shard for name, shard in found.shard_of.items()}
+    paths = [folder / name for name in found.names]
+    return {name: path for path in paths for name in open_file(path, "np").keys()}  # noqa: SIM118
+
+
+def _are_equal(files: Mapping[str, Path], one: str, other: str) -> bool:
+    """Return True if two tensors have the same shape, dtype and bytes."""
+    with ExitStack() as opened:
+        (first, start, like), (second, also, as_well) = (
+            _opened_at(files[name], name, opened) for name in (one, other)
+        )
+        if like != as_well:
+            return False
+        first.seek(start)
+        second.seek(also)
+        left = like.num_bytes
+        while left > 0:
+            size = min(left, _COMPARED_AT_ONCE)
+            if first.read(size) != second.read(size):
+                return False
+            left -= size
+    return True
+
+
+def _opened_at(path: Path, name: str, opened: ExitStack) -> tuple[BinaryIO, int, StoredTensor]:
+    """Return a safetensors file, and where the bytes of a tensor begin in it."""
+    tensor = open_file(path, "np").get_slice(name)
+    file = opened.enter_context(path.open("rb"))
+    num_header_bytes = int.from_bytes(file.read(8), "little")
+    start, _ = json.loads(file.read(num_header_bytes))[name]["data_offsets"]
+    stored = StoredTensor(tuple(tensor.get_shape()), tensor.get_dtype())
+    return file, 8 + num_header_bytes + start, stored
+
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 # A file of the folder itself: the name cannot lead elsewhere. It may be a link, since the Hugging
@@ -151,7 +219,8 @@ class WeightFiles:
 
 
 def weight_files(folder: Path) -> WeightFiles:
-    """Return model.safetensors, else the shards of the index, else every *.safetensors file.
+    """Return model.safetensors, else the shards of the index, else every *.safetensors file of a
+    model.
 
     Raises `ModelError` if there are none, or the index is damaged or leads out of the folder.
     """
@@ -160,7 +229,7 @@ def weight_files(folder: Path) -> WeightFiles:
     if (folder / INDEX_FILE).exists():
         shard_of = _read_index(folder / INDEX_FILE)
         return WeightFiles(tuple(sorted(set(shard_of.values()))), shard_of)
-    names = sorted(file.name for file in folder.glob("*.safetensors"))
+    names = model_weights(folder)
     if not names:
         raise _no_weights(folder)
     return WeightFiles(tuple(names))
@@ -183,6 +252,9 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def _no_weights(path: Path) -> ModelError:
+    kind = other_kind(path)
+    if kind is not None:
+        return ModelError(f"{path} {kind}")
     others = sorted(
         file.name
         for file in path.iterdir()
@@ -199,8 +271,9 @@ def _no_weights(path: Path) -> ModelError:
         )
     return ModelError(
         f"{path}: the only weights are in {listed(others)}, and such files can run code "
-        "when they are read; convert them to safetensors, or use a version of the model "
-        "with safetensors"
+        "when they are read; convert them with transformers where you trust them, "
+        "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...), or use a version of the "
+        "model with safetensors"
     )
 
 

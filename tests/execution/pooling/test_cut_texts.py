@@ -5,10 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tokenizers
+import transformers
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits
 from pagedrun.paged.text.prompt import Overlong
-from pagedrun.paged.text.prompt_encoder import EncodedPrompt
+from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from tests.support.tiny_encoders import write_tokenizer
@@ -18,9 +22,14 @@ SPECIAL = 2  # [CLS] and [SEP] of a text; a pair has one more
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("tokenizer"))
     write_tokenizer(folder, is_encoder=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_folder(folder)
 
 
@@ -81,3 +90,54 @@ def test_a_limit_without_room_for_a_text_is_an_error_row(tokenizer: Tokenizer) -
     row = encode(tokenizer, WORDS, 3, Overlong.TRUNCATE_RIGHT)
     assert isinstance(row.result, RowError)
     assert "a limit of 3 tokens leaves no room" in str(row.result)
+
+
+SPARSE = {
+    "spaces": "w1" + " " * 90_000 + "w2 w3",
+    "unknown word": "w1 " + "é" * 90_000 + " w2 w3",
+    "spaces within": " ".join(["w1", " " * 80_000, *["w2"] * 12]),
+    "spaces at the end": WORDS + " " * 90_000,
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("limit", [8, 256])
+def test_long_texts_with_few_tokens_are_cut_as_by_transformers(
+    tokenizer: Tokenizer, folder: Path, name: str, limit: int
+) -> None:
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    text, whole = SPARSE[name], theirs(SPARSE[name])["input_ids"]
+    for side, mode in (("right", Overlong.TRUNCATE_RIGHT), ("left", Overlong.TRUNCATE_LEFT)):
+        theirs.truncation_side = side
+        kept = theirs(text, truncation=True, max_length=limit)["input_ids"]
+        row = encode(tokenizer, text, limit, mode)
+        assert ids_of(row) == [tuple(kept)]
+        assert row.num_truncated_tokens == len(whole) - len(kept)
+    row = encode(tokenizer, text, limit, Overlong.ERROR)
+    assert isinstance(row.result, RowError) == (len(whole) > limit)
+
+
+def test_of_a_text_far_too_long_a_beginning_is_encoded(tokenizer: Tokenizer) -> None:
+    text = "w1 " * 400_000
+    lengths: list[int] = []
+
+    class Spy:
+        def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+            lengths.extend(map(len, texts))
+            return tokenizer.encode_batch(texts, add_special_tokens)
+
+    with pytest.raises(RowError, match=r"1,200,000 characters, of which the first 16,384 have"):
+        check_length(text, "the text", 256, Spy(), param="text")  # type: ignore[arg-type]
+    assert lengths == [2**14]
+    with pytest.raises(RowError, match=r"more than the 33,554,432"):
+        check_length("x" * (2**25 + 1), "the text", 256, Spy(), param="text", cuts=True)  # type: ignore[arg-type]
+    assert len(lengths) == 1
+
+
+def test_words_that_are_cut_between_pieces_refuse_no_text() -> None:
+    """Each word is one unknown token, but its halves have a hundred tokens each."""
+    word = "a" * 150
+    backend = tokenizers.Tokenizer(WordPiece({"[UNK]": 0, "a": 1, "##a": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    check_length(f"{word} " * 2_000, "the text", 1_000, Tokenizer(fast, None), param="text")
