@@ -18,6 +18,7 @@ from pagedrun.paged.job.inputs.arrow_source import (
     SAVED_FILES,
     DatasetSource,
     HubName,
+    KeepTable,
     ParquetSource,
 )
 from pagedrun.paged.job.inputs.byte_streams import (
@@ -100,26 +101,29 @@ BY_NAME = Reading()
 
 @contextmanager
 def open_rows(
-    name: str, reading: Reading = BY_NAME, stop: ReadCancellation | None = None
+    name: str,
+    reading: Reading = BY_NAME,
+    stop: ReadCancellation | None = None,
+    keep: KeepTable | None = None,
 ) -> Iterator[RowSource]:
     """Open the input `name` and yield its rows; `-` is standard input.
 
     Pipes and devices have no meaningful name and are taken as JSONL, unless `reading` names another
-    format. `stop` cancels waiting for a pipe.
+    format. `stop` cancels waiting for a pipe. `keep` gets the tables of Arrow inputs.
 
     Raises `UsageError` if there is no such input, it cannot be read, or its format is unknown.
     """
     stop = stop or ReadCancellation()
     if is_remote(name):
         with open_remote(name) as remote:
-            yield _file_source(_peekable(remote), name, reading)
+            yield _file_source(_peekable(remote), name, reading, keep)
         return
     if name == STDIN:
         yield _pipe_source(stop.stream(sys.stdin.buffer), name, reading)
         return
     if name.startswith(HUB_PREFIX):
         _refuse_reading(name, reading)
-        yield DatasetSource.from_hub(name, reading.max_line_bytes)
+        yield DatasetSource.from_hub(name, reading.max_line_bytes, keep)
         return
     mode = _mode(name)
     if stat.S_ISDIR(mode):
@@ -128,11 +132,11 @@ def open_rows(
                 f"{name} is a folder that was not written by save_to_disk; {_what_is()}"
             )
         _refuse_reading(name, reading)
-        yield DatasetSource.from_folder(name, reading.max_line_bytes)
+        yield DatasetSource.from_folder(name, reading.max_line_bytes, keep)
         return
     with _open(name) as file:
         if stat.S_ISREG(mode):
-            yield _file_source(file, name, reading)
+            yield _file_source(file, name, reading, keep)
         else:
             yield _pipe_source(stop.stream(file), name, reading)
 
@@ -142,18 +146,19 @@ def open_inputs(
     names: Sequence[str],
     reading: Reading = BY_NAME,
     stop: ReadCancellation | None = None,
+    keep: KeepTable | None = None,
 ) -> Iterator[RowSource]:
     """Open one input or several, and yield the rows of all; see `open_rows` and `SeveralSource`.
 
     Raises `UsageError` for any one that is missing or of an unknown kind.
     """
     if len(names) == 1:
-        with open_rows(names[0], reading, stop) as source:
+        with open_rows(names[0], reading, stop, keep) as source:
             yield source
         return
     for name in names:
         _check(name, reading)
-    several = SeveralSource(names, lambda name: open_rows(name, reading, stop))
+    several = SeveralSource(names, lambda name: open_rows(name, reading, stop, keep))
     try:
         yield several
     finally:
@@ -239,10 +244,12 @@ def _refuse_reading(name: str, reading: Reading) -> None:
             )
 
 
-def _file_source(file: BinaryIO, name: str, reading: Reading) -> RowSource:
+def _file_source(
+    file: BinaryIO, name: str, reading: Reading, keep: KeepTable | None = None
+) -> RowSource:
     found, packing = _format_of(name, reading), compression_of(name)
     if found is InputFormat.PARQUET:
-        return ParquetSource(file, name, reading.max_line_bytes)
+        return ParquetSource(file, name, reading.max_line_bytes, keep)
     packed = CountedStream(file) if packing else None
     stream = file if packed is None else _unpacked(packed, name, packing)
     return _text_source(stream, name, found, reading, packed=packed)
@@ -408,22 +415,22 @@ class SeveralSource:
             self._num_begun += 1
             with self._open_source(name) as source:
                 self._source = source
-                try:
+                begin = index
+                with suppress(EmptyInput):
                     for row in source:
                         yield _placed(row, index, name)
                         index += 1
-                except EmptyInput:
-                    pass
-                self._leave()
+                self._leave(is_empty=index == begin)
         if index == 0:
             raise refuse_empty(", ".join(self._names))
 
-    def _leave(self) -> None:
+    def _leave(self, *, is_empty: bool = False) -> None:
         """Record the facts and the digest of a finished input."""
         source, self._source = self._source, None
         if source is not None:
             self._num_bytes += source.num_bytes_read
-            self._facts = _both(self._facts, source.facts)
+            if not is_empty:
+                self._facts = _both(self._facts, source.facts)
             self._digests.append(source.digest(whole=True))
 
 
@@ -437,22 +444,35 @@ def _both(one: InputFacts, other: InputFacts) -> InputFacts:
 
 
 def _unified(one: InputFacts, other: InputFacts) -> Any:
-    """Return the Arrow schema of both, None where a column has two types."""
+    """Return the Arrow schema of both, without columns that have two types.
+
+    None unless both are Arrow tables.
+    """
     if not one.columns or other.schema is None:
         return other.schema
     if one.schema is None:
         return None
     import pyarrow
 
-    try:
-        return pyarrow.unify_schemas([one.schema.remove_metadata(), other.schema.remove_metadata()])
-    except pyarrow.ArrowException:
-        return None
+    fields = []
+    for name in dict.fromkeys((*one.columns, *other.schema.names)):
+        both = [each.schema.field(name) for each in (one, other) if name in each.schema.names]
+        if name in one.columns and name not in one.schema.names:
+            continue  # two types earlier
+        if len(both) == 1:
+            both = [both[0].with_nullable(True)]
+        try:
+            unified = pyarrow.unify_schemas([pyarrow.schema([each]) for each in both])
+        except pyarrow.ArrowException:
+            continue
+        fields.append(unified.field(0))
+    return pyarrow.schema(fields)
 
 
 def _placed(row: Row, index: int, name: str) -> Row:
     """Return a row of the input `name` with its index among those of all inputs."""
-    has_own_id = id_column(row.columns) is not None and row.error is None
+    is_refused = row.error is not None and row.error.code == "invalid_id"
+    has_own_id = id_column(row.columns) is not None and not is_refused
     return replace(
         row,
         index=index,

@@ -16,13 +16,14 @@ from pagedrun.paged.job.output.column_types import (
     FINISH_REASON,
     MAX_FIELDS,
     NAMES,
+    ColumnType,
+    InputStruct,
     InputType,
     ListOf,
     RowFormat,
     ScalarType,
     StructOf,
     ValueType,
-    is_kept,
     json_text,
 )
 from pagedrun.paged.values.errors import RowError, UsageError, option
@@ -361,7 +362,19 @@ class RowShaper:
             return self._kept(path_in_input(name))
         if self._is_text(name):
             return ScalarType.TEXT
+        if self._columns.flatten and not self._columns.names:
+            kept = self._kept(path_in_input(name))
+            if kept is not None and _column_name(path_in_input(name), format) == name:
+                return kept
         return None if self.is_json(name) else format.known_type(name, flat=self._columns.flatten)
+
+    def final_type(self, name: str, kind: ValueType | InputType) -> ColumnType:
+        """Return the type of a column by the common type of its values."""
+        if name in NAMES and kind is ScalarType.JSON:
+            return ScalarType.NAME
+        if name == INPUT and isinstance(kind, StructOf):
+            return InputStruct.find(self._schema, kind)
+        return kind
 
     def is_json(self, name: str) -> bool:
         """Return true if a column belongs to JSON answers."""
@@ -388,12 +401,8 @@ class RowShaper:
         return told
 
     def _kept(self, name: str) -> InputType | None:
-        """Return the type of a column of the input, if its table has one."""
-        names = getattr(self._schema, "names", ())
-        if name not in names:
-            return None
-        kind = self._schema.field(name).type
-        return InputType(kind) if is_kept(kind) else None
+        """Return a column of the input, or a part of one, if its table has it."""
+        return InputType.find(self._schema, name)
 
     def _is_text(self, name: str) -> bool:
         """Return true if an object is written as text, since a table has one column for it."""
