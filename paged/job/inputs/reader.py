@@ -42,6 +42,12 @@ from pagedrun.paged.job.inputs.row import (
     id_column,
     refuse_empty,
 )
+from pagedrun.paged.job.inputs.text_encoding import (
+    TranscodedStream,
+    encoding_note,
+    is_utf8,
+    marked_encoding,
+)
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.rules import Rule
 
@@ -70,13 +76,14 @@ DEFAULT_MAX_LINE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options of input files: records of at most `max_line_bytes`, `format`, and the CSV
-    `delimiter`, None to detect it.
+    """Options of input files: records of at most `max_line_bytes`, `format`, the CSV `delimiter`,
+    None to detect it, and the `encoding` of texts, None for UTF-8 or the one of a byte order mark.
     """
 
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     format: InputFormat = InputFormat.AUTO
     delimiter: str | None = None
+    encoding: str | None = None
 
     def format_of(self, name: str) -> InputFormat | None:
         """Return the format of the file `name`, None for an unknown ending."""
@@ -231,13 +238,19 @@ def _format_of(name: str, reading: Reading) -> InputFormat:
             f"{option('delimiter')} applies to CSV files, but {name} is read as {found}; "
             f"leave it out, or pass {option('input_format')} csv"
         )
+    if reading.encoding is not None and found is InputFormat.PARQUET:
+        raise UsageError(
+            f"{option('encoding')} applies to texts, but {name} is a Parquet file; leave it out",
+            field="encoding",
+        )
     return found
 
 
 def _refuse_reading(name: str, reading: Reading) -> None:
     """Refuse file options for a dataset, which has its own format."""
-    asked = {"input_format": reading.format is not InputFormat.AUTO, "delimiter": reading.delimiter}
-    for field, is_given in asked.items():
+    is_format_given = reading.format is not InputFormat.AUTO
+    asked = {"delimiter": reading.delimiter, "encoding": reading.encoding}
+    for field, is_given in {"input_format": is_format_given, **asked}.items():
         if is_given:
             raise UsageError(
                 f"{option(field)} applies to files, but {name} is a dataset; leave it out"
@@ -276,6 +289,29 @@ def _text_source(
     can_drain: bool = True,
 ) -> RowSource:
     """Return the rows of a text; `packed` is the compressed stream below, if any."""
+    sample = CountedStream(stream).peek()
+    encoding = reading.encoding or marked_encoding(sample)
+    if encoding is not None and not is_utf8(encoding):
+        below = CountedStream(stream) if packed is None else stream
+        packed = packed or cast(CountedStream, below)
+        transcoded = io.BufferedReader(TranscodedStream(below, name, encoding), PIECE_BYTES)
+        stream = cast(BinaryIO, transcoded)
+    source = _source_of(stream, name, format, reading, packed, can_drain=can_drain)
+    note = None if encoding is not None else encoding_note(sample, name)
+    if note is not None:
+        source.facts.notes["encoding"] = note
+    return source
+
+
+def _source_of(
+    stream: BinaryIO,
+    name: str,
+    format: InputFormat,
+    reading: Reading,
+    packed: CountedStream | None,
+    *,
+    can_drain: bool,
+) -> RowSource:
     most = reading.max_line_bytes
     if format in _WITH_CELLS:
         delimiter = reading.delimiter_of(format)
