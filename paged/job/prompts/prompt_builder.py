@@ -8,6 +8,7 @@ import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from jinja2 import TemplateError, meta, nodes
 
@@ -116,11 +117,12 @@ class PromptBuilder:
         """Return the `carried` columns close to a parameter that the row does not have, with its
         name.
 
-        Columns read by the template are left out.
+        Columns read by the template are left out, and so are those after the first thousand, which
+        nobody typed.
         """
         return tuple(
             (name, key)
-            for name, value in carried.items()
+            for name, value in islice(carried.items(), MAX_NAMED)
             if (key := near_key(name, self._keys)) is not None
             and key not in columns
             and name not in self._template.names
@@ -306,6 +308,7 @@ def not_supported(name: str) -> RowError:
     return RowError("invalid_param", message, param=name)
 
 
+MAX_NAMED = 1000  # columns of a row whose names are compared with parameters
 MIN_CHARS = 4  # of key and name; a shorter one is near too many words
 _NUMBERS = frozenset(
     each.field for each in flag_fields(SamplingParams) if each.kind in (int, float, int | None)
@@ -321,10 +324,24 @@ def near_key(column: str, known: frozenset[str]) -> str | None:
     """
     if column in known or len(column) < MIN_CHARS or len(column) > 64:
         return None
-    names = sorted(name for name in known if len(name) >= MIN_CHARS)
-    alike = (name for name in names if _folded(name) == _folded(column))
-    near = (name for name in names if _is_one_letter_off(column.lower(), name))
-    return next(alike, None) or next(near, None)
+    by_form, by_length = _names(known)
+    lowered = column.lower()
+    lengths = range(len(lowered) - 1, len(lowered) + 2)
+    near = (name for size in lengths for name in by_length.get(size, ()))
+    return by_form.get(_folded(column)) or min(
+        (name for name in near if _is_one_letter_off(lowered, name)), default=None
+    )
+
+
+@lru_cache(maxsize=8)
+def _names(known: frozenset[str]) -> tuple[dict[str, str], dict[int, list[str]]]:
+    """Return the keys by their folded form, and by their length."""
+    by_form: dict[str, str] = {}
+    by_length: dict[int, list[str]] = {}
+    for name in sorted(name for name in known if len(name) >= MIN_CHARS):
+        by_form.setdefault(_folded(name), name)
+        by_length.setdefault(len(name), []).append(name)
+    return by_form, by_length
 
 
 def accepts_value(name: str, value: JSONValue) -> bool:

@@ -22,7 +22,7 @@ from pagedrun.paged.values.errors import UsageError
 
 
 def read(data: bytes, max_record_bytes: int = 1000) -> list[Row]:
-    file = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+    file = io.BufferedReader(io.BytesIO(data))
     return list(CsvSource(CountedStream(file), "in.csv", max_record_bytes))
 
 
