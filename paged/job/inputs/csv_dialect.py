@@ -13,7 +13,7 @@ DELIMITERS = (COMMA, ";", "\t", "|")  # candidates of detection
 _SAMPLE_RECORDS = 50
 _LEAST_SHARE = 0.5  # of records with as many cells as the header
 LF, CR = b"\n", b"\r"
-_EXCEL = re.compile(rb'"?sep=([^"\r\n])"?(?:\r\n|\r|\n)', re.IGNORECASE)  # a first line
+_EXCEL = re.compile(rb'"?sep=([^"\0\r\n])"?(?:\r\n|\r|\n)', re.IGNORECASE)  # a first line
 _SIGN = re.compile(rb'["\r\n]')
 
 

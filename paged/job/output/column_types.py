@@ -362,6 +362,11 @@ class InputType:
             parts = {each.name: each for each in _fields(field.type)}
         return cls(field, tuple(keys)) if field is not None and _has_parquet(field) else None
 
+    @classmethod
+    def column(cls, schema: Any, name: str) -> "InputType | None":
+        """Return the column of a name, as `find` does for a path."""
+        return cls.find(schema, name) if name in getattr(schema, "names", ()) else None
+
     def of(self, table: Any) -> Any:
         """Return the values in a table, as a chunked array."""
         from pyarrow import compute
@@ -380,7 +385,9 @@ class InputStruct:
     @classmethod
     def find(cls, schema: Any, kind: StructOf) -> "InputStruct | StructOf":
         """Return the object with the columns that a table has, itself if it has none."""
-        fields = {name: InputType.find(schema, name) or each for name, each in kind.fields.items()}
+        fields = {
+            name: InputType.column(schema, name) or each for name, each in kind.fields.items()
+        }
         has_any = any(isinstance(each, InputType) for each in fields.values())
         return cls(fields) if has_any else kind
 

@@ -283,3 +283,30 @@ def test_tables_beyond_memory_are_on_disk(place: Path, monkeypatch: pytest.Monke
     assert_same(read(*sorted(place.glob("out-*.parquet"))), given)
     names = {each.name for each in place.iterdir() if "out" not in each.name}
     assert names == {"in.parquet", "in.jsonl", "model"}
+
+
+@pytest.mark.long
+def test_duckdb_reads_outputs_as_it_reads_inputs(place: Path) -> None:
+    """Types that are found by another reader: numbers, dates, nulls and empty cells of a CSV, and
+    each type of a Parquet file.
+    """
+    duckdb = pytest.importorskip("duckdb")
+    (place / "in.csv").write_text(
+        'id,prompt,price,count,when,flag,note\n1,"a, ""b""",1.5,,2020-01-01,true,007\n'
+        '2,"two\nlines",,3,,false,\n3,c,-2e3,4,1999-12-31,,x\n'
+    )
+    run(place, "out.csv", name="in.csv")
+    given = source(place)
+    run(place, "out.parquet")
+
+    def of(name: str, column: str) -> object:
+        query = f'select "{column}", typeof("{column}") from \'{place / name}\''
+        try:
+            return repr(duckdb.sql(query).fetchall())
+        except duckdb.Error as error:
+            return str(error).replace(name, "")
+
+    for column in ("id", "prompt", "price", "count", "when", "flag", "note"):
+        assert of("out.csv", column) == of("in.csv", column)
+    for column in given.column_names:
+        assert of("out.parquet", column) == of("in.parquet", column)

@@ -368,3 +368,10 @@ def test_an_image_is_called_one(kind: str) -> None:
     content: list[JSONValue] = [{"type": "text", "text": "What is it?"}, {"type": kind}]
     with pytest.raises(RowError, match="has an image, but pagedrun reads only the text"):
         build({"messages": [{"role": "user", "content": content}]})
+
+
+def test_names_after_the_first_thousand_are_not_compared() -> None:
+    """A row of a million keys."""
+    names = ["max_token", *(f"key{number}" for number in range(999)), "temperatur"]
+    columns: Columns = dict.fromkeys(names, 1)
+    assert builder().near_misses_of(columns, columns) == (("max_token", "max_tokens"),)
