@@ -109,7 +109,7 @@ OF_PLAN = (
 )
 FLAGS = (
     GENERATE.only(
-        *("input_name", "input_format", "delimiter", "recipe", "limit"),
+        *("input_name", "input_format", "delimiter", "encoding", "recipe", "limit"),
         *("model", "revision", "tokenizer", "model_impl", "device", "dtype", "quantization"),
         *("kernel_set", "activations", "max_model_len", "speculate"),
         *("system", "prompt_template", "prompt_field"),

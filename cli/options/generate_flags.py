@@ -191,7 +191,7 @@ class ShowOptions:
 
 
 SHOW = (
-    GENERATE.only("input_name", "input_format", "delimiter")
+    GENERATE.only("input_name", "input_format", "delimiter", "encoding")
     + Flags.of(ShowOptions).only("row", "id")
     + GENERATE.only(
         *("recipe", "limit", "model", "revision", "tokenizer", "model_impl", "max_model_len"),

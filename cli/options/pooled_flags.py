@@ -5,8 +5,8 @@ from pagedrun.cli.options.generate_flags import GENERATE
 from pagedrun.paged.values.pooling import PoolingParams, Task
 
 _FILES = (
-    *("input_name", "output", "input_format", "delimiter", "out_dir", "overwrite", "resume"),
-    *("columns", "flatten", "shards", "recipe"),
+    *("input_name", "output", "input_format", "delimiter", "encoding", "out_dir", "overwrite"),
+    *("resume", "columns", "flatten", "shards", "recipe"),
     *("retry_errors", "ordered", "strict", "limit", "deadline", "report"),
 )
 _MODEL = (

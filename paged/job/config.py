@@ -12,6 +12,7 @@ from pagedrun.paged.job.inputs.reader import (
     Reading,
     shown_inputs,
 )
+from pagedrun.paged.job.inputs.text_encoding import ENCODING
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.values.engine_config import EngineConfig, ReplicaConfig, WindowSize
@@ -74,7 +75,8 @@ class JobConfig:
     """Settings of one job.
 
     `input` and `output` are paths, or `-` for the standard streams; `more_inputs` are read after
-    `input`; `input_format` and `delimiter` apply where file names do not decide. `output` is in
+    `input`; `input_format` and `delimiter` apply where file names do not decide, and `encoding` to
+    texts. `output` is in
     `out_dir`, if given, which is created. `columns`, `flatten`, `answer_column` and `explode_json`
     select the parts of a row in the output, `shards` is its number of files. `tokenizer` is a
     folder, None for the model's own. `chat_template` is Jinja text. `limit` is the number of rows
@@ -130,6 +132,16 @@ class JobConfig:
             "CHAR",
             default="comma, semicolon, tab or |, found in the first records",
             rule=DELIMITER,
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None,
+        Flag(
+            "Encoding of text input, such as cp1252 or utf-16.",
+            Panel.FILES,
+            "NAME",
+            default="utf-8, or the one of a byte order mark",
+            rule=ENCODING,
         ),
     ] = None
     out_dir: Annotated[
@@ -283,7 +295,7 @@ class JobConfig:
     @property
     def reading(self) -> Reading:
         """Options of the input readers."""
-        return Reading(self.max_line_bytes, self.input_format, self.delimiter)
+        return Reading(self.max_line_bytes, self.input_format, self.delimiter, self.encoding)
 
     @property
     def input_shown(self) -> str:

@@ -21,6 +21,7 @@ from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
 from pagedrun.paged.job.open_model import PooledFolder
 from pagedrun.paged.job.output.answer_rows import AnswerRows, ResultRows
+from pagedrun.paged.job.output.kept_tables import KeptTables
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.output_layout import OutputLayout, clear_files, folder_for
@@ -120,7 +121,11 @@ def run_job(
         config = config if resumed is None else resumed.with_prompt_settings()
         stamps = [file_stamp(name) for name in config.inputs]
         stop = ReadCancellation()
-        with open_inputs(config.inputs, config.reading, stop) as source:
+        kept = None
+        if layout.keeps_tables:
+            kept = stack.enter_context(KeptTables(Path(layout.journal).resolve().parent))
+        keep = None if kept is None else kept.add
+        with open_inputs(config.inputs, config.reading, stop, keep) as source:
             prepared = prepare(
                 config,
                 source,
@@ -129,7 +134,7 @@ def run_job(
                 stop,
                 keeps_columns=layout.keeps_columns,
             )
-            job = _Job(config, layout, listener, guard, monitor, prepared, stop)
+            job = _Job(config, layout, listener, guard, monitor, prepared, stop, kept)
             result = job.run(output, resumed)
         for name, stamp in zip(config.inputs, stamps, strict=True):
             if file_stamp(name) != stamp:
@@ -241,8 +246,10 @@ class _Job:
         monitor: JobMonitor,
         prepared: Prepared,
         stop: ReadCancellation,
+        kept: KeptTables | None,
     ) -> None:
         self._config = config
+        self._kept = kept
         self._layout = layout
         self._listener = listener
         self._guard = guard
@@ -355,7 +362,7 @@ class _Job:
         warnings: list[str] = []
         if self._layout.files and not self._finished.is_all:
             lines, num_rows = writer.sorted_lines, self._tally.num_rows
-            warnings = self._rows.convert(lines, num_rows, self._facts())
+            warnings = self._rows.convert(lines, num_rows, self._facts(), self._kept)
         elif self._shaper is not None:
             warnings = self._shaper.warnings()
         for message in warnings:

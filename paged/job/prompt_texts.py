@@ -123,6 +123,7 @@ class _Reading:
         reading = Reading(
             format=InputFormat(parameters.string("input_format") or InputFormat.AUTO),
             delimiter=parameters.string("delimiter"),
+            encoding=parameters.string("encoding"),
         )
         with open_inputs(names, reading) as source:
             chosen = list(_chosen(source, rows))

@@ -1,29 +1,26 @@
 """Rows of Arrow tables: Parquet files and Hugging Face datasets.
 
-Values are converted to JSON. These files store bytes by column, so the digest of a row is that of
-its columns as a line of JSON.
+Prompts are made of their values as JSON; tables of outputs get the values themselves, which a
+`KeepTable` receives. These files store bytes by column, so the digest of a row is that of its
+columns as a line of JSON.
 """
 
-import base64
 import hashlib
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
-from uuid import UUID
 
+from pagedrun.paged.job.inputs.arrow_values import JSONRecord, json_records
 from pagedrun.paged.job.inputs.byte_streams import CountedStream, reason_of
-from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
 from pagedrun.paged.job.inputs.row import (
     RECORD,
     Columns,
     InputDigest,
     InputFacts,
     Row,
+    at_line,
     default_id,
     refuse_empty,
     with_columns,
@@ -31,16 +28,21 @@ from pagedrun.paged.job.inputs.row import (
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 
+KeepTable = Callable[[Any], None]
+"""Receives each table of Arrow as its rows are read, in their order."""
+
 MAGIC = b"PAR1"  # first and last
 MAX_FOOTER_BYTES = 2**26  # of the schema, which is read before any limit applies
 
 
 class TableSource:
-    """Rows of Arrow tables, a few at a time; `name` is used in messages."""
+    """Rows of Arrow tables, a few at a time; `name` is used in messages, `keep` gets the tables."""
 
-    def __init__(self, tables: Iterable[Any], name: str, max_row_bytes: int) -> None:
+    def __init__(
+        self, tables: Iterable[Any], name: str, max_row_bytes: int, keep: KeepTable | None = None
+    ) -> None:
         self._name = name
-        self._rows = ArrowRows(tables, max_row_bytes)
+        self._rows = ArrowRows(tables, max_row_bytes, keep)
         self._iterator = iter(self._rows)
 
     @property
@@ -69,9 +71,11 @@ class ParquetSource(TableSource):
     missing.
     """
 
-    def __init__(self, file: BinaryIO, name: str, max_row_bytes: int) -> None:
+    def __init__(
+        self, file: BinaryIO, name: str, max_row_bytes: int, keep: KeepTable | None = None
+    ) -> None:
         self._file = file
-        super().__init__(self._batches(), name, max_row_bytes)
+        super().__init__(self._batches(), name, max_row_bytes, keep)
 
     def digest(self, *, whole: bool) -> InputDigest:
         """Return size and SHA-256 of the whole file: its rows have no bytes to count."""
@@ -138,13 +142,23 @@ class DatasetSource(TableSource):
     rows can be read without a download.
     """
 
-    def __init__(self, dataset: Any, name: str, max_row_bytes: int, *, can_drain: bool) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        name: str,
+        max_row_bytes: int,
+        keep: KeepTable | None = None,
+        *,
+        can_drain: bool,
+    ) -> None:
         self._dataset = dataset
         self._can_drain = can_drain
-        super().__init__(self._tables(), name, max_row_bytes)
+        super().__init__(self._tables(), name, max_row_bytes, keep)
 
     @classmethod
-    def from_folder(cls, folder: str, max_row_bytes: int) -> "DatasetSource":
+    def from_folder(
+        cls, folder: str, max_row_bytes: int, keep: KeepTable | None = None
+    ) -> "DatasetSource":
         """Open a folder of `save_to_disk`; `UsageError` if it holds several splits."""
         datasets = _library(folder)
         try:
@@ -159,10 +173,12 @@ class DatasetSource(TableSource):
                     f"{folder.rstrip('/')}/{names[0] if names else 'train'}"
                 )
             found = found[names[0]]
-        return cls(found, folder, max_row_bytes, can_drain=True)
+        return cls(found, folder, max_row_bytes, keep, can_drain=True)
 
     @classmethod
-    def from_hub(cls, text: str, max_row_bytes: int) -> "DatasetSource":
+    def from_hub(
+        cls, text: str, max_row_bytes: int, keep: KeepTable | None = None
+    ) -> "DatasetSource":
         """Open the dataset named by `text`, streaming; the cache suffices without a network.
 
         Raises `UsageError` if it is unavailable or has no such split.
@@ -178,7 +194,7 @@ class DatasetSource(TableSource):
         if split not in names:
             what = "name one" if split is None else f"there is no split {split!r}"
             raise UsageError(f"{text}: {what}; the splits are {_listed(names)}")
-        return cls(splits[split], text, max_row_bytes, can_drain=False)
+        return cls(splits[split], text, max_row_bytes, keep, can_drain=False)
 
     def digest(self, *, whole: bool) -> InputDigest:
         """Return the digest of the rows so far, and the library's fingerprint of the dataset."""
@@ -188,6 +204,7 @@ class DatasetSource(TableSource):
     def drain(self) -> bool:
         """Read the remaining rows, if they are on this machine."""
         if self._can_drain:
+            self._rows.keep = None
             for _ in self._iterator:
                 pass
         return self._can_drain
@@ -268,13 +285,17 @@ class ArrowRows:
     """Iterates over the rows of `tables`; counts and hashes them as JSON.
 
     Their bytes in the file are stored by column: a row's digest, and `num_bytes` and `sha256` of
-    all so far, are those of its columns as one line of JSON.
+    all so far, are those of its columns as one line of JSON. `keep` gets each table; None for
+    nothing.
     """
 
-    def __init__(self, tables: Iterable[Any], max_row_bytes: int) -> None:
+    def __init__(
+        self, tables: Iterable[Any], max_row_bytes: int, keep: KeepTable | None = None
+    ) -> None:
         self._tables = tables
         self._max_row_bytes = max_row_bytes
         self._sha256 = hashlib.sha256()
+        self.keep = keep
         self.num_bytes = 0
         self.facts = InputFacts()
 
@@ -289,107 +310,38 @@ class ArrowRows:
             if self.facts.schema is None:
                 names = tuple(table.schema.names)
                 self.facts.columns, self.facts.schema = names, table.schema
-            for record in _records(table):
+            if self.keep is not None:
+                self.keep(table)
+            for record in json_records(table):
                 yield self._row(index, record)
                 index += 1
 
-    def _row(self, index: int, record: Mapping[str, object] | RowError) -> Row:
-        columns: Columns = {}
-        data, error = b"", None
-        try:
-            if isinstance(record, RowError):
-                raise record
-            columns = json_columns(record)
-            text = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
-            data = text.encode("utf-8")
-            if len(data) > self._max_row_bytes:
-                raise RowError(
-                    "line_too_long", f"the record is longer than {self._max_row_bytes} bytes"
-                )
-        except RowError as caught:
-            error = caught
+    def _row(self, index: int, record: JSONRecord) -> Row:
+        data = _line(record.written)
+        digest = hashlib.sha256(data).digest()
         self.num_bytes += len(data) + 1
         self._sha256.update(data + b"\n")
-        digest = hashlib.sha256(data).digest()
-        row = Row(index, index + 1, None, digest, default_id(index), unit=RECORD)
+        row = Row(
+            index,
+            index + 1,
+            None,
+            digest,
+            default_id(index),
+            unit=RECORD,
+            written=None if record.columns is record.written else record.written,
+            unreadable=record.unreadable,
+        )
+        row = with_columns(row, lambda: record.columns)
+        return row if len(data) <= self._max_row_bytes else self._too_long(row)
 
-        def read() -> Columns:
-            if error is not None:
-                raise error
-            return columns
-
-        return with_columns(row, read)
-
-
-def _records(table: Any) -> Iterator[Mapping[str, object] | RowError]:
-    """Yield the rows of a table; Arrow does not validate text, and invalid text fails only
-    its row.
-    """
-    try:
-        yield from table.to_pylist()
-        return
-    except (UnicodeDecodeError, ValueError, OverflowError):
-        pass  # nothing was yielded: the list is made before its first row is
-    for index in range(table.num_rows):
-        try:
-            (record,) = table.slice(index, 1).to_pylist()
-        except UnicodeDecodeError:
-            yield RowError("invalid_utf8", "the record contains text that is not valid UTF-8")
-        except (ValueError, OverflowError) as error:  # a date beyond the year 9999
-            yield RowError("invalid_value", f"the record contains an unsupported value: {error}")
-        else:
-            yield record
+    def _too_long(self, row: Row) -> Row:
+        """Return a row with an error, and those of its columns that are short."""
+        most = self._max_row_bytes // len(row.given)
+        kept = {name: value for name, value in row.given.items() if len(_line(value)) < most}
+        row = replace(row, written=None, columns=kept, unreadable={})
+        error = RowError("line_too_long", f"the record is longer than {self._max_row_bytes} bytes")
+        return replace(row, error=at_line(error, row.line))
 
 
-# Objects with answer settings. A table fills each key that any row has with null in the other rows,
-# where null would have a meaning: a schema with `"const": null` allows only null.
-_OBJECT_COLUMNS = frozenset({"json_schema", "response_format", "body"})
-
-
-def json_columns(record: Mapping[str, object]) -> dict[str, JSONValue]:
-    """Return a record's columns as JSON values.
-
-    Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
-    base64, and NaN, a missing value in these files, null. Null keys of objects with answer settings
-    are dropped. Raises `RowError` for infinities and for values that nest too deep.
-    """
-    columns = {name: _json_value(value, name, 1) for name, value in record.items()}
-    return {
-        name: _without_nulls(value) if name in _OBJECT_COLUMNS else value
-        for name, value in columns.items()
-    }
-
-
-def _without_nulls(value: JSONValue) -> JSONValue:
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _json_value(value: object, column: str, depth: int) -> JSONValue:
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        if math.isinf(value):
-            raise _refused(column, "contains an infinite number")
-        return None if math.isnan(value) else value
-    if depth > MAX_DEPTH:
-        raise _refused(column, f"is nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        return {str(name): _json_value(each, column, depth + 1) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_value(each, column, depth + 1) for each in value]
-    if isinstance(value, datetime | date | time):  # a Timestamp of pandas is a datetime
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal | UUID):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    raise _refused(column, f"contains a {type(value).__name__}, which JSON cannot represent")
-
-
-def _refused(column: str, reason: str) -> RowError:
-    shown = shown_key(column)
-    return RowError("invalid_value", f"the column {shown!r} {reason}", param=shown)
+def _line(value: JSONValue | Columns) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")

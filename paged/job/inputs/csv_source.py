@@ -2,12 +2,11 @@
 
 import csv
 import hashlib
-import io
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
 
-from pagedrun.paged.job.inputs.byte_streams import CountedStream
+from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
+from pagedrun.paged.job.inputs.csv_dialect import COMMA, CsvDialect
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
 from pagedrun.paged.job.inputs.line_source import BOM, ByteSource, refuse_foreign
 from pagedrun.paged.job.inputs.row import (
@@ -24,16 +23,13 @@ from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.sampling_params import sampling_keys
 
 MAX_COLUMNS = 10_000
-COMMA = ","
-DELIMITERS = (COMMA, ";", "\t", "|")  # candidates of detection
-_SAMPLE_RECORDS = 50
-_LEAST_SHARE = 0.5  # of records with as many cells as the header
 # Cells are text. These columns are not, and their cells are parsed as JSON.
 _TEXT_COLUMNS = {"stop", "regex", "grammar", "reasoning_tags", "vote", "early_stopping"}
 _SWITCHES = {"true": True, "false": False}
+_PROMPT_COLUMNS = {"messages", "prompt_token_ids"}
 _JSON_COLUMNS = (sampling_keys() - _TEXT_COLUMNS) | {
-    *("messages", "prompt_token_ids", "continuations", "priority"),
-    *("sampling_params", "response_format"),
+    *_PROMPT_COLUMNS,
+    *("continuations", "priority", "sampling_params", "response_format"),
 }
 
 
@@ -42,11 +38,13 @@ class CsvSource(ByteSource):
 
     Cells may be in double quotes, doubled inside, with newlines; blank lines are skipped.
     `delimiter` separates cells; None to detect it in the first records. Leading columns without a
-    name, such as the index of pandas, are dropped. Cells are text; those of sampling columns,
-    `messages` and `prompt_token_ids` are parsed as JSON, true or false under `raw` is a boolean,
-    and an empty one there or in an id column counts as absent.
+    name, such as the index of pandas, are dropped; others get the name that pandas gives them.
+    Blanks around names are dropped. Cells are text; those of sampling columns, `messages` and
+    `prompt_token_ids` are parsed as JSON, true or false under `raw` is a boolean, and an empty one
+    there or in an id column counts as absent.
 
-    Raises `UsageError` for a header that cannot name columns, and for a record without an end.
+    Raises `UsageError` for a header that cannot name columns, for a record without an end, and for
+    a single column whose cells have unquoted delimiters.
     """
 
     def __init__(
@@ -67,31 +65,38 @@ class CsvSource(ByteSource):
         self._line = 0  # the last one read
         self._record_line = 0  # first line of this record
         self._record_offset = 0
-        self._record: list[bytes] = []
+        self._record = RecordDigest()
 
     def __iter__(self) -> Iterator[Row]:
-        records = self._records()
+        dialect = self._found_dialect()
+        records = self._records(dialect)
         header = next(records, None)
         if header is None:
             raise refuse_empty(self._name)
         if isinstance(header, RowError):
             raise UsageError(f"{self._name}: the header is not valid CSV ({header.message})")
-        num_unnamed = self._check_header(header)
-        self.facts.columns = tuple(header[num_unnamed:])
-        self._has_values = not _JSON_COLUMNS.isdisjoint(header)
+        columns = self._columns_of(header, dialect)
+        self._refuse_split_records(columns, dialect)
+        self.facts.columns = columns.names
+        self._has_values = not _JSON_COLUMNS.isdisjoint(columns.names)
         index = -1
         for index, cells in enumerate(records):
-            yield self._row(index, header, cells, num_unnamed)
+            yield self._row(index, columns, cells)
         if index < 0:
             raise refuse_empty(self._name)
 
-    def _records(self) -> Iterator[list[str] | RowError]:
+    def _records(self, dialect: CsvDialect) -> Iterator[list[str] | RowError]:
         """Yield the cells of each record that is not empty, or its error."""
         # The module's limit is global and too small; our own limit must apply first.
         csv.field_size_limit(max(csv.field_size_limit(), self._max_record_bytes + 64))
-        reader = csv.reader(self._lines(), strict=True, delimiter=self._found_delimiter())
+        lines = self._lines(LineBlocks(self._stream, dialect.line_end))
+        if dialect.has_excel_line:
+            next(lines)
+        reader = csv.reader(
+            lines, strict=True, delimiter=dialect.delimiter, skipinitialspace=dialect.skips_blank
+        )
         while True:
-            self._record = []
+            self._record = RecordDigest()
             try:
                 cells = next(reader)
             except StopIteration:
@@ -107,126 +112,239 @@ class CsvSource(ByteSource):
             if cells:
                 yield cells
 
-    def _found_delimiter(self) -> str:
-        """Return the delimiter, detected if it is not given."""
-        if self._delimiter is not None:
-            return self._delimiter
-        found = find_delimiter(self._stream.peek())
-        if found != COMMA:
+    def _found_dialect(self) -> CsvDialect:
+        """Return the dialect; a detected delimiter is noted."""
+        found = CsvDialect.find(self._stream.peek(), self._delimiter)
+        if self._delimiter is None and found.delimiter != COMMA:
             self.facts.notes["delimiter"] = (
-                f"{self._name}: cells are separated by {found!r}; {option('delimiter')} sets "
-                "another character"
+                f"{self._name}: cells are separated by {found.delimiter!r}; "
+                f"{option('delimiter')} sets another character"
+            )
+        if found.skips_blank:
+            self.facts.notes["blanks"] = (
+                f"{self._name}: a blank follows each {found.delimiter!r}, and is dropped"
             )
         return found
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, blocks: "LineBlocks") -> Iterator[str]:
         """Yield physical lines; bytes that are not UTF-8 become lone surrogates."""
         room = self._max_record_bytes
+        offset = 0
         while True:
-            offset = self._stream.num_bytes
-            if not self._record:
+            is_first = self._record.is_empty
+            if is_first:
                 room = self._max_record_bytes + len(BOM) + 2
-            data = self._stream.readline(room + 1)
+            data = blocks.read(room + 1, in_quotes=not is_first)
             if not data:
                 return
             room -= len(data)
-            self._line += 1
-            if self._line == 1:
+            if self._line == 0:
                 refuse_foreign(self._name, data)
-                data = data.removeprefix(BOM)
-            if not self._record:
-                self._record_line, self._record_offset = self._line, offset
+            if is_first:
+                self._record_line, self._record_offset = self._line + 1, offset
+            self._line += data.count(blocks.end) + (not data.endswith(blocks.end))
+            offset += len(data)
             if room < 0:
                 raise UsageError(
                     f"{self._name}: the record on line {self._record_line} is longer than "
                     f"{self._max_record_bytes} bytes; is a quote opened there and never closed?"
                 )
-            self._record.append(data)
+            if self._record_offset == 0:
+                data = data.removeprefix(BOM) if is_first else data
+            self._record.add(data)
             yield data.decode("utf-8", "surrogateescape")
 
-    def _check_header(self, names: Sequence[str]) -> int:
-        """Refuse names that cannot be columns; return the number of unnamed leading ones."""
+    def _columns_of(self, header: Sequence[str], dialect: CsvDialect) -> "CsvColumns":
+        """Return the columns of a header; raises `UsageError` for one that cannot name them."""
         where = f"{self._name}, line {self._record_line}"
-        if len(names) > MAX_COLUMNS:
+        if len(header) > MAX_COLUMNS:
             raise UsageError(f"{where}: the header names more than {MAX_COLUMNS} columns")
-        num_unnamed = next((index for index, name in enumerate(names) if name.strip()), None)
-        if num_unnamed is None:
+        names = [name.strip() for name in header]
+        named = [index for index, name in enumerate(names) if name]
+        if not named:
             raise UsageError(f"{where}: the header names no columns; give each column a name")
-        if num_unnamed:
-            which = "the first column has" if num_unnamed == 1 else f"{num_unnamed} columns have"
+        if named[0]:
+            which = "the first column has" if named[0] == 1 else f"{named[0]} columns have"
             self.facts.notes["unnamed"] = (
                 f"{where}: {which} no name, like the index written by pandas, and "
-                f"{'is' if num_unnamed == 1 else 'are'} dropped; name it in the header to keep "
+                f"{'is' if named[0] == 1 else 'are'} dropped; name it in the header to keep "
                 "it"
             )
         seen: set[str] = set()
-        for number, name in enumerate(names[num_unnamed:], num_unnamed + 1):
-            if not name.strip():
-                raise UsageError(f"{where}: column {number} has no name in the header; give it one")
+        for index in named:
+            name = names[index]
             if not _is_utf8(name):
-                raise UsageError(f"{where}: the name of column {number} is not valid UTF-8")
+                raise UsageError(
+                    f"{where}: the name of column {index + 1} is not valid UTF-8; pass "
+                    f"{option('encoding')} with the encoding of the file, such as cp1252"
+                )
             if name in seen:
                 raise UsageError(
                     f"{where}: the header names the column {shown_key(name)!r} twice; "
                     f"rename one of them"
                 )
             seen.add(name)
-        return num_unnamed
+        for index in range(named[0], len(names)):
+            if not names[index]:
+                names[index] = _pandas_name(index, seen)
+                self.facts.notes.setdefault(
+                    "named",
+                    f"{where}: column {index + 1} has no name, and is called {names[index]!r}, as "
+                    "by pandas; name it in the header",
+                )
+        num_optional = len(names) - 1 - named[-1]
+        return CsvColumns(tuple(names[named[0] :]), named[0], num_optional, dialect.num_empty)
 
-    def _row(
-        self, index: int, header: Sequence[str], cells: list[str] | RowError, num_unnamed: int
-    ) -> Row:
-        digest = hashlib.sha256(b"".join(self._record).rstrip(b"\r\n")).digest()
+    def _refuse_split_records(self, columns: "CsvColumns", dialect: CsvDialect) -> None:
+        if dialect.split_record is None:
+            return
+        line, count = dialect.split_record
+        raise UsageError(
+            f"{self._name}, line {line}: the header names one column, "
+            f"{shown_key(columns.names[0])!r}, but the record has {count} cells: put quotes around "
+            f"cells that have a {dialect.delimiter!r}, or pass {option('delimiter')} tab to read "
+            "each line as one cell",
+            field="delimiter",
+        )
+
+    def _row(self, index: int, columns: "CsvColumns", cells: list[str] | RowError) -> Row:
+        digest = self._record.digest()
         row = Row(index, self._record_line, self._record_offset, digest, default_id(index))
-        row = with_columns(row, lambda: _columns(header, cells, num_unnamed))
+        unreadable: dict[str, RowError] = {}
+        row = with_columns(row, lambda: _columns(columns, cells, unreadable))
         if isinstance(cells, RowError) or (row.error is None and not self._has_values):
             return row
-        written = zip(header[num_unnamed:], map(_utf8, cells[num_unnamed:]), strict=False)
-        return replace(row, written=dict(written))
+        cells = cells[columns.num_dropped :]
+        written = dict(zip(columns.names, map(_utf8, cells), strict=False))
+        return replace(row, written=written, unreadable=unreadable)
 
 
-def find_delimiter(sample: bytes) -> str:
-    """Return the delimiter of a CSV file that begins with `sample`.
+@dataclass(frozen=True, slots=True)
+class CsvColumns:
+    """Columns of a CSV file.
 
-    Of the usual characters the best one occurs in the header and splits most records into as many
-    cells as the header; comma in a tie and without any.
+    `num_dropped` cells at the beginning of a record have no column. A record may lack the last
+    `num_optional` cells, and may have `num_empty` empty ones more.
     """
-    text = sample.removeprefix(BOM).decode("utf-8", "replace")
-    if not sample.endswith(b"\n") and "\n" in text:
-        text = text[: text.rindex("\n") + 1]  # the last line may be cut
-    best, most = COMMA, (_LEAST_SHARE, False, 0)
-    for delimiter in DELIMITERS:
-        share, num_cells = _fit(text, delimiter)
-        fit = (share, delimiter == COMMA, num_cells)
-        if num_cells > 1 and fit >= most:
-            best, most = delimiter, fit
-    return best
+
+    names: tuple[str, ...]
+    num_dropped: int
+    num_optional: int
+    num_empty: int
+
+    def named(self, cells: list[str]) -> dict[str, str]:
+        """Return the cells of a record by column; raises `RowError` for another number of them."""
+        cells = cells[self.num_dropped :] if len(cells) >= self.num_dropped else []
+        count = len(self.names)
+        left = count - len(cells)
+        if 0 < left <= self.num_optional:
+            cells = cells + [""] * left
+        elif 0 < -left <= self.num_empty and not any(cells[count:]):
+            cells = cells[:count]
+        if len(cells) != count:
+            raise RowError(
+                "invalid_csv_record",
+                f"the record has {len(cells) + self.num_dropped} cells, but the header names "
+                f"{count + self.num_dropped} columns"
+                + "; a cell with a delimiter in it needs quotes"
+                * (len(cells) > count),
+            )
+        return dict(zip(self.names, cells, strict=True))
 
 
-def _fit(text: str, delimiter: str) -> tuple[float, int]:
-    """Return the share of first records with as many cells as the header, and that number."""
-    records = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-    try:
-        header = next(records, [])
-        sizes = [len(cells) for cells in islice(records, _SAMPLE_RECORDS)]
-    except csv.Error:
-        return 0.0, 0
-    return sizes.count(len(header)) / len(sizes) if sizes else 1.0, len(header)
+def _pandas_name(index: int, taken: set[str]) -> str:
+    """Return the name that pandas gives to a column, by its index in the header."""
+    name, number = f"Unnamed: {index}", 0
+    while name in taken:
+        number += 1
+        name = f"Unnamed: {index}.{number}"
+    taken.add(name)
+    return name
 
 
-def _columns(header: Sequence[str], cells: list[str] | RowError, num_unnamed: int) -> Columns:
+class RecordDigest:
+    """SHA-256 of a record without the end of its last line."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._last = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """True before the first line."""
+        return not self._last
+
+    def add(self, data: bytes) -> None:
+        """Add lines."""
+        self._sha256.update(self._last)
+        self._last = data
+
+    def digest(self) -> bytes:
+        """Return the digest; call it once."""
+        self._sha256.update(self._last.rstrip(b"\r\n"))
+        return self._sha256.digest()
+
+
+class LineBlocks:
+    """Lines of a stream, one by one, or within quotes as many as are at hand; `end` is the last
+    byte of a line.
+    """
+
+    def __init__(self, stream: CountedStream, end: bytes) -> None:
+        self.end = end
+        self._stream = stream
+        self._data = b""
+        self._begin = 0  # of the data not yet returned
+
+    def read(self, most: int, *, in_quotes: bool) -> bytes:
+        """Return the next line with its end; none at the end of the stream.
+
+        in_quotes: the beginning is within quotes, so that lines belong together up to the next one
+        with a quote. A line of `most` bytes or more may be cut.
+        """
+        while True:
+            stop = self._stop(in_quotes)
+            held = len(self._data) - self._begin
+            if stop == 0 and held < most:
+                # As many again, so that a long line is not copied often.
+                more = self._stream.read(max(CHUNK_BYTES, held))
+                if more:
+                    self._data = self._data[self._begin :] + more
+                    self._begin = 0
+                    continue
+            begin, self._begin = self._begin, stop or len(self._data)
+            return self._data[begin : self._begin]
+
+    def _stop(self, in_quotes: bool) -> int:
+        """Return the end of the next lines in the data, 0 without one."""
+        if not in_quotes:
+            return self._data.find(self.end, self._begin) + 1
+        quote = self._data.find(b'"', self._begin)
+        if quote >= 0:
+            return self._data.find(self.end, quote) + 1
+        return max(self._data.rfind(self.end, self._begin) + 1, 0)
+
+
+def _columns(
+    columns: CsvColumns, cells: list[str] | RowError, unreadable: dict[str, RowError]
+) -> Columns:
+    """Return the values of a record; errors of columns that a prompt need not use are added to
+    `unreadable`.
+    """
     if isinstance(cells, RowError):
         raise cells
-    if len(cells) != len(header):
-        raise RowError(
-            "invalid_csv_record",
-            f"the record has {len(cells)} cells, but the header names {len(header)} columns"
-            + "; a cell with a delimiter in it needs quotes" * (len(cells) > len(header)),
-        )
+    named = columns.named(cells)
     if not all(map(_is_utf8, cells)):
         raise RowError("invalid_utf8", "the record is not valid UTF-8")
-    named = zip(header[num_unnamed:], cells[num_unnamed:], strict=True)
-    return {name: _value(name, cell) for name, cell in named}
+    values: dict[str, JSONValue] = {}
+    for name, cell in named.items():
+        try:
+            values[name] = _value(name, cell)
+        except RowError as error:
+            if name not in _PROMPT_COLUMNS:
+                raise
+            values[name], unreadable[name] = cell, error
+    return values
 
 
 def _value(name: str, cell: str) -> JSONValue:

@@ -20,7 +20,7 @@ from pagedrun.paged.job.inputs.row import (
     refuse_empty,
     with_columns,
 )
-from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.errors import RowError, UsageError, option
 
 
 def prompt_line(text: str) -> Columns:
@@ -179,18 +179,13 @@ def _without_end(data: bytes) -> bytes:
 
 
 FIRST_BYTES = 8
-_UTF16 = "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16LE or UTF-16BE, -t UTF-8)"
-_UTF32 = "UTF-32 text; convert it to UTF-8 first (iconv -f UTF-32 -t UTF-8)"
 _FOREIGN = {  # first bytes of files often given by mistake
     b"\x1f\x8b": "compressed with gzip; let its name end in .gz, or unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstandard; let its name end in .zst, or unpack it first",
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"PAR1": "a Parquet file; let its name end in .parquet",
-    b"\xff\xfe\x00\x00": _UTF32,
-    b"\x00\x00\xfe\xff": _UTF32,
-    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)",
 }
+_UTF16_MARKS = {b"\xff\xfe": "le", b"\xfe\xff": "be"}
 
 
 def refuse_foreign(name: str, first_bytes: bytes) -> None:
@@ -198,10 +193,24 @@ def refuse_foreign(name: str, first_bytes: bytes) -> None:
     for magic, what in _FOREIGN.items():
         if first_bytes.startswith(magic):
             raise UsageError(f"{name} is {what}")
-    start = first_bytes[:FIRST_BYTES]
-    for every_second, others in ((start[1::2], start[::2]), (start[::2], start[1::2])):
+    order = _utf16_order(first_bytes[:FIRST_BYTES])
+    if order is not None:
+        raise UsageError(
+            f"{name} is UTF-16 text; pass {option('encoding')} utf-16-{order}", field="encoding"
+        )
+
+
+def _utf16_order(start: bytes) -> str | None:
+    """Return the byte order of UTF-16 text by its first bytes, None for another text."""
+    if start[:2] in _UTF16_MARKS:
+        return _UTF16_MARKS[start[:2]]
+    for order, zeros, others in (
+        ("le", start[1::2], start[::2]),
+        ("be", start[::2], start[1::2]),
+    ):
         # Without a byte order mark: in UTF-16, every second byte of ASCII and of a line's end is
         # zero. One zero among letters may be text.
-        has_seen_enough = len(every_second) > 1 or start == b"\0"
-        if has_seen_enough and not any(every_second) and all(others):
-            raise UsageError(f"{name} is {_UTF16}")
+        has_seen_enough = len(zeros) > 1 or start == b"\0"
+        if has_seen_enough and not any(zeros) and all(others):
+            return order
+    return None

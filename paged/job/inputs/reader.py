@@ -18,6 +18,7 @@ from pagedrun.paged.job.inputs.arrow_source import (
     SAVED_FILES,
     DatasetSource,
     HubName,
+    KeepTable,
     ParquetSource,
 )
 from pagedrun.paged.job.inputs.byte_streams import (
@@ -40,6 +41,12 @@ from pagedrun.paged.job.inputs.row import (
     default_id,
     id_column,
     refuse_empty,
+)
+from pagedrun.paged.job.inputs.text_encoding import (
+    TranscodedStream,
+    encoding_note,
+    is_utf8,
+    marked_encoding,
 )
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.rules import Rule
@@ -69,13 +76,14 @@ DEFAULT_MAX_LINE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options of input files: records of at most `max_line_bytes`, `format`, and the CSV
-    `delimiter`, None to detect it.
+    """Options of input files: records of at most `max_line_bytes`, `format`, the CSV `delimiter`,
+    None to detect it, and the `encoding` of texts, None for UTF-8 or the one of a byte order mark.
     """
 
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     format: InputFormat = InputFormat.AUTO
     delimiter: str | None = None
+    encoding: str | None = None
 
     def format_of(self, name: str) -> InputFormat | None:
         """Return the format of the file `name`, None for an unknown ending."""
@@ -100,26 +108,29 @@ BY_NAME = Reading()
 
 @contextmanager
 def open_rows(
-    name: str, reading: Reading = BY_NAME, stop: ReadCancellation | None = None
+    name: str,
+    reading: Reading = BY_NAME,
+    stop: ReadCancellation | None = None,
+    keep: KeepTable | None = None,
 ) -> Iterator[RowSource]:
     """Open the input `name` and yield its rows; `-` is standard input.
 
     Pipes and devices have no meaningful name and are taken as JSONL, unless `reading` names another
-    format. `stop` cancels waiting for a pipe.
+    format. `stop` cancels waiting for a pipe. `keep` gets the tables of Arrow inputs.
 
     Raises `UsageError` if there is no such input, it cannot be read, or its format is unknown.
     """
     stop = stop or ReadCancellation()
     if is_remote(name):
         with open_remote(name) as remote:
-            yield _file_source(_peekable(remote), name, reading)
+            yield _file_source(_peekable(remote), name, reading, keep)
         return
     if name == STDIN:
         yield _pipe_source(stop.stream(sys.stdin.buffer), name, reading)
         return
     if name.startswith(HUB_PREFIX):
         _refuse_reading(name, reading)
-        yield DatasetSource.from_hub(name, reading.max_line_bytes)
+        yield DatasetSource.from_hub(name, reading.max_line_bytes, keep)
         return
     mode = _mode(name)
     if stat.S_ISDIR(mode):
@@ -128,11 +139,11 @@ def open_rows(
                 f"{name} is a folder that was not written by save_to_disk; {_what_is()}"
             )
         _refuse_reading(name, reading)
-        yield DatasetSource.from_folder(name, reading.max_line_bytes)
+        yield DatasetSource.from_folder(name, reading.max_line_bytes, keep)
         return
     with _open(name) as file:
         if stat.S_ISREG(mode):
-            yield _file_source(file, name, reading)
+            yield _file_source(file, name, reading, keep)
         else:
             yield _pipe_source(stop.stream(file), name, reading)
 
@@ -142,18 +153,19 @@ def open_inputs(
     names: Sequence[str],
     reading: Reading = BY_NAME,
     stop: ReadCancellation | None = None,
+    keep: KeepTable | None = None,
 ) -> Iterator[RowSource]:
     """Open one input or several, and yield the rows of all; see `open_rows` and `SeveralSource`.
 
     Raises `UsageError` for any one that is missing or of an unknown kind.
     """
     if len(names) == 1:
-        with open_rows(names[0], reading, stop) as source:
+        with open_rows(names[0], reading, stop, keep) as source:
             yield source
         return
     for name in names:
         _check(name, reading)
-    several = SeveralSource(names, lambda name: open_rows(name, reading, stop))
+    several = SeveralSource(names, lambda name: open_rows(name, reading, stop, keep))
     try:
         yield several
     finally:
@@ -226,23 +238,31 @@ def _format_of(name: str, reading: Reading) -> InputFormat:
             f"{option('delimiter')} applies to CSV files, but {name} is read as {found}; "
             f"leave it out, or pass {option('input_format')} csv"
         )
+    if reading.encoding is not None and found is InputFormat.PARQUET:
+        raise UsageError(
+            f"{option('encoding')} applies to texts, but {name} is a Parquet file; leave it out",
+            field="encoding",
+        )
     return found
 
 
 def _refuse_reading(name: str, reading: Reading) -> None:
     """Refuse file options for a dataset, which has its own format."""
-    asked = {"input_format": reading.format is not InputFormat.AUTO, "delimiter": reading.delimiter}
-    for field, is_given in asked.items():
+    is_format_given = reading.format is not InputFormat.AUTO
+    asked = {"delimiter": reading.delimiter, "encoding": reading.encoding}
+    for field, is_given in {"input_format": is_format_given, **asked}.items():
         if is_given:
             raise UsageError(
                 f"{option(field)} applies to files, but {name} is a dataset; leave it out"
             )
 
 
-def _file_source(file: BinaryIO, name: str, reading: Reading) -> RowSource:
+def _file_source(
+    file: BinaryIO, name: str, reading: Reading, keep: KeepTable | None = None
+) -> RowSource:
     found, packing = _format_of(name, reading), compression_of(name)
     if found is InputFormat.PARQUET:
-        return ParquetSource(file, name, reading.max_line_bytes)
+        return ParquetSource(file, name, reading.max_line_bytes, keep)
     packed = CountedStream(file) if packing else None
     stream = file if packed is None else _unpacked(packed, name, packing)
     return _text_source(stream, name, found, reading, packed=packed)
@@ -269,6 +289,29 @@ def _text_source(
     can_drain: bool = True,
 ) -> RowSource:
     """Return the rows of a text; `packed` is the compressed stream below, if any."""
+    sample = CountedStream(stream).peek()
+    encoding = reading.encoding or marked_encoding(sample)
+    if encoding is not None and not is_utf8(encoding):
+        below = CountedStream(stream) if packed is None else stream
+        packed = packed or cast(CountedStream, below)
+        transcoded = io.BufferedReader(TranscodedStream(below, name, encoding), PIECE_BYTES)
+        stream = cast(BinaryIO, transcoded)
+    source = _source_of(stream, name, format, reading, packed, can_drain=can_drain)
+    note = None if encoding is not None else encoding_note(sample, name)
+    if note is not None:
+        source.facts.notes["encoding"] = note
+    return source
+
+
+def _source_of(
+    stream: BinaryIO,
+    name: str,
+    format: InputFormat,
+    reading: Reading,
+    packed: CountedStream | None,
+    *,
+    can_drain: bool,
+) -> RowSource:
     most = reading.max_line_bytes
     if format in _WITH_CELLS:
         delimiter = reading.delimiter_of(format)
@@ -408,22 +451,22 @@ class SeveralSource:
             self._num_begun += 1
             with self._open_source(name) as source:
                 self._source = source
-                try:
+                begin = index
+                with suppress(EmptyInput):
                     for row in source:
                         yield _placed(row, index, name)
                         index += 1
-                except EmptyInput:
-                    pass
-                self._leave()
+                self._leave(is_empty=index == begin)
         if index == 0:
             raise refuse_empty(", ".join(self._names))
 
-    def _leave(self) -> None:
+    def _leave(self, *, is_empty: bool = False) -> None:
         """Record the facts and the digest of a finished input."""
         source, self._source = self._source, None
         if source is not None:
             self._num_bytes += source.num_bytes_read
-            self._facts = _both(self._facts, source.facts)
+            if not is_empty:
+                self._facts = _both(self._facts, source.facts)
             self._digests.append(source.digest(whole=True))
 
 
@@ -437,22 +480,35 @@ def _both(one: InputFacts, other: InputFacts) -> InputFacts:
 
 
 def _unified(one: InputFacts, other: InputFacts) -> Any:
-    """Return the Arrow schema of both, None where a column has two types."""
+    """Return the Arrow schema of both, without columns that have two types.
+
+    None unless both are Arrow tables.
+    """
     if not one.columns or other.schema is None:
         return other.schema
     if one.schema is None:
         return None
     import pyarrow
 
-    try:
-        return pyarrow.unify_schemas([one.schema.remove_metadata(), other.schema.remove_metadata()])
-    except pyarrow.ArrowException:
-        return None
+    fields = []
+    for name in dict.fromkeys((*one.columns, *other.schema.names)):
+        both = [each.schema.field(name) for each in (one, other) if name in each.schema.names]
+        if name in one.columns and name not in one.schema.names:
+            continue  # two types earlier
+        if len(both) == 1:
+            both = [both[0].with_nullable(True)]
+        try:
+            unified = pyarrow.unify_schemas([pyarrow.schema([each]) for each in both])
+        except pyarrow.ArrowException:
+            continue
+        fields.append(unified.field(0))
+    return pyarrow.schema(fields)
 
 
 def _placed(row: Row, index: int, name: str) -> Row:
     """Return a row of the input `name` with its index among those of all inputs."""
-    has_own_id = id_column(row.columns) is not None and row.error is None
+    is_refused = row.error is not None and row.error.code == "invalid_id"
+    has_own_id = id_column(row.columns) is not None and not is_refused
     return replace(
         row,
         index=index,

@@ -23,8 +23,9 @@ class Row:
     of the record, as `unit` tells. `byte_offset` counts the decompressed bytes before the row; None
     without any. `digest` is the SHA-256 of the row's bytes (without the end of its line), to detect
     edited inputs. A row with an `error` has the readable columns. `file` is its input, if there are
-    several: then `line` counts in that. `written` are the original columns where `columns` differ
-    from them: CSV cells parsed as JSON, and invalid records.
+    several: then `line` counts in that. `written` are the columns of outputs where `columns`, those
+    of prompts, differ from them: CSV cells parsed as JSON, invalid records, NaN. `unreadable` are
+    the errors of columns that fail the row only if its prompt uses them.
     """
 
     index: int
@@ -37,6 +38,16 @@ class Row:
     unit: str = LINE
     file: str | None = None
     written: Columns | None = None
+    unreadable: Mapping[str, RowError] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Columns:
+        """Columns of outputs."""
+        return self.columns if self.written is None else self.written
+
+    def without_columns(self) -> "Row":
+        """Return the row without its columns."""
+        return replace(self, columns={}, written=None, unreadable={})
 
     @property
     def place(self) -> str:

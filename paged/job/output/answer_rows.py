@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from pagedrun.paged.job.inputs.row import InputFacts
+from pagedrun.paged.job.output.kept_tables import KeptTables
 from pagedrun.paged.job.output.output_layout import Conversion, OutputLayout
 from pagedrun.paged.job.output.output_row import answered_row, failed_row
 from pagedrun.paged.job.output.saved_rows import FinishedRows
@@ -47,8 +48,13 @@ class ResultRows(Protocol):
     def sync(self) -> None:
         """Make durable what the lines so far refer to. Raises `OutputError`."""
 
-    def convert(self, lines: Lines, num_rows: int, facts: InputFacts) -> list[str]:
-        """Write the output files; return warnings. Raises `OutputError`."""
+    def convert(
+        self, lines: Lines, num_rows: int, facts: InputFacts, kept: KeptTables | None
+    ) -> list[str]:
+        """Write the output files; return warnings. Raises `OutputError`.
+
+        kept: the tables of an Arrow input.
+        """
         ...
 
     def close(self) -> None:
@@ -81,9 +87,11 @@ class AnswerRows:
     def sync(self) -> None:
         """Do nothing."""
 
-    def convert(self, lines: Lines, num_rows: int, facts: InputFacts) -> list[str]:
+    def convert(
+        self, lines: Lines, num_rows: int, facts: InputFacts, kept: KeptTables | None
+    ) -> list[str]:
         """Write the output files; return warnings. Raises `OutputError`."""
-        return Conversion(self._layout, lines, num_rows, facts).write()
+        return Conversion(self._layout, lines, num_rows, facts, kept=kept).write()
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,13 +1,11 @@
 """Types of output columns: known from the row format, kept from the input, or inferred from values.
 
-Rows are JSON during a run; columns of Arrow inputs, such as timestamps, keep their type in Parquet.
+Rows are JSON during a run; columns of Arrow inputs come back as they were in Parquet.
 """
 
-import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import time
 from enum import Enum
 from typing import Any
 
@@ -329,80 +327,89 @@ def row_format(pooled: PoolingParams | None) -> RowFormat:
     return _INT8_VECTORS if is_int8 else _POOLED[pooled.task]
 
 
-_UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}  # in a second
+@dataclass(frozen=True, slots=True)
+class InputType:
+    """Column of an Arrow input, or a part of one, that comes back as it was.
+
+    `field` is Arrow's: its type and whether it may be null. `path` are the keys from the column to
+    the part.
+    """
+
+    field: Any
+    path: tuple[str, ...]
+
+    @classmethod
+    def find(cls, schema: Any, path: str) -> "InputType | None":
+        """Return the column of a table at a path of keys with dots between.
+
+        None without one, for an item of a list, and for a type that Parquet does not have. Keys
+        that contain dots are tried first.
+        """
+        keys: list[str] = []
+        parts = {field.name: field for field in schema or ()}
+        field, left = None, path
+        while left:
+            end = len(left)
+            while end > 0 and left[:end] not in parts:
+                end = left.rfind(".", 0, end)
+            if end <= 0:
+                return None
+            key, left = left[:end], left[end + 1 :]
+            is_nullable = field is not None and field.nullable
+            field = parts[key]
+            field = field.with_nullable(field.nullable or is_nullable)
+            keys.append(key)
+            parts = {each.name: each for each in _fields(field.type)}
+        return cls(field, tuple(keys)) if field is not None and _has_parquet(field) else None
+
+    @classmethod
+    def column(cls, schema: Any, name: str) -> "InputType | None":
+        """Return the column of a name, as `find` does for a path."""
+        return cls.find(schema, name) if name in getattr(schema, "names", ()) else None
+
+    def of(self, table: Any) -> Any:
+        """Return the values in a table, as a chunked array."""
+        from pyarrow import compute
+
+        name, *inner = self.path
+        column = table.column(name)
+        return compute.struct_field(column, inner) if inner else column
 
 
 @dataclass(frozen=True, slots=True)
-class InputType:
-    """Arrow type of a column, kept from its input."""
+class InputStruct:
+    """Object of columns of the input, with those of an Arrow table as they were."""
 
-    type: Any
+    fields: "Mapping[str, ValueType | InputType]"
 
-
-def is_kept(kind: Any) -> bool:
-    """Return true if values of an Arrow type can be restored from their JSON."""
-    return _carrier(kind) is not None or _reader(kind) is not None
-
-
-def array_of(values: Sequence[JSONValue], kind: Any) -> Any:
-    """Return an Arrow array of type `kind` of JSON values."""
-    import pyarrow
-
-    carrier = _carrier(kind)
-    if carrier is not None:
-        return pyarrow.array(values, carrier).cast(kind)
-    read = _reader(kind)
-    assert read is not None
-    return pyarrow.array([None if each is None else read(each) for each in values], kind)
+    @classmethod
+    def find(cls, schema: Any, kind: StructOf) -> "InputStruct | StructOf":
+        """Return the object with the columns that a table has, itself if it has none."""
+        fields = {
+            name: InputType.column(schema, name) or each for name, each in kind.fields.items()
+        }
+        has_any = any(isinstance(each, InputType) for each in fields.values())
+        return cls(fields) if has_any else kind
 
 
-def _carrier(kind: Any) -> Any:
-    """Return the Arrow type of JSON values that Arrow casts to `kind`.
+ColumnType = ValueType | InputType | InputStruct
 
-    None for nested types, because the cast changes their nulls, and for types without a cast from
-    text.
-    """
-    import pyarrow
+
+def _fields(kind: Any) -> Any:
+    """Return the fields of a struct, none of another type."""
     from pyarrow import types
 
-    if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
-        return kind
-    if types.is_floating(kind):
-        return pyarrow.float64()
-    if types.is_dictionary(kind):
-        return pyarrow.string() if types.is_string(kind.value_type) else None
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    if is_text or types.is_timestamp(kind) or types.is_date(kind) or types.is_decimal(kind):
-        return pyarrow.string()
-    return None
+    return kind if types.is_struct(kind) else ()
 
 
-def _reader(kind: Any) -> Callable[[Any], object] | None:
-    """Return a function from a JSON value to a Python object for `kind`, None without one."""
+def _has_parquet(field: Any) -> bool:
+    """Return true if Parquet files can hold values of a type."""
     import pyarrow
-    from pyarrow import types
+    from pyarrow import parquet
 
-    if types.is_time(kind):
-        return time.fromisoformat
-    if types.is_duration(kind):
-        return lambda seconds: round(seconds * _UNITS[kind.unit])
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return base64.b64decode
-    if types.is_struct(kind):
-        readers = {each.name: _reader(each.type) for each in kind.fields}
-        if not readers or None in readers.values():
-            return None
-        return lambda value: {name: _read(value.get(name), readers[name]) for name in readers}
-    if types.is_list(kind) or types.is_large_list(kind):
-        reader = _reader(kind.value_type)
-        return None if reader is None else lambda value: [_read(each, reader) for each in value]
-    carrier = _carrier(kind)
-    if carrier is None or types.is_dictionary(kind):
-        return None
-    if carrier == pyarrow.string():
-        return lambda text: pyarrow.scalar(text, carrier).cast(kind).as_py()
-    return lambda value: value
-
-
-def _read(value: JSONValue, reader: Callable[[Any], object] | None) -> object:
-    return None if value is None or reader is None else reader(value)
+    schema = pyarrow.schema([field])
+    try:
+        parquet.write_table(schema.empty_table(), pyarrow.BufferOutputStream())
+    except (pyarrow.ArrowException, NotImplementedError):
+        return False
+    return True

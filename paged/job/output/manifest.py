@@ -255,6 +255,7 @@ def _settings(config: JobConfig, max_model_len: int, device: object) -> dict[str
         "chat_template_kwargs": config.prompts.template_kwargs,
         "input_format": config.input_format,
         "delimiter": config.delimiter,
+        "encoding": config.encoding,
         "limit": config.limit,
         "from_output": config.from_output,
         "deadline": config.deadline,

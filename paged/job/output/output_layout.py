@@ -13,19 +13,27 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pagedrun.paged.files.atomic import remove_leftovers, replace_file
 from pagedrun.paged.job.config import JOURNAL_SUFFIX, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.byte_streams import is_remote
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.output.column_types import EMBEDDING, row_format
+from pagedrun.paged.job.output.kept_tables import KeptRows, KeptTables
 from pagedrun.paged.job.output.output_file import (
     OutputError,
     OutputFormat,
     reason_of,
     refuse_target,
 )
-from pagedrun.paged.job.output.row_columns import OutputColumns, RowColumns, RowShaper, json_keys_of
+from pagedrun.paged.job.output.row_columns import (
+    INPUT,
+    OutputColumns,
+    RowColumns,
+    RowShaper,
+    json_keys_of,
+)
 from pagedrun.paged.job.output.table_files import (
     ColumnTypes,
     VectorColumn,
@@ -118,6 +126,15 @@ class OutputLayout:
     def keeps_columns(self) -> bool:
         """True if the journal keeps all columns of the input, for files made of it."""
         return (bool(self.files) and self.format is not OutputFormat.NPY) or self.streams_columns
+
+    @property
+    def keeps_tables(self) -> bool:
+        """True if columns of Arrow inputs come back as they were."""
+        names = self.columns.names
+        is_table = bool(self.files) and self.format is OutputFormat.PARQUET
+        return is_table and (
+            not names or any(name == INPUT or self.columns.is_of_input(name) for name in names)
+        )
 
     @property
     def shown(self) -> str:
@@ -236,7 +253,6 @@ def _shards(path: Path, kind: OutputFormat, num_shards: int) -> tuple[Path, ...]
     )
 
 
-PANDAS = b"pandas"
 GZIP = 31  # window bits of zlib for the gzip format
 
 
@@ -245,7 +261,8 @@ class Conversion:
 
     `lines` yields the rows in input order, each a line of JSON; it is called for each pass over
     them. Memory does not grow with the number of rows. `facts` are those of the input, with its
-    columns. `vectors` makes columns of keys whose values are not in the lines, under a name.
+    columns. `vectors` makes columns of keys whose values are not in the lines, under a name. `kept`
+    has the tables of an Arrow input.
     """
 
     def __init__(
@@ -255,8 +272,10 @@ class Conversion:
         num_rows: int,
         facts: InputFacts,
         vectors: Mapping[str, Callable[[str], VectorColumn]] = MappingProxyType({}),
+        kept: KeptTables | None = None,
     ) -> None:
         self._layout = layout
+        self._kept = kept
         self._vectors = vectors
         self._columns = layout.columns
         self._lines = lines
@@ -311,7 +330,12 @@ class Conversion:
 
     def _shaper(self) -> RowShaper:
         facts = self._facts
-        return RowShaper(self._columns, facts.columns or (), self._json_keys, facts.schema)
+        return RowShaper(self._columns, facts.columns or (), self._json_keys, self._schema)
+
+    @property
+    def _schema(self) -> Any:
+        """Schema of the kept tables, None without any."""
+        return None if self._kept is None else self._facts.schema
 
     def _maker(self, shaper: RowShaper) -> Callable[[Iterable[bytes], int], Iterator[bytes]]:
         """Return a function from lines, and the index of the first one, to a file's bytes, after a
@@ -319,7 +343,10 @@ class Conversion:
         match self._layout.format:
             case OutputFormat.PARQUET:
                 types = column_types(self._all_rows(), shaper)
-                return lambda lines, start: self._parquet(lines, types, shaper, start)
+                kept = None
+                if self._kept is not None and self._schema is not None:
+                    kept = self._kept.rows(self._schema)
+                return lambda lines, start: self._parquet(lines, types, shaper, start, kept)
             case OutputFormat.CSV:
                 names = shaper.names or column_names(self._all_rows())
                 return lambda lines, _: csv_lines(
@@ -330,18 +357,23 @@ class Conversion:
         return lambda lines, _: map(shaper.line, lines)
 
     def _parquet(
-        self, lines: Iterable[bytes], types: ColumnTypes, shaper: RowShaper, start: int
+        self,
+        lines: Iterable[bytes],
+        types: ColumnTypes,
+        shaper: RowShaper,
+        start: int,
+        kept: KeptRows | None,
     ) -> Iterator[bytes]:
         rows = ((shaper.of(json.loads(line)), len(line)) for line in lines)
         named = ((shaper.column_of(key), make) for key, make in self._vectors.items())
         vectors = [make(name) for name, make in named if name is not None]
-        return parquet_pieces(rows, types, self._metadata(), vectors, start)
+        return parquet_pieces(rows, types, self._metadata(), vectors, start, kept)
 
     def _metadata(self) -> dict[bytes, bytes] | None:
-        """Return the column metadata of pandas, such as its index columns."""
-        found = getattr(self._facts.schema, "metadata", None) or {}
-        is_whole_table = self._columns.includes_input
-        return {PANDAS: found[PANDAS]} if is_whole_table and PANDAS in found else None
+        """Return the metadata of the input's table, such as the index columns of pandas, if all of
+        its columns come back."""
+        is_whole = self._columns.includes_input and self._schema is not None
+        return self._schema.metadata if is_whole else None
 
     def _all_rows(self) -> Iterator[OutputColumns]:
         shaper = self._shaper()  # a shaper of its own, so that nothing is counted twice

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pagedrun.paged.job.inputs.row import InputFacts, at_line
 from pagedrun.paged.job.output.answer_rows import Lines
 from pagedrun.paged.job.output.column_types import EMBEDDING, ERROR, row_format
+from pagedrun.paged.job.output.kept_tables import KeptTables
 from pagedrun.paged.job.output.output_file import OutputFormat
 from pagedrun.paged.job.output.output_layout import Conversion, OutputLayout
 from pagedrun.paged.job.output.output_row import ANSWERED, BROKEN, REFUSED, failed_row
@@ -107,16 +108,18 @@ class PooledRows:
         if self._vectors is not None:
             self._vectors.sync()
 
-    def convert(self, lines: Lines, num_rows: int, facts: InputFacts) -> list[str]:
+    def convert(
+        self, lines: Lines, num_rows: int, facts: InputFacts, kept: KeptTables | None
+    ) -> list[str]:
         """Write the output files; return warnings. Raises `OutputError`."""
         vectors, layout = self._vectors, self._layout
         if vectors is None:
-            return Conversion(layout, lines, num_rows, facts).write()
+            return Conversion(layout, lines, num_rows, facts, kept=kept).write()
         errors = vectors.end(lines, num_rows)
         if layout.format is OutputFormat.NPY:
             vectors.write_arrays(num_rows, errors)
             return []
-        warnings = Conversion(layout, lines, num_rows, facts, vectors.columns).write()
+        warnings = Conversion(layout, lines, num_rows, facts, vectors.columns, kept).write()
         if not errors:
             vectors.remove()
         return warnings

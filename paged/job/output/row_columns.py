@@ -16,13 +16,14 @@ from pagedrun.paged.job.output.column_types import (
     FINISH_REASON,
     MAX_FIELDS,
     NAMES,
+    ColumnType,
+    InputStruct,
     InputType,
     ListOf,
     RowFormat,
     ScalarType,
     StructOf,
     ValueType,
-    is_kept,
     json_text,
 )
 from pagedrun.paged.values.errors import RowError, UsageError, option
@@ -349,7 +350,7 @@ class RowShaper:
     def type_of(self, name: str) -> ValueType | InputType | None:
         """Return the type of a column in a table, None if it is inferred from the values."""
         if self._columns.includes_input and name in self._given:
-            return self._kept(name)
+            return InputType.column(self._schema, name)
         format = self._columns.format
         content = next((each for each, ours in self._ours.items() if ours == name), None)
         if content is not None:
@@ -358,10 +359,22 @@ class RowShaper:
         if format.has_answers and name == self._columns.answer:
             return ScalarType.TEXT
         if name in self._columns.names and self._columns.is_of_input(name):
-            return self._kept(path_in_input(name))
+            return InputType.find(self._schema, path_in_input(name))
         if self._is_text(name):
             return ScalarType.TEXT
+        if self._columns.flatten and not self._columns.names:
+            kept = InputType.column(self._schema, path_in_input(name))
+            if kept is not None and _column_name(path_in_input(name), format) == name:
+                return kept
         return None if self.is_json(name) else format.known_type(name, flat=self._columns.flatten)
+
+    def final_type(self, name: str, kind: ValueType | InputType) -> ColumnType:
+        """Return the type of a column by the common type of its values."""
+        if name in NAMES and kind is ScalarType.JSON:
+            return ScalarType.NAME
+        if name == INPUT and isinstance(kind, StructOf):
+            return InputStruct.find(self._schema, kind)
+        return kind
 
     def is_json(self, name: str) -> bool:
         """Return true if a column belongs to JSON answers."""
@@ -386,14 +399,6 @@ class RowShaper:
                 f"columns {JSON_PREFIX}… are empty; {option('json_schema')} makes every answer one"
             )
         return told
-
-    def _kept(self, name: str) -> InputType | None:
-        """Return the type of a column of the input, if its table has one."""
-        names = getattr(self._schema, "names", ())
-        if name not in names:
-            return None
-        kind = self._schema.field(name).type
-        return InputType(kind) if is_kept(kind) else None
 
     def _is_text(self, name: str) -> bool:
         """Return true if an object is written as text, since a table has one column for it."""

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.job.output.column_types import (
-    NAMES,
+    ColumnType,
+    InputStruct,
     InputType,
     ListOf,
     ScalarType,
     StructOf,
     ValueType,
-    array_of,
     common,
     convert,
     json_text,
@@ -23,15 +23,16 @@ from pagedrun.paged.job.output.column_types import (
     required_part,
     type_of,
 )
+from pagedrun.paged.job.output.kept_tables import KeptRows
 from pagedrun.paged.job.output.row_columns import OutputColumns, RowShaper
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.json_value import JSONValue
 
 # A row group is held as Python objects, then as a table.
 GROUP_ROWS = 16_384
-GROUP_BYTES = 2**24  # of the rows as JSON
+GROUP_BYTES = 2**24  # of the rows as JSON, or of their columns in Arrow tables
 
-ColumnTypes = Mapping[str, ValueType | InputType]
+ColumnTypes = Mapping[str, ColumnType]
 
 
 def require_pyarrow(output: str) -> None:
@@ -64,10 +65,7 @@ def column_types(rows: Iterable[OutputColumns], shaper: RowShaper) -> ColumnType
                 if not isinstance(kind, ScalarType) and shaper.is_json(name):
                     kind = ScalarType.JSON
                 found[name] = common(of_all, kind)
-    return {
-        name: ScalarType.NAME if name in NAMES and kind is ScalarType.JSON else kind
-        for name, kind in found.items()
-    }
+    return {name: shaper.final_type(name, kind) for name, kind in found.items()}
 
 
 def _beginning(known: ValueType | InputType | None) -> ValueType | InputType:
@@ -80,23 +78,26 @@ def parquet_pieces(
     metadata: Mapping[bytes, bytes] | None = None,
     vectors: "Sequence[VectorColumn]" = (),
     first_row: int = 0,
+    kept: KeptRows | None = None,
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of rows, each with its number of bytes as JSON.
 
     metadata: that of the schema. vectors: replace the columns of their names. first_row: index of
-    the first row in them.
+    the first row in them. kept: the same rows in the tables of the input, where columns have types
+    of these.
     """
     import pyarrow
     from pyarrow import parquet
 
-    schema = pyarrow.schema([(name, _arrow_type(kind)) for name, kind in types.items()], metadata)
+    schema = pyarrow.schema([_field(name, kind) for name, kind in types.items()], metadata)
     written = schema
     for each in vectors:
         written = written.set(schema.get_field_index(each.name), each.field())
     sink, num_rows = _Sink(), first_row
     with parquet.ParquetWriter(sink, written) as writer:
-        for group in _groups(rows):
-            table = _table(group, types, schema)
+        for group in _groups(rows, kept):
+            given = None if kept is None else kept.take()
+            table = _table(group, types, schema, given)
             for each in vectors:
                 column = each.array(num_rows, len(group))
                 table = table.set_column(schema.get_field_index(each.name), each.field(), column)
@@ -147,12 +148,14 @@ class VectorColumn:
         return number if self.size is None else pyarrow.list_(number, self.size)
 
 
-def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputColumns]]:
+def _groups(
+    rows: Iterable[tuple[OutputColumns, int]], kept: KeptRows | None
+) -> Iterator[list[OutputColumns]]:
     group: list[OutputColumns] = []
     num_bytes = 0
     for row, size in rows:
         group.append(row)
-        num_bytes += size
+        num_bytes += size if kept is None else max(size, kept.advance())
         if len(group) >= GROUP_ROWS or num_bytes >= GROUP_BYTES:
             yield group
             group, num_bytes = [], 0
@@ -160,28 +163,62 @@ def _groups(rows: Iterable[tuple[OutputColumns, int]]) -> Iterator[list[OutputCo
         yield group
 
 
-def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any) -> Any:
+def _table(rows: Sequence[OutputColumns], types: ColumnTypes, schema: Any, given: Any) -> Any:
+    """Return the table of rows; given: that of the same rows in the input, or None."""
     import pyarrow
 
-    columns = []
-    for name, kind in types.items():
-        values = [row.get(name) for row in rows]
-        if isinstance(kind, InputType):
-            columns.append(array_of(values, kind.type))
-            continue
-        if not needs_no_conversion(kind):
-            values = [convert(value, kind) for value in values]
-        columns.append(pyarrow.array(values, schema.field(name).type))
+    columns = [_column([row.get(name) for row in rows], types[name], given) for name in types]
     return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
-def _arrow_type(kind: ValueType | InputType) -> Any:
+def _column(values: Sequence[JSONValue], kind: ColumnType, given: Any) -> Any:
+    """Return the array of a column by its JSON values, or by the table of the input."""
+    import pyarrow
+
+    match kind:
+        case InputType():
+            column = kind.of(given)
+            # A row group has one dictionary.
+            return column.unify_dictionaries() if _is_dictionary(column.type) else column
+        case InputStruct(fields):
+            parts = []
+            for name, each in fields.items():
+                inner = [value.get(name) if isinstance(value, dict) else None for value in values]
+                part = _column(inner, each, given)
+                is_chunked = isinstance(part, pyarrow.ChunkedArray)
+                parts.append(part.combine_chunks() if is_chunked else part)
+            return pyarrow.StructArray.from_arrays(
+                parts, fields=[_field(name, each) for name, each in fields.items()]
+            )
+    if not needs_no_conversion(kind):
+        values = [convert(value, kind) for value in values]
+    return pyarrow.array(values, _arrow_type(kind))
+
+
+def _is_dictionary(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_dictionary(kind))
+
+
+def _field(name: str, kind: ColumnType) -> Any:
+    """Return Arrow's field of a column."""
+    import pyarrow
+
+    match kind:
+        case InputType(field):
+            return field.with_name(name)
+        case InputStruct(fields):
+            parts = [_field(inner, each) for inner, each in fields.items()]
+            return pyarrow.field(name, pyarrow.struct(parts))
+    return pyarrow.field(name, _arrow_type(kind))
+
+
+def _arrow_type(kind: ValueType) -> Any:
     """Return Arrow's type. Unknown types and objects without keys are text."""
     import pyarrow
 
     match kind:
-        case InputType(type):
-            return type
         case ListOf(element):
             return pyarrow.list_(_arrow_type(element))
         case StructOf(fields) if fields:

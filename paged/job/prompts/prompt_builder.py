@@ -5,13 +5,15 @@ close to the name of a parameter are reported, not interpreted.
 """
 
 import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from jinja2 import TemplateError, meta, nodes
 
 from pagedrun.paged.job.inputs.json_line import shown_key
-from pagedrun.paged.job.inputs.row import Columns, id_column
+from pagedrun.paged.job.inputs.row import Columns, Row, id_column
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.text.prompt import (
     CONTINUATIONS,
@@ -60,7 +62,7 @@ class PromptBuilder:
         )
         self._keys = request_keys() | {NESTED_PARAMS, CONTINUATIONS, PRIORITY}
         template = config.template
-        self._read = frozenset() if template is None else TemplateColumns.of(template.source).names
+        self._template = NO_COLUMNS if template is None else TemplateColumns.of(template.source)
 
     def build(self, columns: Columns) -> Prompt:
         """Return the prompt of a row with these columns; raises `RowError` if it is invalid."""
@@ -92,27 +94,38 @@ class PromptBuilder:
             raise RowError("unsupported_content", f"{shown_key(name)} must be a string", param=name)
         return {"prompt": value}
 
-    def carried_columns(self, columns: Columns) -> dict[str, JSONValue]:
+    def refuse_unreadable(self, row: Row, also: Iterable[str] = ()) -> None:
+        """Raise the error of an unreadable column that the prompt uses; also: further columns."""
+        if row.unreadable:
+            self._template.refuse_unreadable(row, self._used(row).union(also))
+
+    def carried_columns(self, row: Row) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that are not used here."""
-        used = {id_column(columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY, RAW} | request_keys()
+        used = self._used(row)
+        return {name: value for name, value in row.given.items() if name not in used}
+
+    def _used(self, row: Row) -> set[str | None]:
+        used = {id_column(row.columns), NESTED_PARAMS, CONTINUATIONS, PRIORITY, RAW}
+        used |= request_keys()
         if self._config.field is not None:
             used.add(self._config.field)
         elif self._config.template is None:
             used.update(PROMPT_FORMS)
-        return {name: value for name, value in columns.items() if name not in used}
+        return used
 
     def near_misses_of(self, carried: Columns, columns: Columns) -> tuple[tuple[str, str], ...]:
         """Return the `carried` columns close to a parameter that the row does not have, with its
         name.
 
-        Columns read by the template are left out.
+        Columns read by the template are left out, and so are those after the first thousand, which
+        nobody typed.
         """
         return tuple(
             (name, key)
-            for name, value in carried.items()
+            for name, value in islice(carried.items(), MAX_NAMED)
             if (key := near_key(name, self._keys)) is not None
             and key not in columns
-            and name not in self._read
+            and name not in self._template.names
             and accepts_value(key, value)
         )
 
@@ -198,7 +211,7 @@ class TemplateColumns:
             tree = Sandbox().parse(source)
             names = set(meta.find_undeclared_variables(tree))
         except (TemplateError, RecursionError):
-            return cls(frozenset(), reads_row=False, in_braces=())
+            return NO_COLUMNS
         items = [each for each in tree.find_all(nodes.Getitem) if _is_row(each.node)]
         constants = [each.arg.value for each in items if isinstance(each.arg, nodes.Const)]
         attributes = [each.attr for each in tree.find_all(nodes.Getattr) if _is_row(each.node)]
@@ -211,9 +224,18 @@ class TemplateColumns:
             in_braces=tuple(dict.fromkeys(in_braces)),
         )
 
+    def refuse_unreadable(self, row: Row, used: Container[str | None]) -> None:
+        """Raise the error of an unreadable column that is `used`, or that the template may read."""
+        for name, error in row.unreadable.items():
+            if name in used or self.reads_row or name in self.names:
+                raise error
+
 
 def _is_row(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Name) and node.name == "row"
+
+
+NO_COLUMNS = TemplateColumns(frozenset(), reads_row=False, in_braces=())
 
 
 RESPONSE_FORMAT = "response_format"
@@ -286,6 +308,7 @@ def not_supported(name: str) -> RowError:
     return RowError("invalid_param", message, param=name)
 
 
+MAX_NAMED = 1000  # columns of a row whose names are compared with parameters
 MIN_CHARS = 4  # of key and name; a shorter one is near too many words
 _NUMBERS = frozenset(
     each.field for each in flag_fields(SamplingParams) if each.kind in (int, float, int | None)
@@ -301,10 +324,24 @@ def near_key(column: str, known: frozenset[str]) -> str | None:
     """
     if column in known or len(column) < MIN_CHARS or len(column) > 64:
         return None
-    names = sorted(name for name in known if len(name) >= MIN_CHARS)
-    alike = (name for name in names if _folded(name) == _folded(column))
-    near = (name for name in names if _is_one_letter_off(column.lower(), name))
-    return next(alike, None) or next(near, None)
+    by_form, by_length = _names(known)
+    lowered = column.lower()
+    lengths = range(len(lowered) - 1, len(lowered) + 2)
+    near = (name for size in lengths for name in by_length.get(size, ()))
+    return by_form.get(_folded(column)) or min(
+        (name for name in near if _is_one_letter_off(lowered, name)), default=None
+    )
+
+
+@lru_cache(maxsize=8)
+def _names(known: frozenset[str]) -> tuple[dict[str, str], dict[int, list[str]]]:
+    """Return the keys by their folded form, and by their length."""
+    by_form: dict[str, str] = {}
+    by_length: dict[int, list[str]] = {}
+    for name in sorted(name for name in known if len(name) >= MIN_CHARS):
+        by_form.setdefault(_folded(name), name)
+        by_length.setdefault(len(name), []).append(name)
+    return by_form, by_length
 
 
 def accepts_value(name: str, value: JSONValue) -> bool:

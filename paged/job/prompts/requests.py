@@ -171,6 +171,7 @@ class RequestBuilder:
         if row.error is not None:
             return row.error
         try:
+            self._prompts.refuse_unreadable(row, () if call is None else CALL_COLUMNS)
             return self._prompts.build(row.columns if call is None else call.columns())
         except RowError as error:
             return error
@@ -185,15 +186,14 @@ class RequestBuilder:
         if encoded.error is not None:
             encoded = replace(encoded, result=at_line(encoded.error, row.line))
         expected = row.columns.get("expected")
-        carried: Columns = self._prompts.carried_columns(row.columns)
+        carried: Columns = self._prompts.carried_columns(row)
         near_misses = self._prompts.near_misses_of(carried, row.columns) if call is None else ()
         used = None
         if self._keeps_columns:
-            given = row.columns if row.written is None else row.written
-            used = tuple(name for name in given if name not in carried)
-            carried = given
+            used = tuple(name for name in row.given if name not in carried)
+            carried = row.given
         return JobRow(
-            row=replace(row, columns={}, written=None),
+            row=row.without_columns(),
             encoded=encoded,
             input=carried,
             expected=expected if isinstance(expected, str) else None,

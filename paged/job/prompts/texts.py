@@ -11,8 +11,9 @@ from itertools import islice
 from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, pair_texts
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, Row, at_line, id_column
+from pagedrun.paged.job.prompts.prompt_builder import NO_COLUMNS, TemplateColumns
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
-from pagedrun.paged.job.prompts.requests import EMBEDDINGS, JobRow, OpenAIRequest
+from pagedrun.paged.job.prompts.requests import CALL_COLUMNS, EMBEDDINGS, JobRow, OpenAIRequest
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.text.prompt_encoder import (
     ENCODE_BATCH_ROWS,
@@ -44,6 +45,8 @@ class TextBuilder:
         self._spec = spec
         self._params = params
         self._prompts = prompts
+        template = prompts.template
+        self._template = NO_COLUMNS if template is None else TemplateColumns.of(template.source)
         self._keeps_columns = keeps_columns
 
     def build(self, rows: Iterable[Row], done: Container[int] = ()) -> Iterator[JobRow]:
@@ -63,6 +66,9 @@ class TextBuilder:
         if row.error is not None:
             return row.error
         try:
+            if row.unreadable:
+                also = () if call is None else CALL_COLUMNS
+                self._template.refuse_unreadable(row, self._used(row).union(also))
             if call is not None:
                 return self._of_call(call)
             return self._of_columns(row.columns)
@@ -143,17 +149,15 @@ class TextBuilder:
     def _job_row(self, row: Row, call: OpenAIRequest | None, encoded: EncodedPrompt) -> JobRow:
         if encoded.error is not None:
             encoded = replace(encoded, result=at_line(encoded.error, row.line))
-        given = row.columns if row.written is None else row.written
+        not_carried = self._used(row)
         carried: Columns = {
-            name: value for name, value in row.columns.items() if name not in self._used(row)
+            name: value for name, value in row.given.items() if name not in not_carried
         }
         used = None
         if self._keeps_columns:
-            used = tuple(name for name in given if name not in carried)
-            carried = given
-        return JobRow(
-            replace(row, columns={}, written=None), encoded, carried, call=call, used=used
-        )
+            used = tuple(name for name in row.given if name not in carried)
+            carried = row.given
+        return JobRow(row.without_columns(), encoded, carried, call=call, used=used)
 
     def _used(self, row: Row) -> set[str | None]:
         """Return the columns that do not come back."""

@@ -55,6 +55,7 @@ def test_every_flag_of_generate_is_a_setting_or_refused_for_a_reason() -> None:
 EXAMPLES = {
     "json_schema": "'{}'",
     "delimiter": "';'",
+    "encoding": "cp1252",
     "logprobs": "5",
     "prompt_logprobs": "5",
     "beam_width": "4",

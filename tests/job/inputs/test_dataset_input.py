@@ -102,9 +102,13 @@ class TestParquet:
         parquet.write_table(table, path)
         rows = read(path)
         codes = [row.error.code if row.error else None for row in rows]
-        assert codes == [None, "invalid_utf8", "invalid_value", None, "line_too_long"]
-        assert [row.error.line for row in rows if row.error] == [2, 3, 5]
-        assert len({row.digest for row in rows if row.error is None}) == 2
+        assert codes == [None, None, None, None, "line_too_long"]
+        assert [row.error.line for row in rows if row.error] == [5]
+        unreadable = [{name: each.code for name, each in row.unreadable.items()} for row in rows]
+        assert unreadable == [{}, {"prompt": "invalid_utf8"}, {}, {}, {}]
+        assert rows[1].columns == {"prompt": "\ufffd", "x": 1.0}
+        assert rows[2].columns == {"prompt": "c", "x": "Infinity"}
+        assert len({row.digest for row in rows}) == 5
 
     @pytest.mark.parametrize("data", [b"", b"PAR1", b'{"a": 1}\n' * 9, b"PAR1" + b"x" * 40])
     def test_what_is_no_parquet_is_refused(self, tmp_path: Path, data: bytes) -> None:

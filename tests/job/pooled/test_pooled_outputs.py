@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.job.pooled.pooled_jobs import read, run, write
+from tests.support.arrow_types import every_type, stored
 from tests.support.tiny_encoders import texts, write_model
 
 Capsys = pytest.CaptureFixture[str]
@@ -223,3 +224,19 @@ def test_batch_rows_have_one_vector_in_a_table(model: Path, tmp_path: Path, caps
         ("c1", "too_many_inputs"),
         ("c2", "missing_prompt"),
     ]
+
+
+def test_columns_of_a_parquet_file_come_back_beside_vectors(
+    model: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Infinity and types that JSON lacks, of a row that has no text."""
+    given = every_type().append_column("text", pyarrow.array(["a", None, "c"]))
+    pq.write_table(given, tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    run(capsys, "embed", tmp_path / "in.parquet", "-o", out, "--model", model, status=3)
+    found = pq.read_table(out)
+    assert found.column_names == [*given.column_names, "embedding", "error"]
+    assert stored(found.select(given.column_names)) == stored(
+        pq.read_table(tmp_path / "in.parquet")
+    )
+    assert found["embedding"].null_count == 1

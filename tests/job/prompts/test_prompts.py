@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.text.prompt import Prompt
@@ -98,7 +98,9 @@ def test_raw_prompts_stand_as_they_are() -> None:
         assert build(columns, **config) == raw
     assert build({"prompt": "hi", "raw": False}, raw=True).is_chat
     assert build({"messages": CHAT}, raw=True).is_chat
-    assert "raw" not in builder().carried_columns({"prompt": "hi", "raw": True})
+    assert "raw" not in builder().carried_columns(
+        Row(0, 1, 0, b"", "row-0", {"prompt": "hi", "raw": True})
+    )
 
 
 def test_a_system_prompt_makes_a_chat_of_a_raw_prompt_too() -> None:
@@ -313,7 +315,10 @@ def test_the_prompt_field_replaces_all_other_places() -> None:
     assert build(columns, field="question").text == "<user>why?"
     assert failure({"prompt": "x"}, field="question") == ("missing_prompt", "question")
     assert failure({"question": [1]}, field="question") == ("unsupported_content", "question")
-    assert builder(field="question").carried_columns(columns) == {"prompt": "x", "messages": 3}
+    assert builder(field="question").carried_columns(Row(0, 1, 0, b"", "row-0", columns)) == {
+        "prompt": "x",
+        "messages": 3,
+    }
 
 
 def test_the_system_prompt_goes_in_front_unless_the_row_has_one() -> None:
@@ -337,7 +342,7 @@ def test_a_template_sees_every_column_and_keeps_them() -> None:
     columns: Columns = {"id": 1, "prompt": "p", "n": 2, "q": "x"}
     prompts = builder(template=PromptTemplate("{{ prompt }}{{ n }}{{ q }}"))
     assert prompts.build(columns).text == "<user>p2x"
-    assert prompts.carried_columns(columns) == {"prompt": "p", "q": "x"}
+    assert prompts.carried_columns(Row(0, 1, 0, b"", "row-0", columns)) == {"prompt": "p", "q": "x"}
 
 
 def test_columns_that_are_not_used_come_back() -> None:
@@ -350,9 +355,12 @@ def test_columns_that_are_not_used_come_back() -> None:
         "expected": "y",
         "nested": {"max_tokens": 1},
     }
-    carried = builder().carried_columns(columns)
+    carried = builder().carried_columns(Row(0, 1, 0, b"", "row-0", columns))
     assert list(carried) == ["custom_id", "expected", "nested"]
-    assert builder().carried_columns({"custom_id": "c", "prompt": "x"}) == {}
+    assert (
+        builder().carried_columns(Row(0, 1, 0, b"", "row-0", {"custom_id": "c", "prompt": "x"}))
+        == {}
+    )
 
 
 @pytest.mark.parametrize("kind", ["image", "image_url", "input_image"])
@@ -360,3 +368,10 @@ def test_an_image_is_called_one(kind: str) -> None:
     content: list[JSONValue] = [{"type": "text", "text": "What is it?"}, {"type": kind}]
     with pytest.raises(RowError, match="has an image, but pagedrun reads only the text"):
         build({"messages": [{"role": "user", "content": content}]})
+
+
+def test_names_after_the_first_thousand_are_not_compared() -> None:
+    """A row of a million keys."""
+    names = ["max_token", *(f"key{number}" for number in range(999)), "temperatur"]
+    columns: Columns = dict.fromkeys(names, 1)
+    assert builder().near_misses_of(columns, columns) == (("max_token", "max_tokens"),)
