@@ -441,6 +441,7 @@ class _Job:
         has_more = self._prepared.has_more
         if not self._waiting and not has_more:
             return None
+        self._guard.catch_bus_errors()
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
         engine.warm_up(lambda: self._listener.on_phase(Phase.COMPILE))
