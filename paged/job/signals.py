@@ -297,20 +297,22 @@ def _unreadable_memory() -> str:
 
 def _mapped_files() -> Iterator[tuple[str, int, int]]:
     """Yield the path of each mapped file that still has its name, the end of the mapping in it, and
-    its size."""
+    its size; of programs and libraries none, since these may be mapped beyond their ends."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             lines = maps.readlines()
     except OSError:  # not Linux
         return
-    for line in lines:
-        # "7f01-7f02 r--p 00001000 08:01 1234   /path"
-        fields = line.rstrip("\n").split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith("/"):
-            start, end = (int(each, 16) for each in fields[0].split("-"))
-            try:
-                status = os.stat(fields[5])
-            except OSError:  # removed, and still there for this process
-                continue
-            if status.st_ino == int(fields[4]):
-                yield fields[5], int(fields[2], 16) + end - start, status.st_size
+    # "7f01-7f02 r--p 00001000 08:01 1234   /path"
+    mapped = [fields for line in lines if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6]
+    programs = {fields[5] for fields in mapped if "x" in fields[1]}
+    for addresses, _, offset, _, inode, path in mapped:
+        if not path.startswith("/") or path in programs:
+            continue
+        try:
+            status = os.stat(path)
+        except OSError:  # removed, and still there for this process
+            continue
+        if status.st_ino == int(inode):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            yield path, int(offset, 16) + end - start, status.st_size
