@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-gpu dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-gpu pins dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu
+
+pins: ## constraints.txt against the packages of the index, by metadata alone
+	PYTHON=$(PYTHON) .ci/pins
 
 dist: $(PUBLISH) ## dist/: the source archive and the wheel, as an index would take them
 	rm -rf dist

@@ -8,6 +8,7 @@ prompts that differ at once.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import numba
 import numpy as np
 
 from pagedrun.kernels.array_types import Int32s, Int64s
+from pagedrun.kernels.code_cache import CodeCache
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler
 
@@ -103,10 +105,10 @@ def _compiled(parallel: bool) -> Callable[[Callable[..., Any]], Any]:
             "no_cfunc_wrapper": True,
             "pipeline_class": KernelCompiler,
         }
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # neither beside the source nor in the user's cache folder
-            return numba.njit(**options)(function)
+        compiled = numba.njit(**options)(function)
+        with suppress(RuntimeError):  # neither beside the source nor in the user's cache folder
+            compiled._cache = CodeCache(function)
+        return compiled
 
     return compile_lazily
 

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numba
 from numba.core.registry import CPUDispatcher
 from numba.np.ufunc import parallel
 
+from pagedrun.kernels.code_cache import CodeCache
 from pagedrun.kernels.cpu.recording import current_recorder
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler, ReorderedCompiler
@@ -56,14 +58,10 @@ def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
         "no_cfunc_wrapper": True,
         "pipeline_class": KernelCompiler,
     }
-    try:
-        compiled = _Kernel.of(numba.njit(cache=True, **options)(function))
-        # Numba invalidates cached code if the file of the function changes. The code contains
-        # inlined functions and constants of other files too, so all of them are compared.
-        cache_file = compiled._cache._cache_file
-        cache_file._source_stamp = (cache_file._source_stamp, source_digest())
-    except (RuntimeError, AttributeError):  # no cache folder; or another Numba
-        return _Kernel.of(numba.njit(**options)(function))
+    compiled = _Kernel.of(numba.njit(**options)(function))
+    with suppress(RuntimeError, AttributeError):  # no cache folder; or another Numba
+        # The code contains inlined functions and constants of other files too.
+        compiled._cache = CodeCache(function, source_digest())
     return compiled
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagedrun.paged.files.json_object import refuse_lfs_pointer
+from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -209,14 +210,15 @@ class GgufPart:
     @classmethod
     def open(cls, path: Path) -> "GgufPart":
         """Map a file and read its header; raises `ModelError` if it is not GGUF, or damaged."""
-        if not path.is_file():
-            raise ModelError(f"{path} does not exist; download the model again")
-        refuse_lfs_pointer(path)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
+                refuse_lfs_pointer(path)
                 memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError as error:
+            raise ModelError(f"{path} does not exist; download the model again") from error
         except (OSError, ValueError) as error:  # ValueError: an empty file
-            raise ModelError(f"{path} cannot be read ({error}); download it again") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ModelError(f"{path} cannot be read ({reason}); download it again") from error
         return cls(path, memory)
 
     @property

@@ -322,14 +322,6 @@ class JobConfig:
         """Path of the block snapshot, beside the output; None if that is a stream."""
         return self._beside(SNAPSHOT_SUFFIX)
 
-    @property
-    def digests_path(self) -> Path | None:
-        """Path of the request digests of lines, beside the output.
-
-        None if that is a stream, and for results other than answers, which no run reuses.
-        """
-        return None if self.pooled is not None else self._beside(DIGESTS_SUFFIX)
-
     def _beside(self, suffix: str) -> Path | None:
         path = Path(self.output)
         if self.output == STDOUT or (path.exists() and not path.is_file()):

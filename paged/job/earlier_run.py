@@ -20,6 +20,12 @@ from typing import BinaryIO, cast
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.files.atomic import PRIVATE_MODE
 from pagedrun.paged.job.config import DIGESTS_SUFFIX, MANIFEST_SUFFIX, JobConfig
+from pagedrun.paged.job.output.line_digests import (
+    DIGEST_BYTES,
+    RECORD_BYTES,
+    line_digest,
+    read_digests,
+)
 from pagedrun.paged.job.output.manifest import Manifest, read_manifest, with_prompt_time
 from pagedrun.paged.job.output.saved_rows import SavedAnswer, SavedRow
 from pagedrun.paged.job.progress import JobListener
@@ -320,30 +326,15 @@ def _refused(why: str) -> UsageError:
     return UsageError(f"{option('from')}: {why}; leave out {option('from')} to compute all rows")
 
 
-DIGEST_BYTES = 16
-
-RECORD_BYTES = 2 * DIGEST_BYTES
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def line_digest(line: bytes) -> bytes:
-    """Return the digest of an output line, its newline included."""
-    return blake2b(line, digest_size=DIGEST_BYTES).digest()
-
-
-def read_digests(path: Path) -> dict[bytes, bytes]:
-    """Return the request digest of each line, by the digest of the line. Raises `OSError`."""
-    data = path.read_bytes()
-    ends = range(RECORD_BYTES, len(data) + 1, RECORD_BYTES)
-    records = (data[end - RECORD_BYTES : end] for end in ends)
-    return {record[:DIGEST_BYTES]: record[DIGEST_BYTES:] for record in records}
+_NO_REQUEST = bytes(DIGEST_BYTES)  # beside a line that no run reuses
 
 
 class RowDigests:
     """Appends a record for each line: its digest and that of its request.
 
     Rows without a record are recomputed by later runs, so a failed write costs a warning and no
-    answer.
+    answer. Requests for vectors, scores and labels have no digest.
     """
 
     def __init__(self, path: Path | None, questions: RequestDigests, listener: JobListener) -> None:
@@ -354,7 +345,7 @@ class RowDigests:
         self._file: BinaryIO | None = None
 
     def begin(self, *, keep: bool) -> None:
-        """Open the file; `keep` the complete records of an earlier run of the same job."""
+        """Open the file; `keep` the complete records of finished rows."""
         if self._path is None:
             return
         try:
@@ -372,12 +363,21 @@ class RowDigests:
         """Append the record of a line unless it is an error."""
         if self._file is None or completion.error is not None:
             return
-        question = self._questions.digest(completion.request, completion.num_read_once_tokens)
+        question = _NO_REQUEST
+        if completion.pooled is None:
+            question = self._questions.digest(completion.request, completion.num_read_once_tokens)
         try:
             if self._file.write(line_digest(line) + question) != RECORD_BYTES:
                 raise OSError(errno.ENOSPC, "no room")
         except OSError as error:
             self._give_up(error)
+
+    def remove(self) -> None:
+        """Close and remove the file: its lines are no longer there."""
+        self.close()
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file."""
@@ -388,8 +388,8 @@ class RowDigests:
 
     def _give_up(self, error: OSError) -> None:
         self._listener.on_warning(
-            f"{self._path} cannot be written ({error.strerror}): a later run with --from "
-            "will recompute these rows"
+            f"{self._path} cannot be written ({error.strerror}): a later run with --from or "
+            "--resume will recompute these rows"
         )
         self.close()
 

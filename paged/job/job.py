@@ -266,8 +266,7 @@ class _Job:
         self._deadline = job_deadline(config, guard)
         self._has_begun = False  # until then the manifest belongs to an earlier run
         self._questions = RequestDigests(prepared.model.tokenizer.chat_template)
-        path = None if layout.files else config.digests_path
-        self._digests = RowDigests(path, self._questions, listener)
+        self._digests = RowDigests(layout.digests, self._questions, listener)
         self._earlier: EarlierRows | None = None
         self._given: dict[str, None] = {}  # input columns of the rows
         self._shaper = RowShaper(layout.columns) if layout.streams_columns else None
@@ -285,6 +284,9 @@ class _Job:
         self._tally.has_earlier = self._earlier is not None
         self._check_columns()
         self._count(prepared.rows)
+        if not prepared.has_more:
+            self._finished.check_end(output.path, self._tally.total)
+        self._warn_of_unchecked_lines()
         self._warn_of_little_space(output)
         writer = RowWriter(
             output,
@@ -305,11 +307,12 @@ class _Job:
                 self._has_begun = True
                 if not has_nothing_to_do:
                     self._files.begin()
-                self._digests.begin(keep=self._config.resume)
+                self._digests.begin(keep=bool(self._finished))
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._monitor.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._guard.end_when_done()
+            self._finished.check_end(output.path, self._tally.total)
             self._tally.check()
             manifest = manifest.with_input(prepared.source())
             self._listener.on_phase(Phase.FINISH)
@@ -330,6 +333,7 @@ class _Job:
                     self._files.write_report(report)
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
                 if self._layout.files and not num_failed:
+                    self._digests.remove()
                     output.remove()
         except BaseException as error:
             self._explain(error, writer)
@@ -431,6 +435,9 @@ class _Job:
         allowed = (row.request.max_num_generated for row in rows if row.request is not None)
         self._tally.lengths.allow(max(allowed, default=0))
         found = [row.index for row in rows if row.index in self._finished]
+        for row in rows if found else ():
+            ids = (row.id,) if row.call is None else (row.id, row.call.custom_id)
+            self._finished.check_id(self._layout.journal, row.index, ids)
         self._tally.skipped += len(found)
         self._tally.skipped_failed += sum(map(self._finished.has_failed, found))
         self._listener.on_tally(self._tally)
@@ -441,6 +448,7 @@ class _Job:
         has_more = self._prepared.has_more
         if not self._waiting and not has_more:
             return None
+        self._guard.catch_bus_errors()
         self._listener.on_phase(Phase.LOAD)
         engine = self._prepared.model.load_engine()
         engine.warm_up(lambda: self._listener.on_phase(Phase.COMPILE))
@@ -535,6 +543,19 @@ class _Job:
         self._first.add(answer)
         self._listener.on_answer(answer)
         self._listener.on_tally(self._tally)
+
+    def _warn_of_unchecked_lines(self) -> None:
+        """Warn of rows to be computed again, and of lines whose changes cannot be noticed."""
+        finished, journal = self._finished, self._layout.journal
+        if finished.num_unrecorded:
+            self._listener.on_warning(
+                f"the last {finished.num_unrecorded:,} lines of {journal} were not recorded before "
+                "the run ended; their rows are computed again"
+            )
+        if finished and not (finished.is_checked or finished.is_all):
+            self._listener.on_warning(
+                f"{self._layout.digests} is missing, so that changes in {journal} cannot be noticed"
+            )
 
     def _warn_of_little_space(self, output: OutputFile) -> None:
         rows = [row for row in self._prepared.rows if row.index not in self._finished]

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pagedrun.paged.job.config import JobConfig
+from pagedrun.paged.job.output.line_digests import RecordedLines
 from pagedrun.paged.job.output.manifest import (
     JobStatus,
     Manifest,
@@ -47,9 +48,12 @@ class ResumedRun:
         """Return the finished rows; with `retry_errors` failed ones are removed.
 
         `manifest` is that of this run; `hold` blocks signals. Raises `UsageError` if the output is
-        of another job.
+        of another job, or a line has changed since it was written.
         """
-        finished = FinishedRows.read(self._output.path)
+        recorded = None
+        if self._layout.digests is not None:
+            recorded = RecordedLines.of(self._layout.digests)
+        finished = FinishedRows.read(self._output.path, recorded)
         made_by = self._config.manifest_path
         if self._manifest is None and self._layout.is_made and made_by is not None:
             return finished_rows_of_files(self._layout, manifest, made_by)
@@ -61,7 +65,7 @@ class ResumedRun:
             kept = [span for _, *span in finished.answered()]
             with hold():
                 self._output.rewrite(self._output.read(*span) for span in kept)
-            finished = FinishedRows.read(self._output.path)
+            finished = FinishedRows.read(self._output.path, recorded)
         return finished
 
     def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:

@@ -6,6 +6,7 @@ a pipe, which the watchdog reads. The watchdog also ends a process with stalled 
 the standard library, since the command imports this module before anything else.
 """
 
+import mmap
 import os
 import select
 import signal
@@ -63,6 +64,7 @@ class Watchdog:
         self._previous_fd = -1
         self._word = threading.Lock()  # held by the first thread to report the end of the process
         self._thread: threading.Thread | None = None
+        self._bus_errors: object = None
 
     def start(self) -> None:
         """Start watching; call from the main thread."""
@@ -85,6 +87,19 @@ class Watchdog:
     def protect(self, work: Monitored) -> None:
         """Protect `work` from now on."""
         self._work = work
+
+    def catch_bus_errors(self) -> None:
+        """End the process with a sentence, too, if memory of a mapped file cannot be read."""
+        if self._pipe is None or self._bus_errors is not None:
+            return
+        # Here: the command imports this module before anything else.
+        from pagedrun.kernels.environment.bus_errors import BusErrors
+
+        self._bus_errors = BusErrors(
+            self._pipe[1],
+            "Error: a file in use, such as the weights of the model, was cut or cannot be read; "
+            "finished rows are kept",
+        )
 
     @property
     def has_unsaved_rows(self) -> bool:
@@ -111,6 +126,9 @@ class Watchdog:
             if poll.poll(tick_s * 1000):
                 arrived = os.read(self._pipe[0], 1)
                 if not arrived:
+                    return
+                if arrived[0] == signal.SIGBUS:
+                    self._end(STALLED, f"Error: {_unreadable_memory()}", "")
                     return
                 if arrived[0] in (*SIGNALS, DEADLINE):
                     if first is not None:
@@ -208,6 +226,11 @@ class SignalGuard:
         if self._watchdog is not None:
             self._watchdog.protect(work)
 
+    def catch_bus_errors(self) -> None:
+        """Have the watchdog, if there is one, end the process for memory that cannot be read."""
+        if self._watchdog is not None:
+            self._watchdog.catch_bus_errors()
+
     def end_at(self, deadline: float) -> None:
         """End the job at a deadline, on the clock of `time.monotonic`, as a signal does."""
         if threading.current_thread() is threading.main_thread():
@@ -246,7 +269,7 @@ NOTHING_WRITTEN = "nothing was written"
 LEAVE_SECONDS = 1.0  # for rows to reach the disk when the process ends without its main thread
 TICK_SECONDS = 0.5
 LAST_TICK_SECONDS = 0.1  # after a signal
-STALLED = 1  # exit status of a stalled run
+STALLED = 1  # exit status of a stalled run, and of one whose files were cut
 STOPPED_EARLY = 4  # exit status after a deadline
 
 
@@ -262,3 +285,34 @@ def exit_status(signum: int) -> int:
     if signum == DEADLINE:
         return STOPPED_EARLY
     return 128 + signum
+
+
+def _unreadable_memory() -> str:
+    """Return the sentence about a mapped file that has become shorter."""
+    for path, end, size in _mapped_files():
+        if size <= end - mmap.PAGESIZE:
+            return f"{path} was cut while it was in use; put the whole file back"
+    return "a file in use can no longer be read: check its disk, and the system's log"
+
+
+def _mapped_files() -> Iterator[tuple[str, int, int]]:
+    """Yield the path of each mapped file that still has its name, the end of the mapping in it, and
+    its size; of programs and libraries none, since these may be mapped beyond their ends."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            lines = maps.readlines()
+    except OSError:  # not Linux
+        return
+    # "7f01-7f02 r--p 00001000 08:01 1234   /path"
+    mapped = [fields for line in lines if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6]
+    programs = {fields[5] for fields in mapped if "x" in fields[1]}
+    for addresses, _, offset, _, inode, path in mapped:
+        if not path.startswith("/") or path in programs:
+            continue
+        try:
+            status = os.stat(path)
+        except OSError:  # removed, and still there for this process
+            continue
+        if status.st_ino == int(inode):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            yield path, int(offset, 16) + end - start, status.st_size

@@ -1,5 +1,6 @@
 """A GGUF file is a stranger's: damaged or forged, it ends in one sentence, and soon."""
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -182,3 +183,14 @@ def test_an_architecture_that_does_not_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(header(0, [field("general.architecture", 8, value)]))
     with pytest.raises(ModelError, match=r"rwkv6.*llama, qwen2, qwen3,"):
         ModelConfig.from_folder(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a device", "missing"])
+def test_what_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ModelError, match="does not exist" if kind == "missing" else kind):
+        GgufFile.open(path)

@@ -1,6 +1,8 @@
 """Model folders that are broken or mean harm: inputs 32, 33, 35; requirements S1, S2, S12, S13."""
 
 import json
+import os
+import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,23 @@ def pointer(folder: Path) -> None:
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
 
 
+def named(name: str, make: Callable[[Path], object]) -> Break:
+    """Put something else than a file in the place of one."""
+
+    def rewrite(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return rewrite
+
+
+def socket_at(path: Path) -> None:
+    """Bind a socket, by a relative name since addresses are short."""
+    with pytest.MonkeyPatch.context() as patch, socket.socket(socket.AF_UNIX) as bound:
+        patch.chdir(path.parent)
+        bound.bind(path.name)
+
+
 def pickled(folder: Path) -> None:
     """Leave a pickle that would write a file where the weights were."""
     target = folder / "ran"
@@ -100,6 +119,16 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
         "corrupt",
     ),
     "an empty file": (lambda folder: (folder / WEIGHTS).write_bytes(b""), WEIGHTS, "corrupt"),
+    "a pipe": (named(WEIGHTS, os.mkfifo), WEIGHTS, "a named pipe"),
+    "a pipe beside": (named("other.safetensors", os.mkfifo), "other.safetensors", "a named pipe"),
+    "a socket": (named(WEIGHTS, socket_at), WEIGHTS, "a socket"),
+    "a device": (named(WEIGHTS, lambda path: path.symlink_to("/dev/zero")), WEIGHTS, "a device"),
+    "a folder": (named(WEIGHTS, Path.mkdir), WEIGHTS, "a folder"),
+    "a link to itself": (
+        named(WEIGHTS, lambda path: path.symlink_to(path)),
+        WEIGHTS,
+        "cannot be read (Too",
+    ),
     "no layers": (fields(num_hidden_layers=0), "num_hidden_layers is 0", "from 1 to"),
     "heads that do not divide": (fields(num_attention_heads=3), "num_key_value_heads", "a divisor"),
     "a huge model": (fields(hidden_size=2**20), "model.embed_tokens.weight", "must be [320, "),

@@ -64,6 +64,25 @@ def test_the_plan_counts_the_bytes_that_are_read(
     assert planned["streaming"]["limit"] in ("disk", "arithmetic", "KV memory")
 
 
+def test_damaged_weights_are_packed_again(
+    rows: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noticed while they are read for the first time, after the model's own files are closed."""
+    command = ["generate", rows, *flags, "--quiet"]
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert run_command(capsys, *command, "-o", whole)[0] == 0
+    paths = [each.path for each in packed_entries(tmp_path / "packed")]
+    good = [path.read_bytes() for path in paths]
+    for path in paths:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    status, _, errors = run_command(capsys, *command, "-o", output)
+    assert (status, errors) == (0, "")
+    assert comparable_rows(output) == comparable_rows(whole)
+    assert [path.read_bytes() for path in paths] == good
+
+
 def test_a_failing_disk_loses_no_row(
     rows: Path, deep: Path, flags: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

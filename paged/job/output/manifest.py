@@ -15,6 +15,7 @@ from pathlib import Path
 from pagedrun._version import __version__
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.row import InputDigest
 from pagedrun.paged.text.prompt import RAW
@@ -383,15 +384,23 @@ def config_digest(model: Path) -> str:
 
 
 def files_digest(model: Path, tokenizer: Path) -> str:
-    """Return a digest of tokenizer files, and of headers and sizes of the weights."""
+    """Return a digest of tokenizer files, and of headers and sizes of the weights.
+
+    Raises `ModelError` for weights that cannot be read.
+    """
     digest = hashlib.sha256()
     for path in filter(is_gguf, dict.fromkeys((model, tokenizer))):
         digest.update(_gguf_headers(path))
     for path in sorted(model.glob("*.safetensors")):
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            digest.update(file.read(min(size, MAX_HEADER_BYTES)))
+        try:
+            with open_regular(path) as file:
+                size = int.from_bytes(file.read(8), "little")
+                digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+                digest.update(file.read(min(size, MAX_HEADER_BYTES)))
+        except OSError as error:
+            raise ModelError(
+                f"{path} cannot be read ({error.strerror}); download the model again"
+            ) from error
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         path = tokenizer / name
         if path.is_file():

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pagedrun.paged.files.atomic import remove_leftovers, replace_file
-from pagedrun.paged.job.config import JOURNAL_SUFFIX, STDOUT, JobConfig
+from pagedrun.paged.job.config import DIGESTS_SUFFIX, JOURNAL_SUFFIX, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.byte_streams import is_remote
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.output.column_types import EMBEDDING, row_format
@@ -116,6 +116,14 @@ class OutputLayout:
             count = least + (number < rest)
             yield path, start, count
             start += count
+
+    @property
+    def digests(self) -> Path | None:
+        """Path of the digests of the lines in the journal; None if that is a stream."""
+        path = Path(self.journal)
+        if self.journal == STDOUT or (path.exists() and not path.is_file()):
+            return None
+        return path.with_name(path.name + DIGESTS_SUFFIX)
 
     @property
     def streams_columns(self) -> bool:

@@ -6,13 +6,16 @@ Values are validated as strictly as a run writes them, since the file may have a
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TypeVar
 
 import numpy as np
 
 from pagedrun.paged.files.json_object import is_integer
+from pagedrun.paged.job.output.line_digests import RecordedLines
 from pagedrun.paged.job.output.output_row import ANSWERED
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
@@ -36,6 +39,12 @@ class Spans:
         self._offsets.append(offset)
         self._sizes.append(num_bytes)
 
+    def by_index(self) -> "tuple[array[int], array[int]]":
+        """Return all indices in ascending order, and the place of each line in this list."""
+        indices = np.array(self._indices)
+        order = np.argsort(indices, kind="stable")
+        return array("q", indices[order].tobytes()), array("q", order.tobytes())
+
     def in_order(self) -> Iterator[tuple[int, int]]:
         """Yield offset and number of bytes of each line, by the index of its row."""
         for place in np.argsort(np.array(self._indices), kind="stable"):
@@ -48,35 +57,59 @@ _MOST_INDEX = 2**63 - 1
 
 
 class FinishedRows:
-    """Set of the rows of an output file, by index, in 25 bytes each.
+    """Set of the rows of an output file, by index, in 33 bytes each.
 
-    `lines` are their places in the file, `num_bytes` is the end of the last complete line. A killed
-    run may have left a partial line at the end; it is ignored. With `is_all`, the rows are
-    complete, in converted files, and have no lines.
+    `lines` are their places in the file, `num_bytes` is the end of the last line that counts. A
+    killed run may have left a partial line at the end, and `num_unrecorded` lines before it that it
+    did not record; they are ignored. `is_checked`: lines were compared with their records. With
+    `is_all`, the rows are complete, in converted files, and have no lines.
     """
 
     def __init__(self) -> None:
         self.lines = Spans()
         self.num_bytes = 0
         self.num_failed = 0
+        self.num_unrecorded = 0
+        self.is_checked = False
         self.is_all = False
         self._count = 0
+        self._ids = array("Q")  # digests, in the order of `lines`
+        self._order: tuple[array[int], array[int]] | None = None
         self._pages: dict[int, bytearray] = {}  # a byte a row; by index // _PAGE_ROWS
 
     @classmethod
-    def read(cls, path: str) -> "FinishedRows":
-        """Read an output; raises `UsageError` with a line number if it is not one of ours."""
+    def read(cls, path: str, recorded: RecordedLines | None = None) -> "FinishedRows":
+        """Read an output; `recorded` are the lines that its run recorded, None if that is unknown.
+
+        Raises `UsageError` with a line number if it is not one of ours, or a line has changed.
+        """
         found = cls()
+        found.is_checked = recorded is not None
+        num_recorded, first_unrecorded = 0, 0
         try:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.endswith(b"\n"):
                         break  # partial: the run died while writing it
-                    found._take(path, number, line)
+                    row = SavedRow.parse(line)
+                    if recorded is not None and row is not None and not row.has_failed:
+                        is_recorded = line in recorded
+                        num_recorded += is_recorded
+                        if not is_recorded and not first_unrecorded:
+                            first_unrecorded = number
+                        elif is_recorded and first_unrecorded:
+                            raise _refused(path, first_unrecorded, _CHANGED)
+                    if first_unrecorded:
+                        found.num_unrecorded += 1
+                    else:
+                        found._take(path, number, line, row)
         except OSError as error:
             raise UsageError(
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"
             ) from error
+        # Lines that a killed run had no time to record come last, and all its records have lines.
+        if recorded is not None and first_unrecorded and num_recorded < len(recorded):
+            raise _refused(path, first_unrecorded, _CHANGED)
         return found
 
     @classmethod
@@ -115,20 +148,52 @@ class FinishedRows:
         self._count += 1
         self.num_failed += state == _FAILED
 
-    def _take(self, path: str, number: int, line: bytes) -> None:
-        row = SavedRow.parse(line)
-        if row is None or row.index in self:
-            what = "is not an output row"
-            if row is not None:
-                what = f"has a second answer to row {row.index}"
-            raise UsageError(
-                f"{option('resume')}: {path}, line {number} {what}; this file cannot be "
-                f"continued: name another output, or pass {option('overwrite')} instead of "
-                f"{option('resume')}"
-            )
+    def check_id(self, path: str, index: int, ids: Iterable[JSONValue]) -> None:
+        """Raise `UsageError` unless a row of the input has one of the `ids` in the output, too."""
+        place = self._place_of(index)
+        if place is not None and self._ids[place] not in map(_id_digest, ids):
+            raise _refused(path, place + 1, f"answers row {index} under another id than the input")
+
+    def check_end(self, path: str, num_rows: int) -> None:
+        """Raise `UsageError` if a row lies beyond the end of the input."""
+        for number, (index, _, _) in enumerate(self.lines, start=1):
+            if index >= num_rows:
+                raise _refused(
+                    path, number, f"answers row {index:,}, and the input has {num_rows:,}"
+                )
+
+    def _place_of(self, index: int) -> int | None:
+        """Return the place of a row in `lines`."""
+        if self._order is None:
+            self._order = self.lines.by_index()
+        indices, places = self._order
+        found = bisect_left(indices, index)
+        return places[found] if found < len(indices) and indices[found] == index else None
+
+    def _take(self, path: str, number: int, line: bytes, row: "SavedRow | None") -> None:
+        if row is None:
+            raise _refused(path, number, "is not an output row")
+        if row.index in self:
+            raise _refused(path, number, f"has a second answer to row {row.index}")
         self._add(row.index, _FAILED if row.has_failed else _ANSWERED)
+        self._ids.append(_id_digest(row.fields.get("custom_id", row.fields.get("id"))))
         self.lines.add(row.index, self.num_bytes, len(line))
         self.num_bytes += len(line)
+
+
+_CHANGED = "is not the line that its run wrote, by the digests beside it"
+
+
+def _refused(path: str, number: int, what: str) -> UsageError:
+    return UsageError(
+        f"{option('resume')}: {path}, line {number} {what}; this file cannot be continued: name "
+        f"another output, or pass {option('overwrite')} instead of {option('resume')}"
+    )
+
+
+def _id_digest(row_id: JSONValue) -> int:
+    text = str(row_id).encode("utf-8", "replace")  # as it is written
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
 
 ID_KEYS = ("id", "custom_id")  # the latter in answers to OpenAI batch rows

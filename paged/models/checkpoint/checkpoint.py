@@ -163,6 +163,7 @@ class Checkpoint(BaseCheckpoint):
         self.folder = folder
         self._files = dict(files)  # file name -> open safetensors file
         self._file_of: dict[str, str] = {}  # tensor name -> file name
+        self._stored: dict[str, StoredTensor] = {}  # after the files are closed, too
         for file_name, file in self._files.items():
             for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
                 if name in self._file_of:
@@ -171,6 +172,9 @@ class Checkpoint(BaseCheckpoint):
                         f"{file_name}; remove the files that do not belong to the model"
                     )
                 self._file_of[name] = file_name
+                header = file.get_slice(name)
+                shape = tuple(header.get_shape())
+                self._stored[name] = StoredTensor(shape, header.get_dtype())
 
     @property
     def names(self) -> frozenset[str]:
@@ -201,8 +205,11 @@ class Checkpoint(BaseCheckpoint):
 
     def stored(self, name: str) -> StoredTensor:
         """Return a tensor's shape and dtype, from the header."""
-        header = self._slice(name)
-        return StoredTensor(tuple(header.get_shape()), header.get_dtype())
+        if name not in self._stored:
+            raise ModelError(
+                f"{self.folder}: the tensor {name} is missing from the safetensors files"
+            )
+        return self._stored[name]
 
     def tensor(self, name: str, dtypes: tuple[str, ...] = FLOATS) -> torch.Tensor:
         """See `BaseCheckpoint`."""
@@ -213,13 +220,6 @@ class Checkpoint(BaseCheckpoint):
     def file_of(self, name: str) -> Path:
         """Return the file that a tensor is in."""
         return self.folder / self._file_of[name]
-
-    def _slice(self, name: str) -> Any:
-        if name not in self._file_of:
-            raise ModelError(
-                f"{self.folder}: the tensor {name} is missing from the safetensors files"
-            )
-        return self._files[self._file_of[name]].get_slice(name)
 
     def _check_index(self, shard_of: Mapping[str, str]) -> None:
         lost = [name for name, shard in shard_of.items() if self._file_of.get(name) != shard]

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from pagedrun.paged.files.folder_kinds import model_weights, other_kind
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer
+from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.models.checkpoint.gguf_architectures import named_tensors
 from pagedrun.paged.models.checkpoint.tensors import HEAD, Parameter, StoredTensor, TensorNames
 from pagedrun.paged.models.decoder_spec import DecoderSpec
@@ -280,15 +281,20 @@ def _no_weights(path: Path) -> ModelError:
 def open_file(path: Path, framework: str) -> Any:
     """Open a file for `framework` "pt" or "np"; only the first imports torch.
 
-    Raises `ModelError` if it is missing, damaged, or a git-lfs pointer.
+    Raises `ModelError` if it is missing, damaged, no regular file, or a git-lfs pointer.
     """
-    if not path.is_file():
+    try:
+        with open_regular(path) as file:
+            num_header_bytes = int.from_bytes(file.read(8), "little")
+    except FileNotFoundError as error:
         raise ModelError(
             f"{path.parent}: {path.name} is missing, or a broken link; download the model again"
-        )
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"{path} cannot be read ({error.strerror}); download the model again"
+        ) from error
     refuse_lfs_pointer(path)
-    with path.open("rb") as file:
-        num_header_bytes = int.from_bytes(file.read(8), "little")
     if num_header_bytes > MAX_HEADER_BYTES:
         raise ModelError(
             f"{path} is corrupt: its header is {num_header_bytes:,} bytes long, where "

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.cache.prefix_store.folder import stamps
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.models.runnable_config import RunnableConfig, model_identity
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES, PassSpeeds
 from pagedrun.paged.values.engine_config import EngineConfig
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pagedrun.kernels.stored_layers import Bytes, StoredLayer
 
-_MAGIC = b"pagedrun packed layers 1\n"
+_MAGIC = b"pagedrun packed layers 2\n"
 _LENGTH_BYTES = 8  # of the header's length, and of its checksum
 _MOST_HEADER_BYTES = 2**26
 _LINE_BYTES = 64
@@ -49,11 +50,13 @@ _NO_ENTRY = (OSError, ValueError, KeyError, TypeError)  # of a file that is no w
 class PackedEntry:
     """File of packed layers, in the order of their use.
 
-    offsets: of each array of each layer, from `data_start` on, the first byte of the arrays in the
-    file. num_bytes: bytes from there on, whole pages. crc32: of these.
+    place: names of its folder and of the entry, which a file keeps when it is copied. offsets: of
+    each array of each layer, from `data_start` on, the first byte of the arrays in the file.
+    num_bytes: bytes from there on, whole pages. crc32: of these.
     """
 
     path: Path
+    place: str
     layers: "tuple[StoredLayer, ...]"
     offsets: tuple[tuple[int, ...], ...]
     data_start: int
@@ -129,12 +132,14 @@ class PackedFolder:
         return cls(Path(root), identity, create=create)
 
     def find(self, name: str) -> PackedEntry | None:
-        """Return the entry of a name, None if it is missing or its header is damaged."""
+        """Return the entry of a name, None if it is missing, its header is damaged, or it is the
+        file of another layer or model."""
         path = self._path_of(name)
         try:
-            return read_entry(path)
+            entry = read_entry(path)
         except _NO_ENTRY:
             return None
+        return entry if entry.place == self._place_of(name) else None
 
     def sizes(self, names: Sequence[str]) -> list[int] | None:
         """Return the bytes of the entries of these names, None unless all are there."""
@@ -165,6 +170,7 @@ class PackedFolder:
         for chunk in chunks:
             crc32 = zlib.crc32(chunk, crc32)
         facts = {
+            "place": self._place_of(name),
             "layers": [[layer.description, layer.arrays] for layer, _ in layers],
             "offsets": offsets,
             "num_bytes": num_bytes,
@@ -244,6 +250,9 @@ class PackedFolder:
     def _path_of(self, name: str) -> Path:
         return self.path / f"{name}{_ENDING}"
 
+    def _place_of(self, name: str) -> str:
+        return f"{self.path.name}/{name}"
+
     def _unusable(self, error: OSError) -> UsageError:
         if error.errno == errno.ENOSPC:
             return UsageError(
@@ -284,7 +293,12 @@ def read_entry(path: Path) -> PackedEntry:
         for description, specs in facts["layers"]
     )
     offsets = tuple(tuple(map(int, starts)) for starts in facts["offsets"])
-    return PackedEntry(path, layers, offsets, data_start, num_bytes, int(facts["crc32"]))
+    for layer, starts in zip(layers, offsets, strict=True):
+        for spec, start in zip(layer.arrays, starts, strict=True):
+            if not 0 <= start <= start + spec.num_bytes <= num_bytes:
+                raise ValueError("an array beyond the end of the file")
+    place, crc32 = str(facts["place"]), int(facts["crc32"])
+    return PackedEntry(path, place, layers, offsets, data_start, num_bytes, crc32)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
@@ -292,7 +306,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
 
     Raises `OSError` and `ValueError` for a file that is no whole entry.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         magic = file.read(len(_MAGIC))
         length, crc32 = (int.from_bytes(file.read(_LENGTH_BYTES), "little") for _ in range(2))
         if magic != _MAGIC or length > _MOST_HEADER_BYTES:

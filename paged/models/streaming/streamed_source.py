@@ -43,7 +43,7 @@ from pagedrun.paged.models.streaming.weight_ring import (
     WeightRing,
     page_memory,
 )
-from pagedrun.paged.values.errors import EngineError
+from pagedrun.paged.values.errors import EngineError, UsageError
 
 
 class StreamedSource(WeightSource):
@@ -270,8 +270,14 @@ class StreamedSource(WeightSource):
             return uses[-1]
 
         def restore(make_layer: Callable[[], Any]) -> Any:
-            stored, arrays = next(layers)
-            layer, parts = put_together(stored, arrays, self._classes)
+            try:
+                stored, arrays = next(layers)
+                layer, parts = put_together(stored, arrays, self._classes)
+            except (StopIteration, ValueError) as error:
+                raise UsageError(
+                    f"{file.entry.path} has other layers than this model; remove the folder "
+                    f"{self._folder.path}, and the weights are packed again"
+                ) from error
             found.extend(layer if isinstance(layer, tuple) else (layer,))
             refilled.extend(parts)
             return layer

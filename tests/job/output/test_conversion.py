@@ -117,7 +117,7 @@ def test_stopped_at_every_step(name: str, is_killed: bool, is_anew: bool, tmp_pa
         was_stopped = stop(replace(config, overwrite=is_anew), place)
         if here.exists():
             for path, data in files_of(here, name).items():
-                if not path.startswith(".") and not path.endswith(".journal.jsonl"):
+                if not path.startswith(".") and ".journal.jsonl" not in path:
                     assert data == expected[path]
         run_job(replace(config, resume=True), None, ScriptedModel().open())
         assert files_of(here, name) == expected

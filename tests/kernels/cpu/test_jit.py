@@ -1,6 +1,7 @@
 """Compilation of kernels: as a whole, once, kept on disk, and where nothing can be written."""
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,53 @@ def test_digest_covers_the_parts_and_constants_that_kernels_take_in() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_bytes", edited)
         assert jit.source_digest.__wrapped__() != before
+
+
+def add_one(numbers: Any) -> Any:
+    return numbers.sum() + 1
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "zeroed": lambda data: bytes(len(data)),
+    "a byte": lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:],
+    "longer": lambda data: data + b"x",
+}
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_a_damaged_file_of_kept_code_is_compiled_again(
+    ending: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a file with one other byte, Numba would run the machine code."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def is_read_by_a_new_process() -> bool:
+        compiled = jit.serial_kernel(add_one)
+        assert compiled(np.arange(4)) == 7
+        return bool(compiled.stats.cache_hits)
+
+    assert not is_read_by_a_new_process()
+    [path] = tmp_path.rglob(f"*.{ending}")
+    good = path.read_bytes()
+    for name, damage in DAMAGES.items():
+        path.write_bytes(damage(good))
+        assert not is_read_by_a_new_process(), name
+        assert is_read_by_a_new_process(), name
+    path.unlink()
+    path.mkdir()  # cannot be replaced: compiled by each process
+    assert not is_read_by_a_new_process()
+    assert not is_read_by_a_new_process()
+
+
+def test_code_of_other_argument_types_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two processes that compile one kernel at a time begin with the same index."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    for numbers in (np.arange(4), np.arange(4.0)):
+        for index in tmp_path.rglob("*.nbi"):
+            index.unlink()
+        assert jit.serial_kernel(add_one)(numbers) == 7
+    assert len(list(tmp_path.rglob("*.nbc"))) == 2

@@ -79,6 +79,37 @@ def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     assert not EntryFile(entry).read(page_memory(entry.num_bytes))
 
 
+def test_a_file_in_the_place_of_another_is_none(tmp_path: Path) -> None:
+    """Layers of one model often have the same shapes: nothing else would tell them apart."""
+    folders = [PackedFolder(tmp_path, {"model": number}) for number in range(2)]
+    for folder in folders:
+        for name in ("first", "second"):
+            folder.write(name, [layer(5000)])
+    first = folders[0].path / "first.packed"
+    for other in (folders[0].path / "second.packed", folders[1].path / "first.packed"):
+        shutil.copyfile(other, first)
+        assert folders[0].find("first") is None
+    folders[0].write("first", [layer(5000)])
+    assert folders[0].find("first") is not None
+
+
+def test_what_is_no_file_is_none(tmp_path: Path) -> None:
+    folder = PackedFolder(tmp_path, {})
+    path = folder.path / "first.packed"
+    os.mkfifo(path)
+    assert folder.find("first") is None
+    folder.write("first", [layer(5000)])
+    assert folder.find("first") is not None
+
+
+def test_an_array_beyond_the_end_is_none(tmp_path: Path) -> None:
+    """A header with a right checksum and wrong numbers."""
+    folder = PackedFolder(tmp_path, {})
+    spec = StoredLayer({"is": "Layer"}, (ArraySpec("|u1", (2**40,)),))
+    folder.write("first", [(spec, [np.arange(5, dtype=np.uint8)])])
+    assert folder.find("first") is None
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
