@@ -4,6 +4,8 @@ Prompt tokens take the prefill path and generated tokens the decode path, since 
 round alike; keys and values of all tokens of the batch are in the cache before either reads it.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from pagedrun.paged.models.checkpoint.weight_source import WeightSource, num_byt
 from pagedrun.paged.models.model import ForwardBatch, GroupBatch
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.norm_layer import Norm
+from pagedrun.paged.models.modules.relative_layer import load_terms
 from pagedrun.paged.models.modules.rotary_tables import RotaryTables
 
 
@@ -43,12 +46,17 @@ class SelfAttention:
             # A layer without keys has no norm of keys: the last norm is that of queries.
             q_norm, k_norm = self._norms[0].weight, self._norms[-1].weight
             self._head_norms = HeadNorms(q_norm, k_norm, spec.q_norm.eps, spec.norms_after_rotation)
+        self._relative = None
+        if spec.relative is not None:
+            self._relative = load_terms(
+                spec.relative, tables.num_positions, spec.num_heads, spec.scale, source
+            )
         self._ones = torch.ones(spec.head_dim, dtype=source.dtype, device=source.device)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights in memory."""
-        return num_bytes(self._qkv, self.out, *self._norms, self._softmax.sinks)
+        return num_bytes(self._qkv, self.out, *self._norms, self._softmax.sinks, self._relative)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """Store keys and values, then attend.
@@ -57,8 +65,12 @@ class SelfAttention:
         `out`.
         """
         layer, group = cache.layer(self._index), batch.groups[self._index.group]
-        q, gate = self._queries(x, batch, cache)
-        results = attend(q, batch, group, layer, self._softmax, self._spec.window)
+        q, gate, qkv = self._queries(x, batch, cache)
+        softmax = self._softmax
+        if self._relative is not None:
+            keys = torch.tensor_split(qkv, 3, dim=1)[1].view(q.shape)
+            softmax = replace(softmax, relative=self._relative(q, keys))
+        results = attend(q, batch, group, layer, softmax, self._spec.window)
         return results if gate is None else self._kernels.sigmoid_mul(results, gate)
 
     def store(self, x: Tensor, batch: ForwardBatch, cache: KVCache) -> None:
@@ -67,14 +79,15 @@ class SelfAttention:
 
     def _queries(
         self, x: Tensor, batch: ForwardBatch, cache: KVCache
-    ) -> tuple[Tensor, Tensor | None]:
-        """Store keys and values; return queries [num_tokens, num_heads, head_dim], and the gate."""
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Store keys and values; return queries [num_tokens, num_heads, head_dim], the gate, and
+        queries, keys and values as they are projected."""
         spec, index = self._spec, self._index
         qkv, gate = self._qkv(x), None
         if spec.has_gate:
             gate, qkv = torch.tensor_split(qkv, [spec.num_heads * spec.head_dim], dim=1)
         slots = batch.groups[index.group].slots
-        return self._stored(qkv, batch.positions, slots, cache.layer(index)), gate
+        return self._stored(qkv, batch.positions, slots, cache.layer(index)), gate, qkv
 
     def _stored(self, qkv: Tensor, positions: Tensor, slots: Tensor, layer: KVLayer) -> Tensor:
         """Write keys and values to the layer; return queries [num_tokens, num_heads, head_dim]."""
