@@ -99,10 +99,12 @@ class Decoder(Model):
         makers: list[MakePart] = [
             partial(_load_layer, layer, indices[layer], tables) for layer in own
         ]
-        makers.append(self._make_head)
-        loaded: list[Layer]
-        self._head: Linear | None
-        *loaded, self._head = source.parts(list(zip(entry_names(len(own)), makers, strict=True)))
+        if network.has_head:
+            makers.append(self._make_head)
+        names = entry_names(len(own), has_head=network.has_head)
+        parts = source.parts(list(zip(names, makers, strict=True)))
+        loaded: list[Layer] = parts[: len(own)]
+        self._head: Linear | None = parts[-1] if network.has_head else None
         by_spec = dict(zip(own, loaded, strict=True))
         self._layers = [by_spec[layer] for layer in network.layers]
         self.streamed = source.streamed
@@ -118,9 +120,7 @@ class Decoder(Model):
         if self.streamed is not None:
             self.num_bytes += self.streamed.residency.ring_bytes
 
-    def _make_head(self, source: WeightSource) -> Linear | None:
-        if not self.network.has_head:
-            return None
+    def _make_head(self, source: WeightSource) -> Linear:
         head = self.network.head
         return self._embedding.head(source) if head is None else head.load(source)
 

@@ -170,7 +170,8 @@ class DecoderSpec:
         return held
 
     def packed_sizes(self, dtype_bytes: int, codes: HeldCodes = NO_QUANTIZED) -> tuple[int, ...]:
-        """Return the bytes of the packed weights of each layer and of the head, as `held_bytes`."""
+        """Return the bytes of the packed weights of each layer, and of the head if there is one, as
+        `held_bytes`."""
 
         def packed(parts: Iterable[Part]) -> int:
             kinds = LinearSpec | ExpertsSpec | PositionProducts
@@ -179,7 +180,7 @@ class DecoderSpec:
 
         layers = tuple(packed(layer.parts) for layer in self.own_layers)
         if not self.has_head:
-            return *layers, 0
+            return layers
         if self.head is None:
             return *layers, self.embedding.packed_bytes(dtype_bytes, codes)
         return *layers, packed([self.head])

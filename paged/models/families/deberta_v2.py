@@ -11,7 +11,11 @@ from pagedrun.paged.models.families.family import Family
 from pagedrun.paged.models.modules.attention import Heads
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.norm import LayerNormSpec
-from pagedrun.paged.models.modules.relative import Disentangled, PositionProducts
+from pagedrun.paged.models.modules.relative import (
+    Disentangled,
+    DistanceVectors,
+    PositionProducts,
+)
 from pagedrun.paged.models.quant.registry import linear_method
 
 _NAMES = BertNames(
@@ -93,8 +97,7 @@ def _relative(
         own = f"{prefix}.attention.self"
         start = "" if shares else "pos_"
         return Disentangled(
-            embeddings,
-            norm,
+            DistanceVectors(embeddings, norm),
             by_query=product(_C2P, f"{own}.{start}key_proj"),
             by_key=product(_P2C, f"{own}.{start}query_proj"),
             num_buckets=buckets if buckets > 0 else None,

@@ -84,19 +84,42 @@ class PositionProducts(Part):
 
 
 @dataclass(frozen=True, slots=True)
+class DistanceVectors(Part):
+    """Vectors of distances from -span to span - 1, [2 * span, hidden_size], and their norm.
+
+    They are read to be mapped to heads, and are not in memory afterwards.
+    """
+
+    embeddings: Parameter
+    norm: LayerNormSpec | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table, 2 * span."""
+        return self.embeddings.shape[0]
+
+    def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
+        """Return the table, and the parameters of the norm."""
+        norm = () if self.norm is None else self.norm.parameters(stored)
+        return self.embeddings, *norm
+
+    def held_bytes(self, dtype_bytes: int, codes: HeldCodes) -> int:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class Disentangled:
     """Addends of `q · k`: of the query with a vector of the distance, and of the key with another.
 
-    embeddings: [2 * span, hidden_size], vectors of distances from -span to span - 1, normalized by
-    `norm` and shared by all layers. `by_query` multiplies queries by them as keys (c2p), `by_key`
+    vectors: shared by all layers. `by_query` multiplies queries by them as keys (c2p), `by_key`
     keys by them as queries (p2c); None without. With `num_buckets`, which is then the span,
     distances from half of it on are in buckets that grow geometrically up to `max_distance`.
     Source: He et al. 2021, "DeBERTa: Decoding-enhanced BERT with Disentangled Attention",
     arXiv:2006.03654, section 3.2; and the code of DeBERTa-v2 in Transformers.
     """
 
-    embeddings: Parameter
-    norm: LayerNormSpec | None
+    vectors: DistanceVectors
     by_query: PositionProducts | None
     by_key: PositionProducts | None
     num_buckets: int | None
@@ -105,8 +128,7 @@ class Disentangled:
     @property
     def parts(self) -> tuple[Part, ...]:
         """Parts with parameters."""
-        others = (self.norm, self.by_query, self.by_key)
-        return self.embeddings, *(each for each in others if each is not None)
+        return self.vectors, *self.products
 
     @property
     def products(self) -> tuple[PositionProducts, ...]:
@@ -119,9 +141,9 @@ class Disentangled:
         return sum(each)
 
     def columns(self, num_positions: int) -> list[int]:
-        """Return the row of `embeddings` of each distance of query and key, from 1 - num_positions
+        """Return the row of `vectors` of each distance of query and key, from 1 - num_positions
         on."""
-        span = self.embeddings.shape[0] // 2
+        span = self.vectors.num_rows // 2
 
         def bucket(distance: int) -> int:
             if self.num_buckets is None:

@@ -67,9 +67,9 @@ class DisentangledTerms:
 
     def _packed(self, source: WeightSource) -> tuple[GroupedLinear, ...]:
         spec = self._spec
-        vectors = source.tensor(spec.embeddings)
-        if spec.norm is not None:
-            vectors = LayerNorm(spec.norm, source).normalize(vectors.float())
+        vectors, norm = source.tensor(spec.vectors.embeddings), spec.vectors.norm
+        if norm is not None:
+            vectors = LayerNorm(norm, source).normalize(vectors.float())
 
         def packed(product: PositionProducts) -> GroupedLinear:
             # Not `LinearSpec.load`, which would be a layer of its own.

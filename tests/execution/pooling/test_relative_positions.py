@@ -11,7 +11,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from pagedrun.paged.models.checkpoint.tensors import Parameter, Role
-from pagedrun.paged.models.modules.relative import Disentangled, DistanceBias
+from pagedrun.paged.models.decoder_spec import DecoderSpec
+from pagedrun.paged.models.modules.relative import Disentangled, DistanceBias, DistanceVectors
 from pagedrun.paged.values.pooling import Pooling
 from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model
@@ -35,7 +36,8 @@ def test_buckets_are_those_of_deberta(
 ) -> None:
     span = num_buckets or most
     embeddings = Parameter("e", (2 * span, 4), Role.MATRIX)
-    ours = Disentangled(embeddings, None, None, None, num_buckets, most).columns(num_positions)
+    vectors = DistanceVectors(embeddings, None)
+    ours = Disentangled(vectors, None, None, num_buckets, most).columns(num_positions)
     x = torch.zeros(1, num_positions, 4)
     theirs = build_relative_position(x, x, num_buckets or -1, most)[0]
     expected = torch.clamp(theirs + span, 0, 2 * span - 1)
@@ -78,6 +80,32 @@ def test_texts_of_512_tokens(family: str, tmp_path: Path) -> None:
     else:
         fields |= {"max_position_embeddings": 514}  # of which two belong to no token
     check(tmp_path, family, [510, 3, 509], **fields)
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "electra", "albert"])
+def test_weights_take_the_bytes_that_a_plan_says(family: str, tmp_path: Path) -> None:
+    write_model(tmp_path, family)
+    loaded = pooled_model(tmp_path).load_engine().loaded
+    network = loaded.config.network
+    assert isinstance(network, DecoderSpec)
+    assert loaded.model.num_bytes == network.held_bytes(4, packs=True)
+
+
+def test_streamed_weights_give_the_same_bytes(tmp_path: Path) -> None:
+    write_model(tmp_path, "deberta-v2", num_hidden_layers=6)
+    given = texts([1, 17, 150])
+    model = pooled_model(tmp_path)
+    engine = model.load_engine()
+    expected = results(engine, requests(model, given))
+    network = engine.loaded.config.network
+    assert isinstance(network, DecoderSpec)
+    pages = max(network.packed_sizes(4)) // 4096 + 1
+    memory = {"weights_memory": 3 * 4096 * pages, "packed_dir": tmp_path / "packed"}
+    streamed = pooled_model(tmp_path, engine=memory)
+    other = streamed.load_engine()
+    assert other.loaded.model.streamed is not None
+    found = results(other, requests(streamed, given))
+    assert all(np.array_equal(found[index], expected[index]) for index in expected)
 
 
 def check(folder: Path, family: str, lengths: list[int], **fields: Any) -> None:
