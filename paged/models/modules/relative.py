@@ -2,7 +2,7 @@
 
 A score depends on the distance of query and key, by one table for all layers (`DistanceBias`) or by
 products of queries and keys with vectors of distances (`Disentangled`). Columns of both are buckets
-of distances, computed here. `relative_layer` computes the terms.
+of distances, computed here. `attention_layer` computes the terms.
 """
 
 import math
