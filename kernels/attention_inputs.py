@@ -220,10 +220,30 @@ class KVLayer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RelativeTerms:
+    """Addends of the products `q · k` that depend on the distance of query and key.
+
+    For chunks that begin at position 0, see both sides and have all their keys in the call. The
+    product of the query of token i and the key of token j of a chunk becomes `q · k +
+    by_query[i, head, c] + by_key[j, head, c]`, with `c = columns[middle + i - j]` and middle the
+    index of the middle of `columns`. One of the two tables may be None.
+
+    by_query: [num_tokens, num_heads, num_columns] in the dtype of the queries; one table for all
+    tokens may be expanded. by_key: the same, of the tokens as keys, for each query head. columns:
+    [2 * num_distances - 1] int32, for distances below num_distances, which no chunk exceeds.
+    """
+
+    columns: Tensor
+    by_query: Tensor | None = None
+    by_key: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Softmax:
     """Scale, soft cap and sinks of attention scores.
 
-    scale: above 0; a score is `q · k * scale`. softcap: limits scores to -softcap .. softcap, as
+    scale: above 0; a score is `q · k * scale`, with the `relative` terms added to `q · k` where
+    there are some, in attention of chunks alone. softcap: limits scores to -softcap .. softcap, as
     `softcap * tanh(score / softcap)` (Gemma 2, arXiv:2408.00118, section 2). sinks: [num_heads]
     float32 on the queries' device, one more score for each head, of a key that all queries see and
     that has no value, so that weights add up to less than 1. A row's sinks are added after its last
@@ -233,6 +253,7 @@ class Softmax:
     scale: float
     softcap: float | None = None
     sinks: Tensor | None = None
+    relative: RelativeTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,6 +294,15 @@ class Backend:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return functional.gelu(wide).to(x.dtype)
 
+    @staticmethod
+    def gelu_tanh(x: Tensor) -> Tensor:
+        """Return gelu by tanh, as in `gelu_tanh_mul`, float32 inside, rounded once.
+
+        Returns the shape and dtype of x, [num_tokens, intermediate_size].
+        """
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return functional.gelu(wide, approximate="tanh").to(x.dtype)
+
     def gelu_mlp(self, up: Linear, down: Linear, x: Tensor) -> Tensor:
         """Return `down(gelu(up(x)))`, the bytes of these three operations."""
         return down(self.gelu(up(x)))

@@ -62,10 +62,33 @@ def _gelu_tanh_mul(gate_up: Any, out: Any) -> None:
 @inlined()
 def _gelu_tanh_mul_row(gates: Any, ups: Any, out: Any) -> None:
     for i in range(out.shape[0]):
-        gate = to_float32(gates[i])
-        power = _LINEAR * (gate + _CUBIC * gate * gate * gate)
-        sigmoid = np.float32(1.0) / (np.float32(1.0) + exp2(power))
-        out[i] = from_float32(gate * sigmoid * to_float32(ups[i]), out)
+        out[i] = from_float32(_tanh_gelu(to_float32(gates[i])) * to_float32(ups[i]), out)
+
+
+@inlined()
+def _tanh_gelu(x: Any) -> Any:
+    power = _LINEAR * (x + _CUBIC * x * x * x)
+    return x * (np.float32(1.0) / (np.float32(1.0) + exp2(power)))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """Return gelu by tanh, float32 inside, rounded once; see the reference."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    choose_threads(x.numel())
+    _gelu_tanh(as_array(x.contiguous()), as_array(out))
+    return out
+
+
+@kernel
+def _gelu_tanh(x: Any, out: Any) -> None:
+    for token in numba.prange(out.shape[0]):
+        _gelu_tanh_row(x[token], out[token])
+
+
+@inlined()
+def _gelu_tanh_row(x: Any, out: Any) -> None:
+    for i in range(out.shape[0]):
+        out[i] = from_float32(_tanh_gelu(to_float32(x[i])), out)
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ class CpuBackend(Backend):
     silu_mul = staticmethod(activations.silu_mul)
     gelu_tanh_mul = staticmethod(activations.gelu_tanh_mul)
     gelu = staticmethod(activations.gelu)
+    gelu_tanh = staticmethod(activations.gelu_tanh)
     gelu_mul = staticmethod(activations.gelu_mul)
     clipped_swiglu = staticmethod(activations.clipped_swiglu)
     sigmoid_mul = staticmethod(activations.sigmoid_mul)

@@ -22,7 +22,7 @@ from numba.core import event
 from pagedrun.kernels import token_rows
 from pagedrun.kernels.cpu import activations, kv_cache, sampling
 from pagedrun.kernels.cpu.attention import decode_attention, group_attention, inputs
-from pagedrun.kernels.cpu.attention.inputs import Cache, SoftmaxNumbers, State, Work
+from pagedrun.kernels.cpu.attention.inputs import Cache, Relative, SoftmaxNumbers, State, Work
 from pagedrun.kernels.cpu.bfloat16 import is_quantized
 from pagedrun.kernels.cpu.jit import num_threads
 from pagedrun.kernels.cpu.linears import amx_linear, linear
@@ -93,6 +93,7 @@ class RunKernels(NamedTuple):
                 *[_tuple(Cache, _array(kept, 4), _array(kept, 1), _array(f32, 3))] * 2,
                 _tuple(Work, _array(i32, 2), _array(i32, 1), _array(i64, 2), *[_array(i32, 1)] * 2),
                 _tuple(SoftmaxNumbers, f32, f32, _array(f32, 1)),
+                _tuple(Relative, *[_array(model, 1)] * 2, _array(i64, 2), _array(i32, 1)),
                 _tuple(State, _array(f32, 2), _array(f32, 2), _array(f32, 3)),
                 _array(model, 3),
             ),

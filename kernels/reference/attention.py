@@ -11,6 +11,7 @@ from pagedrun.kernels.attention_inputs import (
     PrefillInputs,
     PrefixGroups,
     PrefixState,
+    RelativeTerms,
     Softmax,
 )
 from pagedrun.kernels.partition import PARTITION_TOKENS
@@ -139,7 +140,8 @@ def prefill_attention(
     the layer. block_tables: [num_tables, max_blocks] int32.
 
     The query at position p sees positions 0 .. p, or only the last `window` of them; without
-    `is_causal` all positions of its chunk, or those less than `window` away. Slots beyond
+    `is_causal` all positions of its chunk, or those less than `window` away. Products may have
+    `RelativeTerms`. Slots beyond
     a chunk's last position are never read into the result. A NaN or infinity in a key or value
     makes the queries that see it NaN, and no others.
 
@@ -158,7 +160,11 @@ def prefill_attention(
             visible &= distance.abs() < window
         # [num_queries, heads, dim] -> [kv_heads, group, num_queries, dim]
         query = torch.unflatten(q[rows].to(key.dtype).transpose(0, 1), 0, (len(key), -1))
-        scores = score(query @ key.transpose(1, 2).unsqueeze(1), softmax)
+        products = query @ key.transpose(1, 2).unsqueeze(1)
+        if softmax.relative is not None:
+            terms = relative_terms(softmax.relative, rows)
+            products = products + terms.to(products.dtype).view_as(products)
+        scores = score(products, softmax)
         weights = weigh(scores.masked_fill(~visible, -torch.inf), softmax)
         finite = (key.isfinite() & value.isfinite()).all(dim=-1)  # [kv_heads, num_keys]
         spoiled = (visible & ~finite[:, None]).any(dim=-1)  # [kv_heads, num_queries]
@@ -168,6 +174,24 @@ def prefill_attention(
         attended = attended.masked_fill(spoiled[:, None, :, None], torch.nan)
         out[rows] = attended.flatten(0, 1).transpose(0, 1)
     return out
+
+
+def relative_terms(relative: RelativeTerms, rows: slice) -> Tensor:
+    """Return the addends of the products of a chunk, [num_heads, num_queries, num_keys].
+
+    rows: the tokens of the chunk. float32, or float64 for tables of it.
+    """
+    positions = torch.arange(rows.stop - rows.start, device=relative.columns.device)
+    distances = positions[:, None] - positions[None, :]
+    columns = relative.columns[len(relative.columns) // 2 + distances].long()
+    terms: list[Tensor] = []
+    for table, chosen in ((relative.by_query, columns), (relative.by_key, columns.T)):
+        if table is not None:
+            wide = table[rows].transpose(0, 1).to(torch.promote_types(table.dtype, torch.float32))
+            terms.append(wide.gather(2, chosen.expand(len(wide), -1, -1)))
+    if relative.by_key is not None:
+        terms[-1] = terms[-1].transpose(1, 2)
+    return sum(terms[1:], terms[0])
 
 
 def prefix_attention(

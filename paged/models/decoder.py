@@ -92,16 +92,21 @@ class Decoder(Model):
         # As transformers rounds it: 62 for the 61.97 of a Gemma in bfloat16.
         self._scale = torch.tensor(network.embedding.scale, dtype=source.dtype).item()
         tables = RotaryTables(num_positions, network.max_position_embeddings, source.device)
-        indices = zip(network.layers, network.cache_indices, strict=True)
+        own = network.own_layers
+        # A layer that is used several times has one memory of keys and values: an encoder keeps
+        # those of a layer until the next one.
+        indices = dict(zip(network.layers, network.cache_indices, strict=True))
         makers: list[MakePart] = [
-            partial(_load_layer, layer, index, tables) for layer, index in indices
+            partial(_load_layer, layer, indices[layer], tables) for layer in own
         ]
-        makers.append(self._make_head)
-        self._layers: list[Layer]
-        self._head: Linear | None
-        *self._layers, self._head = source.parts(
-            list(zip(entry_names(network.num_layers), makers, strict=True))
-        )
+        if network.has_head:
+            makers.append(self._make_head)
+        names = entry_names(len(own), has_head=network.has_head)
+        parts = source.parts(list(zip(names, makers, strict=True)))
+        loaded: list[Layer] = parts[: len(own)]
+        self._head: Linear | None = parts[-1] if network.has_head else None
+        by_spec = dict(zip(own, loaded, strict=True))
+        self._layers = [by_spec[layer] for layer in network.layers]
         self.streamed = source.streamed
         self.mapped_bytes = source.mapped_bytes
         head = self._head
@@ -110,14 +115,12 @@ class Decoder(Model):
         mtp = network.mtp if network.has_mtp else None
         self._mtp = None if mtp is None else MtpModule(mtp, network.mtp_index, source, tables)
         self.num_bytes = num_bytes(
-            *(self._embedding, self._layer_inputs, *self._layers, self._norm, head, self._mtp)
+            *(self._embedding, self._layer_inputs, *loaded, self._norm, head, self._mtp)
         )
         if self.streamed is not None:
             self.num_bytes += self.streamed.residency.ring_bytes
 
-    def _make_head(self, source: WeightSource) -> Linear | None:
-        if not self.network.has_head:
-            return None
+    def _make_head(self, source: WeightSource) -> Linear:
         head = self.network.head
         return self._embedding.head(source) if head is None else head.load(source)
 
@@ -385,7 +388,8 @@ class PostNormLayer:
         assert isinstance(index, KVLayerIndex), "its mixer is attention"
         self._attention = SelfAttention(spec.mixer, index, source, tables)
         self._attention_norm = LayerNorm(spec.attention_norm, source)
-        self._ffn = PlainMlp(spec.ffn, source)
+        ffn = spec.ffn
+        self._ffn = Mlp(ffn, source) if isinstance(ffn, MlpSpec) else PlainMlp(ffn, source)
         self._ffn_norm = LayerNorm(spec.ffn_norm, source)
         self._dtype = source.dtype
 

@@ -32,6 +32,7 @@ from pagedrun.paged.models.modules.linear import ExpertsSpec, LinearSpec, Projec
 from pagedrun.paged.models.modules.mlp import check_activation
 from pagedrun.paged.models.modules.moe import FfnOfLayer, FfnSpec, ParallelMoeSpec
 from pagedrun.paged.models.modules.norm import AnyNormSpec, NormForm
+from pagedrun.paged.models.modules.relative import PositionProducts
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from pagedrun.paged.models.network import (
     AttentionHeads,
@@ -55,7 +56,8 @@ class DecoderSpec:
     of checkpoints. `layer_inputs`: per-layer inputs of Gemma. `norm` None: the last layer ends with
     one. Without `is_causal` a token sees those behind it as well, as in an encoder. Without
     `has_head` there are no logits: the model gives hidden states. `mtp`: module that predicts the
-    token after the next one, of which a part of the network only if it `has_mtp`.
+    token after the next one, of which a part of the network only if it `has_mtp`. Layers that are equal,
+    under the same tensor names, are one layer that is used several times.
     """
 
     embedding: EmbeddingSpec
@@ -88,6 +90,11 @@ class DecoderSpec:
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def own_layers(self) -> tuple[LayerSpec, ...]:
+        """Layers with weights of their own, in the order of their first use."""
+        return tuple(dict.fromkeys(self.layers))
 
     def hidden_bytes(self, dtype_bytes: int) -> int:
         """Return the bytes of a token's hidden states between layers."""
@@ -168,15 +175,17 @@ class DecoderSpec:
         return held
 
     def packed_sizes(self, dtype_bytes: int, codes: HeldCodes = NO_QUANTIZED) -> tuple[int, ...]:
-        """Return the bytes of the packed weights of each layer and of the head, as `held_bytes`."""
+        """Return the bytes of the packed weights of each layer, and of the head if there is one, as
+        `held_bytes`."""
 
         def packed(parts: Iterable[Part]) -> int:
-            chosen = (each for each in parts if isinstance(each, LinearSpec | ExpertsSpec))
+            kinds = LinearSpec | ExpertsSpec | PositionProducts
+            chosen = (each for each in parts if isinstance(each, kinds))
             return sum(each.held_bytes(dtype_bytes, codes) for each in chosen)
 
-        layers = tuple(packed(layer.parts) for layer in self.layers)
+        layers = tuple(packed(layer.parts) for layer in self.own_layers)
         if not self.has_head:
-            return *layers, 0
+            return layers
         if self.head is None:
             return *layers, self.embedding.packed_bytes(dtype_bytes, codes)
         return *layers, packed([self.head])
@@ -184,7 +193,7 @@ class DecoderSpec:
     def mapped_bytes(self, dtype_bytes: int, codes: HeldCodes = NO_QUANTIZED) -> int:
         """Return the bytes of plain experts, which a CPU reads in the mapped files of a 16-bit
         checkpoint as they are used."""
-        experts = (each for layer in self.layers for each in layer.parts)
+        experts = (each for layer in self.own_layers for each in layer.parts)
         sizes = (
             (each.held_bytes(dtype_bytes, codes), each.num_bytes(dtype_bytes))
             for each in experts
@@ -280,7 +289,7 @@ class DecoderSpec:
         return self.has_head and self.head is None
 
     def _parts(self) -> list[Part]:
-        layers = [part for layer in self.layers for part in layer.parts]
+        layers = list(dict.fromkeys(part for layer in self.own_layers for part in layer.parts))
         head = [] if self.head is None else [self.head]
         inputs = [] if self.layer_inputs is None else self.layer_inputs.parts
         norm = [] if self.norm is None else [self.norm]

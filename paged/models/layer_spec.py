@@ -37,7 +37,7 @@ class RecurrentSpec(Protocol):
 
 
 class LayerSpec(Protocol):
-    """Description of a decoder layer."""
+    """Description of a decoder layer; a hashable value, equal for one layer used several times."""
 
     @property
     def attention(self) -> AttentionSpec | None:

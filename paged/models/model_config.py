@@ -21,6 +21,7 @@ from pagedrun.paged.models.families.registry import (
     NESTED,
     NESTED_TOO,
     UNSUPPORTED,
+    WITHOUT_VECTORS,
 )
 from pagedrun.paged.models.modules.attention import AttentionSpec
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
@@ -35,7 +36,7 @@ from pagedrun.paged.models.runnable_config import (
     stored_dtype,
 )
 from pagedrun.paged.models.transformers_backend.config import TransformersConfig
-from pagedrun.paged.models.transformers_backend.config_fields import has_code_for
+from pagedrun.paged.models.transformers_backend.config_fields import generates_text, is_encoder
 from pagedrun.paged.values.engine_config import OFF, EngineConfig
 from pagedrun.paged.values.errors import ModelError, option
 
@@ -199,26 +200,39 @@ def _model_type(config: JsonObject, families: Mapping[str, Family]) -> str:
     model_type = config.string("model_type")
     if model_type is not None and model_type in families:
         return model_type
-    known = [*families, *NESTED]
-    if model_type in ENCODERS:
+    has_encoders = ENCODERS.keys() <= families.keys()
+    decoders = [*FAMILIES, *NESTED]
+    wanted = f"one of {', '.join(decoders)}, the types that pagedrun supports"
+    if has_encoders:
+        decoders = [each for each in decoders if each not in WITHOUT_VECTORS]
+        wanted = (
+            f"one of {', '.join(ENCODERS)}, encoders, or one of {', '.join(decoders)}, decoders: "
+            "the types that have vectors and scores in pagedrun"
+        )
+    elif model_type in ENCODERS:
         raise ModelError(
             f"{config.origin}: model_type is {model_type!r}, an encoder, which generates no text; "
             "use pagedrun embed, rerank or classify"
+        )
+    elif is_encoder(model_type) and not generates_text(model_type):
+        raise ModelError(
+            f"{config.origin}: model_type is {model_type!r}, an encoder, which generates no text; "
+            "the encoders that pagedrun embed, rerank and classify have are "
+            f"{', '.join(ENCODERS)}"
         )
     if model_type in UNSUPPORTED:
         missing, nearest = UNSUPPORTED[model_type]
         raise ModelError(
             f"{config.origin}: model_type is {model_type!r}, which pagedrun does not support "
             f"yet, for lack of {missing}; the most similar supported type is {nearest} "
-            f"(all: {', '.join(known)}){_way_out(model_type)}"
+            f"(all: {', '.join(decoders)}){_way_out(model_type, has_encoders)}"
         )
-    wanted = f"one of {', '.join(known)}, the types that pagedrun supports"
-    raise config.error("model_type", wanted + _way_out(model_type))
+    raise config.error("model_type", wanted + _way_out(model_type, has_encoders))
 
 
-def _way_out(model_type: str | None) -> str:
-    """Return advice for a type that Transformers has code for, else nothing."""
-    if not has_code_for(model_type):
+def _way_out(model_type: str | None, has_encoders: bool) -> str:
+    """Return advice for a type of which Transformers can generate text, where that is asked for."""
+    if has_encoders or not generates_text(model_type):
         return ""
     return f"; Transformers supports it: try {option('model_impl')} transformers"
 

@@ -329,7 +329,20 @@ def _head(raw: JsonObject, config: ModelConfig) -> tuple[Pooling, tuple[Step, ..
     match config.model_type:
         case "bert":
             return Pooling.CLS, (DenseStep("bert.pooler.dense", "tanh"), last)
-        case "roberta" | "xlm-roberta" | "camembert":
+        case "albert":
+            return Pooling.CLS, (DenseStep("albert.pooler", "tanh"), last)
+        case "deberta-v2":
+            functions: dict[str, StepActivation] = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}
+            name = raw.string("pooler_hidden_act") or "gelu"
+            if name not in functions:
+                raise raw.error("pooler_hidden_act", " or ".join(functions))
+            return Pooling.CLS, (DenseStep("pooler.dense", functions[name]), last)
+        case "electra":
+            first = DenseStep("classifier.dense", "gelu")
+            return Pooling.CLS, (first, DenseStep("classifier.out_proj"))
+        case "gte" | "nomic_bert":
+            return Pooling.CLS, (DenseStep(f"{config.model_type}.pooler.dense", "tanh"), last)
+        case "roberta" | "xlm-roberta" | "camembert" | "mpnet" | "jina_embeddings_v3":
             first = DenseStep("classifier.dense", "tanh")
             return Pooling.CLS, (first, DenseStep("classifier.out_proj"))
         case "distilbert":

@@ -18,7 +18,9 @@ GATED: list[tuple[str, tuple[float, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "numbers"), [*GATED, ("sigmoid_mul", ()), ("gelu", ())])
+@pytest.mark.parametrize(
+    ("name", "numbers"), [*GATED, ("sigmoid_mul", ()), ("gelu", ()), ("gelu_tanh", ())]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("num_tokens", "size"), [(1, 1), (3, 17), (63, 1000), (2, 2050)])
 def test_matches_reference(

@@ -40,6 +40,17 @@ _GEMMA = {
     "sliding_window": 16,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+# Weights that leave scores far from equal, so that every term of theirs shows.
+_LARGE = {"initializer_range": 0.2}
+# The form of DeBERTa-v3.
+_DEBERTA = {
+    "relative_attention": True,
+    "position_buckets": 32,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
 # Class of Transformers before its ending, and fields of its config.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", _SIZES),
@@ -47,6 +58,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "xlm-roberta": ("XLMRoberta", {**_SIZES, "type_vocab_size": 1, "pad_token_id": 1}),
     "distilbert": ("DistilBert", {**_SIZES, **_DISTIL}),
     "modernbert": ("ModernBert", {**_SIZES, **_MODERN}),
+    "mpnet": ("MPNet", {**_SIZES, **_LARGE, "bos_token_id": 2, "eos_token_id": 3}),
+    "deberta-v2": ("DebertaV2", {**_SIZES, **_LARGE, **_DEBERTA}),
+    "electra": ("Electra", {**_SIZES, "embedding_size": 32}),
+    "albert": ("Albert", {**_SIZES, "embedding_size": 32, "num_hidden_groups": 2}),
+    "nomic_bert": ("NomicBert", _SIZES),
+    "jina_embeddings_v3": ("JinaEmbeddingsV3", _SIZES),
+    "gte": ("Gte", _SIZES),
     # The form of EmbeddingGemma: every second layer sees a window, all of them both sides.
     "gemma3": ("Gemma3Text", {**_SIZES, **_HEADS, **_GEMMA}),
     "qwen3": ("Qwen3", {**_SIZES, **_HEADS, "pad_token_id": 0}),

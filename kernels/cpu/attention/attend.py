@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedrun.kernels.cpu.attention.inputs import BLOCK_ROWS, FIRST, LAST, LEVEL, TABLE, TO_THE_END
+from pagedrun.kernels.cpu.attention.inputs import (
+    BEGIN,
+    BLOCK_ROWS,
+    FIRST,
+    LAST,
+    LEVEL,
+    TABLE,
+    TO_THE_END,
+)
 from pagedrun.kernels.cpu.attention.partitions import (
     confine_nans,
     factors_for,
@@ -33,6 +41,7 @@ from pagedrun.kernels.cpu.attention.partitions import (
     scale_scores,
     scaled,
 )
+from pagedrun.kernels.cpu.attention.relative import add_terms, find_rows
 from pagedrun.kernels.cpu.bfloat16 import as_operand, from_float32
 from pagedrun.kernels.cpu.jit import EXACT, inlined
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros, next_task
@@ -70,6 +79,7 @@ def attend_tiles(
     values: Any,
     work: Any,
     softmax: Any,
+    relative: Any,
     state: Any,
     out: Any,
     operands: Any,
@@ -79,13 +89,16 @@ def attend_tiles(
 
     shares: see `next_task`. before: tasks of the levels before. tiles: see `cut_tiles`; num_blocks:
     see `cut_tasks`. dim: the padded head size. q, out: [num_tokens, num_heads, head_dim]; tokens
-    whose groups reach the end are written to `out`. keys, values: `Cache`. products: a module of
-    products, see `amx_products`.
+    whose groups reach the end are written to `out`. keys, values: `Cache`. relative: `Relative`.
+    products: a module of products, see `amx_products`.
     """
     key_cache, key_flat, key_scales = keys
     value_cache, value_flat, value_scales = values
     tables, all_rows, groups, lows, highs = work
     scale, softcap, sinks = softmax
+    _, _, strides, columns = relative
+    has_terms = columns.shape[0] > 0
+    query_rows = np.zeros((3, BLOCK_ROWS), np.int64)
     key_copy, value_copy, packed, queries, _, scores, weights = operands
     num_kv_heads = key_cache.shape[1]
     group_size = q.shape[1] // num_kv_heads
@@ -152,8 +165,15 @@ def attend_tiles(
                 if clear < num_tokens:
                     for i in range(BLOCK_ROWS):
                         near[i], far[i] = row_lows[row + i] - start, row_highs[row + i] - start
+                if has_terms:
+                    find_rows(
+                        rows, row, num_rows, head, group_size, group[BEGIN], strides, query_rows
+                    )
                 for half in range(0, BLOCK_ROWS if both else _LANES, _LANES):
                     scale_scores(scores, half, num_tokens, key_factors)
+                    if has_terms:
+                        block_rows, known = min(BLOCK_ROWS, num_rows - row), min(seen, num_tokens)
+                        add_terms(scores, half, block_rows, query_rows, start, known, relative)
                     factor = scale
                     if softcap > 0:
                         cap_scores(scores, half, num_tokens, scale, softcap)

@@ -24,6 +24,7 @@ from pagedrun.kernels.cpu.attention.inputs import (
     BLOCK_ROWS,
     LEVEL,
     Cache,
+    Relative,
     SoftmaxNumbers,
     State,
     Work,
@@ -55,6 +56,7 @@ def prefill_attention(
     assert layer.keys.is_contiguous(), "a copy would cost too much"
     assert layer.values.is_contiguous(), "a copy would cost too much"
     starts, firsts = as_array(chunks.chunk_starts), as_array(chunks.first_positions)
+    assert softmax.relative is None or not (chunks.is_causal or firsts.any()), "whole texts alone"
     groups = chunk_groups(
         starts, as_array(chunks.table_rows), firsts, as_array(block_tables), layer.block_size
     )
@@ -164,6 +166,7 @@ def attend_groups(
         Cache(as_array(layer.values), as_array(layer.values.view(-1)), value_scales),
         work,
         SoftmaxNumbers.of(softmax),
+        Relative.of(softmax.relative, q.dtype),
         State.of(state),
         as_array(torch.empty(0, 0, 0, dtype=q.dtype) if out is None else out),
     )
@@ -186,6 +189,7 @@ def _attend_amx(
     values: Any,
     work: Any,
     softmax: Any,
+    relative: Any,
     state: Any,
     out: Any,
 ) -> None:
@@ -197,7 +201,8 @@ def _attend_amx(
             amx.configure(amx.FULL_TILES)
             attend_tiles(
                 shares, thread, tasks[level], tiles, num_blocks, dim,
-                q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
+                q, keys, values, work, softmax, relative, state, out,
+                bfloat16_operands(num_blocks, dim),
                 amx_products,
             )  # fmt: skip
             amx.release()
@@ -213,6 +218,7 @@ def _attend_bfloat16(
     values: Any,
     work: Any,
     softmax: Any,
+    relative: Any,
     state: Any,
     out: Any,
 ) -> None:
@@ -223,7 +229,8 @@ def _attend_bfloat16(
         for thread in numba.prange(num_threads):
             attend_tiles(
                 shares, thread, tasks[level], tiles, num_blocks, dim,
-                q, keys, values, work, softmax, state, out, bfloat16_operands(num_blocks, dim),
+                q, keys, values, work, softmax, relative, state, out,
+                bfloat16_operands(num_blocks, dim),
                 pair_products,
             )  # fmt: skip
 
@@ -238,6 +245,7 @@ def _attend_float32(
     values: Any,
     work: Any,
     softmax: Any,
+    relative: Any,
     state: Any,
     out: Any,
 ) -> None:
@@ -248,7 +256,8 @@ def _attend_float32(
         for thread in numba.prange(num_threads):
             attend_tiles(
                 shares, thread, tasks[level], tiles, num_blocks, dim,
-                q, keys, values, work, softmax, state, out, float32_operands(num_blocks, dim),
+                q, keys, values, work, softmax, relative, state, out,
+                float32_operands(num_blocks, dim),
                 float_products,
             )  # fmt: skip
 

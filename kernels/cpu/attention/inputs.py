@@ -11,8 +11,9 @@ Numba unpacks named tuples at no cost.
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from pagedrun.kernels.attention_inputs import PrefixState, Softmax
+from pagedrun.kernels.attention_inputs import PrefixState, RelativeTerms, Softmax
 from pagedrun.kernels.cpu.bfloat16 import as_array
 from pagedrun.kernels.cpu.jit import inlined, serial_kernel
 from pagedrun.kernels.cpu.simd.arrays import aligned_zeros
@@ -68,6 +69,37 @@ class SoftmaxNumbers(NamedTuple):
         if softmax.sinks is not None:
             sinks = softmax.sinks.numpy() * LOG2_E
         return cls(scale if softmax.softcap else scale * LOG2_E, softcap, sinks)
+
+
+class Relative(NamedTuple):
+    """Tables of `RelativeTerms`, flat, in the dtype of the queries; empty for none.
+
+    strides: [2, 2] int64, elements from token to token and from head to head of each table.
+    columns: [2 * num_distances - 1] int32.
+    """
+
+    by_query: Any
+    by_key: Any
+    strides: Any
+    columns: Any
+
+    @classmethod
+    def of(cls, terms: RelativeTerms | None, dtype: torch.dtype) -> "Relative":
+        """Return the arrays of terms of queries in `dtype`, without elements for None."""
+        strides, nothing = np.zeros((2, 2), np.int64), as_array(torch.empty(0, dtype=dtype))
+        if terms is None:
+            return cls(nothing, nothing, strides, np.empty(0, np.int32))
+        flat = [nothing, nothing]
+        for index, table in enumerate((terms.by_query, terms.by_key)):
+            if table is None:
+                continue
+            assert table.stride(2) == 1, "columns are neighbors"
+            assert table.dtype is dtype, "tables have the dtype of the queries"
+            sizes = zip(table.shape, table.stride(), strict=True)
+            num_elements = 1 + sum((size - 1) * stride for size, stride in sizes)
+            flat[index] = as_array(table.as_strided((num_elements,), (1,)))
+            strides[index] = table.stride()[:2]
+        return cls(flat[0], flat[1], strides, as_array(terms.columns.contiguous()))
 
 
 class State(NamedTuple):

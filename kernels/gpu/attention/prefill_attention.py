@@ -17,7 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagedrun.kernels.attention_inputs import KVLayer, PrefillInputs, Softmax
+from pagedrun.kernels.attention_inputs import (
+    KVLayer,
+    PrefillInputs,
+    RelativeTerms,
+    Softmax,
+)
 from pagedrun.kernels.gpu import chip
 from pagedrun.kernels.gpu.attention.attend_tile import (
     LOG2_E,
@@ -53,7 +58,8 @@ def prefill_attention(
     """Attend from chunks of queries over the blocks of their tables; see the reference."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, scales = layer.num_kv_heads, layer.scales
-    scale, softcap = softmax.scale, softmax.softcap
+    scale, softcap, relative = softmax.scale, softmax.softcap, softmax.relative
+    assert relative is None or not chunks.is_causal, "whole texts alone"
     num_chunks, group = len(chunks.table_rows), num_heads // num_kv_heads
     assert group <= MAX_GROUP, "a token's rows must fit in a tile"
     assert q.stride(2) == 1 and block_tables.stride(1) == 1
@@ -66,13 +72,14 @@ def prefill_attention(
     pays = num_tokens >= MIN_TOKENS and triton.cdiv(num_tokens, num_chunks) * group >= MIN_ROWS
     # Capped scores, and rows of no query, need more registers than there are.
     pays &= softcap is None or group & (group - 1) == 0
+    pays &= relative is None
     if pays and can_specialize(head_dim, layer.block_size, q.dtype, layer.keys.dtype, on):
         # Imported where it is used: other versions of Triton may lack what it imports.
         from pagedrun.kernels.gpu.attention.specialized_prefill import attend_chunks_specialized
 
         attend_chunks_specialized(q, layer, block_tables, chunks, softmax, window, out)
         return out
-    tile = prefill_tile(head_dim, group, q.dtype, scales is not None, on)
+    tile = prefill_tile(head_dim, group, q.dtype, scales is not None, on, relative is not None)
     tile_tokens = tile.rows // group
     _prefill_attention[(num_tokens // tile_tokens + num_chunks, num_kv_heads)](
         q,
@@ -86,6 +93,7 @@ def prefill_attention(
         chunks.first_positions,
         out,
         softmax.sinks,
+        *_relative_arguments(relative),
         num_chunks,
         block_tables.stride(0),
         q.stride(0),
@@ -109,14 +117,27 @@ def prefill_attention(
     return out
 
 
+def _relative_arguments(relative: RelativeTerms | None) -> tuple[Any, ...]:
+    """Return tables, columns and their middle, and the strides of tokens and heads."""
+    if relative is None:
+        return None, None, None, 0, 0, 0, 0, 0
+    strides: list[int] = []
+    for table in (relative.by_query, relative.by_key):
+        assert table is None or table.stride(2) == 1, "columns are neighbors"
+        strides += (0, 0) if table is None else table.stride()[:2]
+    columns = relative.columns
+    return relative.by_query, relative.by_key, columns, len(columns) // 2, *strides
+
+
 def prefill_tile(
     head_dim: int,
     group: int,
     dtype: torch.dtype,
     is_quantized: bool,
     on: Chip,
+    has_terms: bool = False,
 ) -> AttentionTile:
-    """Return the tile of a chip, for `group` heads to a kv head.
+    """Return the tile of a chip, for `group` heads to a kv head; has_terms: of `RelativeTerms`.
 
     The sizes are the largest that compile without spilling registers; but on an sm_90 tiles of one
     group of warps, of which two programs fit on a processor, were up to 1.5 times as fast.
@@ -138,6 +159,8 @@ def prefill_tile(
         return AttentionTile(64 if width > 128 else 128, 32, 4, 2)
     if width > 128:
         return AttentionTile(64, 32, 8, 2)
+    if has_terms and on.matrix_unit == "mma":  # places in the tables take registers
+        return AttentionTile(64, 32, 4, 2)
     if on.matrix_unit == "mma" and width == 128:
         # Older ones have no float8 type: its codes are taken apart in registers. Masks of padded
         # heads and of rows without a query take some too, and an sm_120 runs out of them anyway.
@@ -148,7 +171,7 @@ def prefill_tile(
     return AttentionTile(128, 64, 8, 3)
 
 
-@triton.jit(do_not_specialize=["num_chunks", "table_stride"])
+@triton.jit(do_not_specialize=["num_chunks", "table_stride", "middle"])
 def _prefill_attention(
     q,
     key_cache,
@@ -161,6 +184,14 @@ def _prefill_attention(
     first_positions,
     out,
     sinks,
+    by_query,
+    by_key,
+    columns,
+    middle,
+    query_token_stride,
+    query_head_stride,
+    key_token_stride,
+    key_head_stride,
     num_chunks,
     table_stride,
     q_token_stride,
@@ -199,6 +230,20 @@ def _prefill_attention(
         last_keys = last_key_of(positions, last_of_chunk, window, IS_CAUSAL)
         last_key = last_key_of(last_position, last_of_chunk, window, IS_CAUSAL)
 
+        relative = None
+        if columns is not None:
+            # Rows without a query read what the first row of the tile does.
+            row_tokens = tl.where(row < num_tokens * GROUP, tokens, first)
+            relative = (
+                by_query,
+                by_key,
+                columns + middle,
+                middle,
+                row_tokens * query_token_stride + heads * query_head_stride,
+                chunk_start.to(tl.int64) * key_token_stride + heads.to(tl.int64) * key_head_stride,
+                key_token_stride,
+            )
+
         state = empty_state(NUM_ROWS, WIDTH)
         table = block_tables + tl.load(table_rows + chunk).to(tl.int64) * table_stride
         caches = (key_cache, value_cache, key_scales, value_scales)
@@ -223,6 +268,7 @@ def _prefill_attention(
                 scale,
                 softcap,
                 window,
+                relative,
                 sizes,
                 True,
             )
@@ -240,6 +286,7 @@ def _prefill_attention(
             scale,
             softcap,
             window,
+            relative,
             sizes,
             False,
         )
@@ -257,6 +304,7 @@ def _prefill_attention(
             scale,
             softcap,
             window,
+            relative,
             sizes,
             True,
         )
@@ -304,6 +352,7 @@ def _attend_tiles(
     scale,
     softcap,
     window,
+    relative,
     sizes: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> Any:
@@ -312,8 +361,8 @@ def _attend_tiles(
     state: (max_score, sum_exp, acc) of each row. query: [num_rows, WIDTH], zeros from HEAD_DIM on.
     positions: [num_rows]. last_keys: [num_rows], the last position that each row sees. caches:
     keys, values, scales of keys and of values (or None). context_end: the first token that is not
-    to be read. sizes: block size, number of kv heads, head size, keys in a tile. MASKED: the rows
-    do not all see all keys of these tiles.
+    to be read. relative: see `_add_terms`, or None. sizes: block size, number of kv heads, head
+    size, keys in a tile. MASKED: the rows do not all see all keys of these tiles.
     """
     BLOCK_SIZE: tl.constexpr = sizes[0]
     block_vectors: tl.constexpr = BLOCK_SIZE * sizes[1]
@@ -337,6 +386,8 @@ def _attend_tiles(
             scores *= load_scales(key_scales, vectors, written, MASKED)[None, :]
         # An infinite key must show as NaN: minus infinity would be a weight of 0.
         scores = tl.fma(scores, 0.0, scores)
+        if relative is not None:
+            scores = _add_terms(scores, positions, tokens, context_end, relative)
         if softcap is not None:
             scores = softcap_scores(scores, scale, softcap)
         values = load_tile(value_cache, offsets, written, query, HEAD_DIM, WIDTH, MASKED, "")
@@ -368,3 +419,24 @@ def _attend_tiles(
         acc = multiply(weights.to(values.dtype), values, acc * old[:, None])
         max_score = joint
     return max_score, sum_exp, acc
+
+
+@triton.jit
+def _add_terms(scores, positions, tokens, context_end, relative) -> Any:
+    """Return scores [num_rows, num_keys] with the terms of `RelativeTerms`.
+
+    positions: [num_rows], tokens: [num_keys]. relative: the tables (one may be None), the middle of
+    `columns`, the largest distance there, offsets of the rows in each table, [num_rows] int64, and
+    the elements from key to key. What lies outside of the text reads a place inside.
+    """
+    by_query, by_key, columns, most, query_rows, key_rows, key_stride = relative
+    keys = tl.minimum(tokens, context_end - 1)
+    distances = positions[:, None] - keys[None, :]
+    distances = tl.minimum(tl.maximum(distances, -most), most)
+    chosen = tl.load(columns + distances)
+    if by_query is not None:
+        scores += tl.load(by_query + query_rows[:, None] + chosen).to(tl.float32)
+    if by_key is not None:
+        places = key_rows[:, None] + keys.to(tl.int64)[None, :] * key_stride
+        scores += tl.load(by_key + places + chosen).to(tl.float32)
+    return scores

@@ -59,9 +59,12 @@ class PlannedWeights:
         elif header is not None:
             self._stored_bytes = stored_bytes_of(header)
         self._packed_sizes: tuple[int, ...] = ()
+        self._entry_names: list[str] = []
         self._device = device
         if isinstance(network, DecoderSpec):
             self._packed_sizes = network.packed_sizes(DTYPE_BYTES[dtype], codes)
+            num_own, has_head = len(network.own_layers), network.has_head
+            self._entry_names = entry_names(num_own, has_head=has_head)
             self._hidden_bytes = network.hidden_bytes(DTYPE_BYTES[dtype])
             self._mapped_bytes = network.mapped_bytes(DTYPE_BYTES[dtype], codes)
         self.linears = LinearLayers.of(network, codes)
@@ -99,7 +102,7 @@ class PlannedWeights:
             if memory is None:
                 arithmetic = cpu_arithmetic(choose_kernel_set(config.kernel_set), self._dtype)
             packed = PackedFolder.of_model(config, self._model, files, arithmetic, create=False)
-            sizes = packed.sizes(entry_names(len(self._packed_sizes) - 1))
+            sizes = packed.sizes(self._entry_names)
             speeds = packed.speeds()
         if sizes is None:
             sizes = [-(-size // PAGE_BYTES) * PAGE_BYTES for size in self._packed_sizes]

@@ -2,7 +2,7 @@
 
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.decoder_spec import DecoderSpec
-from pagedrun.paged.models.encoder_spec import BertNames, bert
+from pagedrun.paged.models.encoder_spec import BertForm, BertNames, bert
 from pagedrun.paged.models.families.family import Family
 
 _NAMES = BertNames(
@@ -26,7 +26,7 @@ def _describe(config: JsonObject, max_positions: int) -> DecoderSpec:
     given = {name: config.get(own) or default for name, (own, default) in _FIELDS.items()}
     fields = {**config.fields, **given, "type_vocab_size": 0, "layer_norm_eps": 1e-12}
     renamed = JsonObject(config.origin, {**fields, "hidden_act": config.get("activation")})
-    return bert(renamed, max_positions, "distilbert.", names=_NAMES)
+    return bert(renamed, max_positions, "distilbert.", BertForm(names=_NAMES))
 
 
 DISTILBERT = Family(_describe, 512)

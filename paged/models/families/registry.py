@@ -1,8 +1,11 @@
 """Families by the `model_type` of config.json, and the known types that are not supported."""
 
+from pagedrun.paged.models.families.albert import ALBERT
 from pagedrun.paged.models.families.bert import BERT
+from pagedrun.paged.models.families.deberta_v2 import DEBERTA_V2
 from pagedrun.paged.models.families.distilbert import DISTILBERT
 from pagedrun.paged.models.families.dots1 import DOTS1
+from pagedrun.paged.models.families.electra import ELECTRA
 from pagedrun.paged.models.families.ernie4_5 import ERNIE4_5
 from pagedrun.paged.models.families.ernie4_5_moe import ERNIE4_5_MOE
 from pagedrun.paged.models.families.family import Family
@@ -14,8 +17,10 @@ from pagedrun.paged.models.families.glm4_moe import GLM4_MOE
 from pagedrun.paged.models.families.gpt_oss import GPT_OSS
 from pagedrun.paged.models.families.granite import GRANITE
 from pagedrun.paged.models.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID
+from pagedrun.paged.models.families.gte import GTE
 from pagedrun.paged.models.families.hunyuan_v1_dense import HUNYUAN_V1_DENSE
 from pagedrun.paged.models.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
+from pagedrun.paged.models.families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from pagedrun.paged.models.families.lfm2 import LFM2
 from pagedrun.paged.models.families.lfm2_moe import LFM2_MOE
 from pagedrun.paged.models.families.llama import LLAMA
@@ -26,6 +31,8 @@ from pagedrun.paged.models.families.ministral3 import MINISTRAL3
 from pagedrun.paged.models.families.mistral import MISTRAL
 from pagedrun.paged.models.families.mixtral import MIXTRAL
 from pagedrun.paged.models.families.modernbert import MODERNBERT
+from pagedrun.paged.models.families.mpnet import MPNET
+from pagedrun.paged.models.families.nomic_bert import NOMIC_BERT
 from pagedrun.paged.models.families.olmo2 import OLMO2
 from pagedrun.paged.models.families.olmo3 import OLMO3
 from pagedrun.paged.models.families.olmoe import OLMOE
@@ -83,10 +90,17 @@ FAMILIES: dict[str, Family] = {
 }
 # Encoders, which give vectors and scores and no text.
 ENCODERS: dict[str, Family] = {
+    "albert": ALBERT,
     "bert": BERT,
     "camembert": ROBERTA,
+    "deberta-v2": DEBERTA_V2,
     "distilbert": DISTILBERT,
+    "electra": ELECTRA,
+    "gte": GTE,
+    "jina_embeddings_v3": JINA_EMBEDDINGS_V3,
     "modernbert": MODERNBERT,
+    "mpnet": MPNET,
+    "nomic_bert": NOMIC_BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
 }
@@ -104,6 +118,14 @@ NESTED: dict[str, str] = {
 NESTED_TOO: dict[str, tuple[str, ...]] = {
     "mistral3": ("ministral3",),
 }
+
+# Decoders with recurrent layers, which have no vectors and scores of texts.
+WITHOUT_VECTORS = frozenset(
+    {
+        *("lfm2", "lfm2_moe", "qwen3_next"),
+        *("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    }
+)
 
 _MAMBA = "recurrent layers (Mamba-2)"
 _LATENT = "latent attention (MLA)"

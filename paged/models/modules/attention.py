@@ -19,6 +19,7 @@ from pagedrun.paged.models.checkpoint.tensors import (
 )
 from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.modules.norm import NormForm, NormSpec
+from pagedrun.paged.models.modules.relative import RelativeSpec
 from pagedrun.paged.models.modules.rotary import MAX_POSITIONS, QueryScaling, RopeConfig
 from pagedrun.paged.models.network import AttentionHeads
 from pagedrun.paged.models.quant.registry import linear_method
@@ -43,7 +44,8 @@ class AttentionSpec:
     With `value_norm_eps` values pass an RMS norm of each head without a weight. With
     `keys_are_values` they are the keys before norm and rotation. `source` is the index of an
     earlier layer with the keys and values to read, in which case `qkv` gives queries alone; None:
-    the layer has its own.
+    the layer has its own. `relative`: scores that depend on the distance of query and key, in a
+    network that is not causal.
     """
 
     num_heads: int
@@ -64,6 +66,7 @@ class AttentionSpec:
     keys_are_values: bool = False
     source: int | None = None
     has_gate: bool = False
+    relative: RelativeSpec | None = None
 
     @property
     def heads(self) -> AttentionHeads:
@@ -74,7 +77,8 @@ class AttentionSpec:
     def parts(self) -> tuple[Part, ...]:
         """Parts with parameters."""
         others = (self.q_norm, self.k_norm, self.sinks)
-        return self.qkv, self.out, *(each for each in others if each is not None)
+        terms = () if self.relative is None else self.relative.parts
+        return self.qkv, self.out, *(each for each in others if each is not None), *terms
 
     @property
     def normalizes_all_heads(self) -> bool:
@@ -87,7 +91,8 @@ class AttentionSpec:
         projected = self.num_heads + 2 * self.num_kv_heads
         normalized = 2 * projected if self.normalizes_all_heads else 0
         gate = 2 * self.num_heads if self.has_gate else 0  # and the gated results
-        return (2 * self.num_heads + projected + normalized + gate) * self.head_dim
+        terms = 0 if self.relative is None else self.relative.width(self.num_heads)
+        return (2 * self.num_heads + projected + normalized + gate) * self.head_dim + terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,20 +77,33 @@ class EmbeddingSpec(Part):
 class EncoderEmbeddingSpec(EmbeddingSpec):
     """Embedding of an encoder: the normalized sum of the vectors of token, position and type.
 
-    norm: behind the sum. positions: table, [num_positions, hidden_size], whose row of position 0 is
+    norm: behind the sum. positions: table, [num_positions, table_size], whose row of position 0 is
     `first_position`; None for an encoder that rotates. types: table of token types, None without.
+    projection: behind the norm, from tables of `table_size` columns to hidden_size; None: they have
+    hidden_size.
     """
 
     norm: LayerNormSpec | None = None
     positions: Parameter | None = None
     types: Parameter | None = None
     first_position: int = 0
+    projection: LinearSpec | None = None
+
+    @property
+    def table_size(self) -> int:
+        """Columns of the tables."""
+        return self.hidden_size if self.projection is None else self.projection.in_features
+
+    @property
+    def weight(self) -> Parameter:
+        """Table of tokens, [vocab_size, table_size]."""
+        return Parameter(f"{self.name}.weight", (self.vocab_size, self.table_size), Role.MATRIX)
 
     def parameters(self, stored: StoredTensors = NO_TENSORS) -> tuple[Parameter, ...]:
-        """Return the tables, and the parameters of the norm."""
+        """Return the tables, and the parameters of norm and projection."""
         tables = tuple(each for each in (self.positions, self.types) if each is not None)
-        norm = () if self.norm is None else self.norm.parameters(stored)
-        return (self.weight, *tables, *norm)
+        others = tuple(each for each in (self.norm, self.projection) if each is not None)
+        return self.weight, *tables, *(one for each in others for one in each.parameters(stored))
 
 
 @dataclass(frozen=True, slots=True)

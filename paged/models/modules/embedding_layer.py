@@ -95,7 +95,7 @@ class Embedding:
 
 
 class EncoderEmbedding(Embedding):
-    """Embedding of tokens, positions and token types, normalized."""
+    """Embedding of tokens, positions and token types, normalized, and projected if it is to be."""
 
     def __init__(self, spec: EncoderEmbeddingSpec, source: WeightSource) -> None:
         super().__init__(spec, source)
@@ -104,22 +104,24 @@ class EncoderEmbedding(Embedding):
         self._positions = None if positions is None else source.tensor(positions)
         self._types = None if types is None else source.tensor(types)
         self._norm = None if norm is None else LayerNorm(norm, source)
+        self._projection = None if spec.projection is None else spec.projection.load(source)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of tables and norm in memory."""
-        return super().num_bytes + num_bytes(self._positions, self._types, self._norm)
+        """Bytes of tables, norm and projection in memory."""
+        others = (self._positions, self._types, self._norm, self._projection)
+        return super().num_bytes + num_bytes(*others)
 
     def of_tokens(self, input_ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """Return the normalized sums, in the model's dtype; see `Embedding`."""
+        """Return the normalized sums, projected, in the model's dtype; see `Embedding`."""
         total = self(input_ids).float()
         if self._types is not None:
             total += self._types[torch.zeros_like(input_ids) if types is None else types]
         if self._positions is not None:
             total += self._positions[positions + self._first]
-        if self._norm is None:
-            return total.to(self._source.dtype)
-        return self._norm.normalize(total)
+        norm, project = self._norm, self._projection
+        summed = total.to(self._source.dtype) if norm is None else norm.normalize(total)
+        return summed if project is None else project(summed)
 
 
 class LayerInputs:

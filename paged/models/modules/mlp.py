@@ -10,7 +10,7 @@ from pagedrun.paged.models.modules.linear import LinearSpec, Projection
 from pagedrun.paged.models.quant.registry import linear_method
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
-PlainActivation = Literal["gelu", "relu"]
+PlainActivation = Literal["gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,12 @@ _ACTIVATIONS: dict[Activation, tuple[str, tuple[str, ...]]] = {
     "gelu_tanh": ("hidden_activation", ("gelu_pytorch_tanh",)),
     "gelu": ("hidden_activation", ("gelu",)),
 }
+_PLAIN_ACTIVATIONS: dict[str, PlainActivation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
 
 
 def gated_mlps(
@@ -127,3 +133,12 @@ def check_activation(config: JsonObject, activation: Activation) -> None:
     field, names = _ACTIVATIONS[activation]
     if config.string(field) not in (None, *names):
         raise config.error(field, f'"{names[0]}" for a model of this type')
+
+
+def plain_activation(config: JsonObject, default: str = "gelu") -> PlainActivation:
+    """Return `hidden_act` of an MLP without a gate; raises `ModelError` for an unknown one."""
+    name = config.string("hidden_act") or default
+    if name not in _PLAIN_ACTIVATIONS:
+        known = " or ".join(f'"{each}"' for each in _PLAIN_ACTIVATIONS)
+        raise config.error("hidden_act", f"{known} for a model of this type")
+    return _PLAIN_ACTIVATIONS[name]

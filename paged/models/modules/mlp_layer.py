@@ -58,4 +58,7 @@ class PlainMlp:
         """Map x [num_tokens, hidden_size] to the same shape and dtype."""
         if self._activation == "gelu":
             return self._kernels.gelu_mlp(self._up, self._down, x)
-        return self._down(torch.relu(self._up(x)))
+        inner = self._up(x)
+        if self._activation == "gelu_tanh":
+            return self._down(self._kernels.gelu_tanh(inner))
+        return self._down(torch.relu(inner))

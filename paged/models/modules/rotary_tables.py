@@ -24,7 +24,7 @@ class RotaryTables:
     def __init__(
         self, num_positions: int, max_position_embeddings: int, device: torch.device
     ) -> None:
-        self._num_positions = num_positions
+        self.num_positions = num_positions
         self._max_position_embeddings = max_position_embeddings
         self._device = device
         self._tables: dict[tuple[RopeConfig | None, int], Tensor] = {}
@@ -41,7 +41,7 @@ class RotaryTables:
 
     def factors(self, query_scaling: QueryScaling) -> Tensor:
         """Return the factor of the query at each position, [num_positions] float32."""
-        times = torch.arange(self._num_positions).numpy() // query_scaling.length
+        times = torch.arange(self.num_positions).numpy() // query_scaling.length
         return (
             torch.from_numpy(1 + query_scaling.beta * np.log(1.0 + times)).float().to(self._device)
         )
@@ -49,8 +49,8 @@ class RotaryTables:
     def _made(self, rope: RopeConfig | None, head_dim: int) -> Tensor:
         if rope is None:
             identity = torch.tensor([1.0, 0.0])[:, None]
-            return identity.repeat(self._num_positions, 1, head_dim // 2)
-        return rotary_table(rope, head_dim, self._num_positions, self._max_position_embeddings)
+            return identity.repeat(self.num_positions, 1, head_dim // 2)
+        return rotary_table(rope, head_dim, self.num_positions, self._max_position_embeddings)
 
 
 _POSITIONS_AT_ONCE = 1 << 14

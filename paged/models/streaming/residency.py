@@ -20,9 +20,10 @@ HOST_SHARE = 0.6  # of the host's free memory, for entries that are streamed to 
 _LARGE = 1.3  # times the median size
 
 
-def entry_names(num_layers: int) -> list[str]:
+def entry_names(num_layers: int, *, has_head: bool = True) -> list[str]:
     """Return the names of the entries of a model, in the order of a pass."""
-    return [*(f"layer-{number:04d}" for number in range(num_layers)), HEAD]
+    layers = [f"layer-{number:04d}" for number in range(num_layers)]
+    return [*layers, HEAD] if has_head else layers
 
 
 def too_little_memory(num_bytes: int, sizes: Sequence[int]) -> UsageError:

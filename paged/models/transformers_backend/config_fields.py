@@ -2,7 +2,7 @@
 
 Fields that name code, files or kernels are removed, whatever their values: a model folder
 cannot make Transformers run anything. Errors of its own are shortened to one sentence. Nothing
-here imports Transformers before it is called; `has_code_for` does not import it at all.
+here imports Transformers before it is called; `generates_text` does not import it at all.
 """
 
 import json
@@ -180,13 +180,32 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-_TYPE = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
+_LISTS = "models/auto/modeling_auto.py"
+_CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+_ENTRY = re.compile(r'\("([\w.-]+)",')
 
 
-def has_code_for(model_type: str | None) -> bool:
-    """Return true if Transformers has a module for `model_type`; the module is not imported."""
+def generates_text(model_type: str | None) -> bool:
+    """Return true if Transformers has a type as a causal language model and not as an encoder.
+
+    Its lists are read, not imported.
+    """
+    return model_type in _listed_types(_CAUSAL) and model_type not in _listed_types(_MASKED)
+
+
+def is_encoder(model_type: str | None) -> bool:
+    """Return true if Transformers has a type as an encoder; its lists are read, not imported."""
+    return model_type in _listed_types(_MASKED)
+
+
+def _listed_types(name: str) -> set[str]:
+    """Return the types of a list of Transformers; none if there is no such list."""
     spec = find_spec("transformers")
-    if spec is None or spec.origin is None or not _TYPE.fullmatch(model_type or ""):
-        return False
-    name = str(model_type).removesuffix("_text")  # a part of the model without it
-    return (Path(spec.origin).parent / "models" / name / f"modeling_{name}.py").is_file()
+    if spec is None or spec.origin is None:
+        return set()
+    try:
+        text = (Path(spec.origin).parent / _LISTS).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return set()
+    listed = text.partition(f"\n{name} = OrderedDict(")[2].partition("\n)")[0]
+    return set(_ENTRY.findall(listed))

@@ -1,5 +1,6 @@
 """Vectors and scores of tiny random models against Transformers, in float32."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from pagedrun.paged.execution.pooling.flat_pass import FlatPass
 from pagedrun.paged.values.pooling import Pooling, Task
 from tests.support.pooled_engines import pooled_model, requests, results
-from tests.support.tiny_encoders import FAMILIES, texts, write_model
+from tests.support.tiny_encoders import FAMILIES, WORDS, texts, write_model
 
 LENGTHS = [1, 2, 17, 33, 64, 150]
 MOST = 1e-5
@@ -78,6 +79,14 @@ def test_poolings_are_their_formulas(pooling: Pooling, tmp_path: Path) -> None:
         ("xlm-roberta", {"pad_token_id": 0}),
         ("distilbert", {}),
         ("modernbert", {"classifier_pooling": "mean"}),
+        ("mpnet", {}),
+        ("deberta-v2", {}),
+        pytest.param("deberta-v2", {"pooler_hidden_act": "tanh"}, marks=pytest.mark.long),
+        ("electra", {}),
+        ("albert", {}),
+        ("nomic_bert", {}),
+        ("jina_embeddings_v3", {}),
+        ("gte", {}),
         ("qwen3", {}),
     ],
 )
@@ -95,8 +104,11 @@ def test_labels_are_those_of_transformers(
         assert np.abs(found[index] - torch.softmax(logits, 0).numpy()).max() <= MOST
 
 
-def test_pairs_have_two_token_types(tmp_path: Path) -> None:
-    write_model(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
+@pytest.mark.parametrize(
+    "family", ["bert", *(pytest.param(e, marks=pytest.mark.long) for e in ("electra", "albert"))]
+)
+def test_pairs_have_two_token_types(family: str, tmp_path: Path) -> None:
+    write_model(tmp_path, family, "ForSequenceClassification", num_labels=1)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     tokenizer, given = AutoTokenizer.from_pretrained(tmp_path), texts(LENGTHS)
     pairs = list(zip(given, reversed(given), strict=True))
@@ -108,6 +120,32 @@ def test_pairs_have_two_token_types(tmp_path: Path) -> None:
         with torch.no_grad():
             score = torch.sigmoid(theirs(**encoded).logits[0, 0]).item()
         assert abs(found[index][0] - score) <= MOST
+
+
+def test_pairs_have_the_special_tokens_of_their_tokenizer(tmp_path: Path) -> None:
+    """MPNet's pairs have two separators between the texts, and one token type."""
+    write_model(tmp_path, "mpnet", "ForSequenceClassification", num_labels=3)
+    path = tmp_path / "tokenizer.json"
+    tokens = json.loads(path.read_text())
+    tokens["post_processor"] = {
+        "type": "RobertaProcessing",
+        "sep": ["[SEP]", 3],
+        "cls": ["[CLS]", 2],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
+    path.write_text(json.dumps(tokens))
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    given = texts(LENGTHS)
+    pairs = list(zip(given, reversed(given), strict=True))
+    model = pooled_model(tmp_path, Task.CLASSIFY)
+    found = results(model.load_engine(), requests(model, pairs))
+    for index, pair in enumerate(pairs):
+        first, second = ([WORDS.index(word) for word in each.split()] for each in pair)
+        ids = torch.tensor([[2, *first, 3, 3, *second, 3]])
+        with torch.no_grad():
+            logits = theirs(ids).logits[0]
+        assert np.abs(found[index] - torch.softmax(logits, 0).numpy()).max() <= MOST
 
 
 def test_a_causal_model_has_vectors_of_texts_of_all_its_positions(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ from tests.support.tiny_encoders import texts, write_model
 LENGTHS = [1, 3, 40, 7, 90, 5, 5, 130, 2, 60, 11, 11]
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("bert", "modernbert", "qwen3", "mpnet", "deberta-v2", "albert"),
+        pytest.param("nomic_bert", marks=pytest.mark.long),
+    ],
+)
 def test_batches_and_threads(family: str, tmp_path: Path) -> None:
     write_model(tmp_path, family)
     model = pooled_model(tmp_path)
@@ -103,10 +109,13 @@ def test_recent_results_that_were_used_stay() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "family", ["bert", "deberta-v2", pytest.param("albert", marks=pytest.mark.long)]
+)
 def test_narrower_numbers_are_near_and_have_the_same_bytes(
-    settings: dict[str, str], tmp_path: Path
+    family: str, settings: dict[str, str], tmp_path: Path
 ) -> None:
-    write_model(tmp_path, "bert")
+    write_model(tmp_path, family)
     given = texts(LENGTHS)
     model = pooled_model(tmp_path)
     exact = results(model.load_engine(), requests(model, given))

@@ -5,7 +5,13 @@ from unittest.mock import patch
 
 import torch
 
-from pagedrun.kernels.attention_inputs import KVLayer, KVScales, PrefillInputs, Softmax
+from pagedrun.kernels.attention_inputs import (
+    KVLayer,
+    KVScales,
+    PrefillInputs,
+    RelativeTerms,
+    Softmax,
+)
 from pagedrun.kernels.gpu.attention import prefill_attention
 from pagedrun.kernels.gpu.backend import GpuBackend
 from tests.kernels.gpu.ahead_of_time import Case
@@ -21,6 +27,7 @@ def launch(
     softcap: float | None,
     has_sinks: bool = False,
     is_causal: bool = True,
+    terms: str | None = None,
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     cache = torch.zeros(2, num_kv_heads, block_size, head_dim).to(codes or dtype)
@@ -32,9 +39,22 @@ def launch(
             KVLayer(cache, cache.clone(), scales),
             torch.zeros(1, 64, dtype=torch.int32),
             PrefillInputs(ints, ints[:1], ints[:1], is_causal),
-            Softmax(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
+            Softmax(
+                *(0.1, softcap, torch.zeros(num_heads) if has_sinks else None),
+                None if terms is None else relative_terms(terms, num_tokens, num_heads, dtype),
+            ),
             window,
         )
+
+
+def relative_terms(kind: str, num_tokens: int, num_heads: int, dtype: torch.dtype) -> RelativeTerms:
+    """Return the table of MPNet or the tables of DeBERTa."""
+    columns = torch.zeros(1023, dtype=torch.int32)
+    if kind == "table":
+        table = torch.zeros(num_heads, 32, dtype=dtype)
+        return RelativeTerms(columns, table.expand(num_tokens, -1, -1))
+    tables = torch.zeros(2, num_heads, num_tokens, 512, dtype=dtype).transpose(1, 2)
+    return RelativeTerms(columns, *tables)
 
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
@@ -110,5 +130,21 @@ CASES = (
         for num_tokens in (512, 1)
         for dtype in (BFLOAT16, FLOAT32)
         for window in (None, 65)
+    ]
+    + [
+        Case(
+            f"prefill-terms-{kind}-{num_tokens}-{dtype}".replace("torch.", ""),
+            functools.partial(
+                launch,
+                *((12, 12, 64), num_tokens, dtype, None, 64, None, None),
+                is_causal=False,
+                terms=kind,
+            ),
+            short=("sm_90",) if (kind, num_tokens, dtype) == ("both", 512, BFLOAT16) else (),
+            matrix=None if dtype is FLOAT32 else "wide",
+        )
+        for kind in ("table", "both")
+        for num_tokens in (512, 1)
+        for dtype in (BFLOAT16, FLOAT32)
     ]
 )
