@@ -56,8 +56,8 @@ class DecoderSpec:
     of checkpoints. `layer_inputs`: per-layer inputs of Gemma. `norm` None: the last layer ends with
     one. Without `is_causal` a token sees those behind it as well, as in an encoder. Without
     `has_head` there are no logits: the model gives hidden states. `mtp`: module that predicts the
-    token after the next one, of which a part of the network only if it `has_mtp`. Layers that are equal,
-    under the same tensor names, are one layer that is used several times.
+    token after the next one, of which a part of the network only if it `has_mtp`. Layers that are
+    equal, under the same tensor names, are one layer that is used several times.
     """
 
     embedding: EmbeddingSpec

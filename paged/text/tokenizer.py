@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 from jinja2 import Template, TemplateSyntaxError, nodes
 
 from pagedrun.paged.files.folder_kinds import other_kind
-from pagedrun.paged.files.gguf import GgufFile, is_gguf
+from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
+from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
@@ -26,6 +27,7 @@ from pagedrun.paged.text.special_tokens import (
     DeclaredTokens,
     read_tokenizer_config,
 )
+from pagedrun.paged.text.tokenizer_limits import refuse_growth, refuse_long_pieces
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -332,14 +334,17 @@ def _read_backend(path: Path) -> Any:
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     refuse_lfs_pointer(path)
+    refuse_long_pieces(path)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_file(str(path))
     except BaseException as error:
         if not _is_from_rust(error):
             raise
         raise ModelError(
             f"{path} is not a tokenizer ({str(error)[:120]}); download it again"
         ) from error
+    refuse_growth(backend, path)
+    return backend
 
 
 def _read_template(path: Path, config: JsonObject) -> str | None:
@@ -406,82 +411,6 @@ def num_cut_bytes(token_ids: Sequence[int], values: Mapping[int, int]) -> int:
             continue  # it begins before these
         return 0 if is_whole else count
     return 0
-
-
-_GGUF_SPECIAL_TOKENS = {
-    "bos_token": "tokenizer.ggml.bos_token_id",
-    "eos_token": "tokenizer.ggml.eos_token_id",
-    "unk_token": "tokenizer.ggml.unknown_token_id",
-    "pad_token": "tokenizer.ggml.padding_token_id",
-}
-_SENTENCEPIECE = "llama"  # value of tokenizer.ggml.model
-
-
-def read_gguf_tokenizer(path: Path) -> tuple[Any, JsonObject]:
-    """Return a `tokenizers.Tokenizer`, and the contents of a tokenizer_config.json for it.
-
-    Raises `ModelError` for a tokenizer that transformers cannot rebuild.
-    """
-    fields = JsonObject(str(path), GgufFile.open(path).metadata)
-    tokens = fields.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise _no_tokenizer(path, "there is none in it")
-    special: dict[str, JSONValue] = {}
-    for name, field in _GGUF_SPECIAL_TOKENS.items():
-        if fields.has(field):
-            special[name] = tokens[fields.integer(field, 0, len(tokens) - 1)]
-    backend = _rebuilt(path, fields)
-    kind = fields.string("tokenizer.ggml.model")
-    begins = fields.boolean("tokenizer.ggml.add_bos_token", kind == _SENTENCEPIECE)
-    if begins and "bos_token" in special:
-        _begin_with(backend, str(special["bos_token"]))
-    template = fields.string("tokenizer.chat_template")
-    return backend, JsonObject(str(path), {**special, "chat_template": template})
-
-
-def _rebuilt(path: Path, fields: JsonObject) -> Any:
-    # Imported here: it takes long. Its module differs between releases.
-    try:
-        from transformers.integrations.gguf import convert_gguf_tokenizer
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_TOKENIZER_MAPPING
-    except ImportError:
-        from transformers.integrations.ggml import (
-            GGUF_TOKENIZER_MAPPING,
-            convert_gguf_tokenizer,
-        )
-    given = {
-        theirs: fields.get(f"tokenizer.{name}")
-        for name, theirs in GGUF_TOKENIZER_MAPPING["tokenizer"].items()
-        if fields.has(f"tokenizer.{name}")
-    }
-    try:
-        backend, _ = convert_gguf_tokenizer(fields.text("general.architecture"), given)
-    except BaseException as error:  # a panic in Rust is not an Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise _no_tokenizer(path, f"{type(error).__name__}: {str(error)[:120]}") from error
-    return backend
-
-
-def _begin_with(backend: Any, token: str) -> None:
-    """Let texts begin with a token, as in the model's training."""
-    from tokenizers.processors import Sequence, TemplateProcessing
-
-    token_id = backend.token_to_id(token)
-    begin = TemplateProcessing(
-        single=f"{token}:0 $A:0",
-        pair=f"{token}:0 $A:0 {token}:1 $B:1",
-        special_tokens=[(token, token_id)],
-    )
-    own = backend.post_processor
-    backend.post_processor = begin if own is None else Sequence([own, begin])
-
-
-def _no_tokenizer(path: Path, why: str) -> ModelError:
-    return ModelError(
-        f"{path}: its tokenizer cannot be rebuilt ({why}); pass the folder of the original model's "
-        f"tokenizer with {option('tokenizer')}"
-    )
 
 
 def _num_of_first_type(types: list[int]) -> int:

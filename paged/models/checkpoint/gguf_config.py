@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pagedrun.paged.files.gguf import GgufFile
+from pagedrun.paged.files.gguf_vocabulary import GgufVocabulary
 from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.gguf_architectures import (
     ROPE_FREQUENCIES,
@@ -64,7 +65,7 @@ def gguf_config(file: GgufFile) -> JsonObject:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "dtype": "float32" if every_type == {"F32"} else "bfloat16",
-        "eos_token_id": _end_tokens(every),
+        "eos_token_id": [*GgufVocabulary(file).end_ids],
         "bos_token_id": every.get("tokenizer.ggml.bos_token_id"),
         "quantization_config": {"quant_method": "gguf"},
         "rope_scaling": _rope_scaling(file, own),
@@ -111,12 +112,6 @@ def _refuse_variants(own: JsonObject, architecture: Architecture) -> None:
             raise own.error(name, f"{size}, the size of a head")
     if "expert_count" not in architecture.fields and own.integer("expert_count", 0, 2**16, 0):
         raise own.error("expert_count", "0: pagedrun does not support such mixtures of experts")
-
-
-def _end_tokens(every: JsonObject) -> list[JSONValue]:
-    """Return the end-of-text and end-of-turn token ids."""
-    names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot")]
-    return list(dict.fromkeys(every.get(name) for name in names if every.has(name)))
 
 
 def _rope_scaling(file: GgufFile, own: JsonObject) -> JSONValue:
