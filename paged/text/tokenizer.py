@@ -6,7 +6,7 @@ not used: it picks a class by a name in the model folder.
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +27,8 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_TEMPLATE_CHARS = 1_000_000
-MAX_RENDERED_CHARS = 64 * 2**20  # far beyond any context
+MAX_RENDERED_CHARS = 16 * 2**20  # far beyond any context
+MAX_REASON = 300  # characters of a template's own error, which may repeat the row
 _WORD = re.compile(r"[\w.\-/\\]+")  # a name, of a template or a file
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -45,7 +46,7 @@ class Tokenizer:
         self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
-        self._compiled: Template | None = None
+        self._compiled: Template | Exception | None = None
         self.bos_token_id: int | None = fast.bos_token_id
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
@@ -198,15 +199,14 @@ class Tokenizer:
             "tools": None,
             "documents": None,
             "add_generation_prompt": not continues_last,
-            "strftime_now": _clock(time or present()),
             **self._fast.special_tokens_map,
         }
         try:
-            text = self._render(variables)
+            text = self._render(variables, time or present())
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
-                f"the chat template failed: {type(error).__name__}: {error}",
+                f"the chat template failed: {type(error).__name__}: {str(error)[:MAX_REASON]}",
                 param="messages",
             ) from error
         if len(text) > MAX_RENDERED_CHARS:
@@ -219,12 +219,17 @@ class Tokenizer:
         require_unicode(text, "messages")
         return cut_at_mark(text) if continues_last else text
 
-    def _render(self, variables: Mapping[str, object]) -> str:
-        """Render the template, compiled on first use."""
+    def _render(self, variables: Mapping[str, object], time: datetime) -> str:
+        """Render the template, compiled on first use; raises its error each time."""
         if self._compiled is None:
             assert self.chat_template is not None
-            self._compiled = self._sandbox.from_string(self.chat_template)
-        return self._sandbox.render(self._compiled, variables)
+            try:
+                self._compiled = self._sandbox.from_string(self.chat_template)
+            except Exception as error:
+                self._compiled = error
+        if isinstance(self._compiled, Exception):
+            raise self._compiled
+        return self._sandbox.render(self._compiled, variables, time)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; padding ids past the vocabulary are skipped.
@@ -262,11 +267,6 @@ class EncodedText(NamedTuple):
     ids: list[int]
     num_first: int
     rest: list[list[int]]
-
-
-def _clock(time: datetime) -> Callable[[str], str]:
-    """Return `strftime_now` of transformers at a fixed time."""
-    return lambda time_format: time.strftime(time_format)
 
 
 def _check_template(chat_template: str) -> None:
