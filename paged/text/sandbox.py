@@ -67,7 +67,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.code_generator_class = _CodeGenerator
         self.add_extension(_TokenLimit)
         self.budget = Budget(max_work, max_memory)
-        self.filters = {**filters_of(self.budget), "attr": self._attr}
+        filters: dict[str, Any] = {**filters_of(self.budget), "attr": self._attr}
+        self.filters = filters
         self.tests = tests_of(self.budget)
         self._clock: datetime | None = None
         functions: dict[str, Any] = {
@@ -348,7 +349,7 @@ _NODES = (
     *(nodes.Filter, nodes.Test, nodes.Getitem, nodes.Getattr, nodes.Slice, nodes.Concat),
     *(nodes.Compare, nodes.Operand, nodes.BinExpr, nodes.UnaryExpr),
 )
-_REFUSED = {
+_REFUSED: dict[type, str] = {
     nodes.Block: "{% block %}",
     nodes.Extends: "{% extends %}",
     nodes.Include: "{% include %}",

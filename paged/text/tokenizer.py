@@ -4,6 +4,7 @@ Only tokenizer.json, or the vocabulary of a GGUF file, determines the tokens. `A
 not used: it picks a class by a name in the model folder.
 """
 
+import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,14 @@ from typing import Any, NamedTuple, NoReturn
 from jinja2 import Template, TemplateSyntaxError, nodes
 
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
-from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.files.json_object import (
+    JsonObject,
+    read_small,
+    require_folder,
+    require_small,
+)
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
+from pagedrun.paged.text.content_parts import walks_content
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
@@ -26,6 +33,7 @@ from pagedrun.paged.values.json_value import JSONValue
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+MAX_TOKENIZER_BYTES = 2**29  # the largest known are about 50 MB
 MAX_TEMPLATE_CHARS = 1_000_000
 MAX_RENDERED_CHARS = 16 * 2**20  # far beyond any context
 MAX_REASON = 300  # characters of a template's own error, which may repeat the row
@@ -47,6 +55,7 @@ class Tokenizer:
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
         self._compiled: Template | Exception | None = None
+        self._walks: bool | None = None
         self.bos_token_id: int | None = fast.bos_token_id
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
@@ -177,8 +186,8 @@ class Tokenizer:
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
         `template_kwargs` are further variables, which cannot replace those of every chat. `time` is
         the clock of `strftime_now`, None for the present. Special tokens in users' messages are
-        encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
-        joined by newlines.
+        encoded as such, as Hugging Face does by default. A list of text parts is given to templates
+        that walk it, and to others as its texts, joined by newlines.
 
         Raises `RowError`: `unsupported_content` for anything but text, `template_error` if there is
         no template or it fails, `invalid_unicode` for half a surrogate pair.
@@ -193,6 +202,13 @@ class Tokenizer:
         chat = checked_messages(messages)
         if continues_last:
             chat[-1] = mark_end(chat[-1])
+        parts = {
+            number: message.pop("content_parts")
+            for number, message in enumerate(chat)
+            if "content_parts" in message
+        }
+        if continues_last:
+            parts.pop(len(chat) - 1, None)
         variables = {
             **(template_kwargs or {}),
             "messages": chat,
@@ -202,7 +218,7 @@ class Tokenizer:
             **self._fast.special_tokens_map,
         }
         try:
-            text = self._render(variables, time or present())
+            text = self._render_parts(variables, parts, time or present())
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -219,6 +235,43 @@ class Tokenizer:
         require_unicode(text, "messages")
         return cut_at_mark(text) if continues_last else text
 
+    def _render_parts(
+        self, variables: Mapping[str, Any], parts: Mapping[int, Any], time: datetime
+    ) -> str:
+        """Render a chat with lists of parts, where the template walks them, by message number.
+
+        A template that walks the parts of one role may print those of another as a list: these are
+        given as text.
+        """
+        if not parts or not self._walks_content():
+            return self._render(variables, time)
+        chat = list(variables["messages"])
+        for number, content in parts.items():
+            chat[number] = {**chat[number], "content": content}
+        try:
+            text = self._render({**variables, "messages": chat}, time)
+        except Exception:  # raised again if it is not for the lists
+            return self._render(variables, time)
+        printed = [
+            number
+            for number, content in parts.items()
+            if str(content) in text or json.dumps(content, ensure_ascii=False) in text
+        ]
+        if not printed:
+            return text
+        for number in printed:
+            chat[number] = variables["messages"][number]
+        return self._render({**variables, "messages": chat}, time)
+
+    def _walks_content(self) -> bool:
+        """Return true if the template walks the parts of a content."""
+        if self._walks is None:
+            try:
+                self._walks = walks_content(self._sandbox.parse(self.chat_template or ""))
+            except Exception:  # reported when the chat is rendered
+                self._walks = False
+        return self._walks
+
     def _render(self, variables: Mapping[str, object], time: datetime) -> str:
         """Render the template, compiled on first use; raises its error each time."""
         if self._compiled is None:
@@ -228,7 +281,7 @@ class Tokenizer:
             except Exception as error:
                 self._compiled = error
         if isinstance(self._compiled, Exception):
-            raise self._compiled
+            raise self._compiled.with_traceback(None)  # else it grows with each row
         return self._sandbox.render(self._compiled, variables, time)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
@@ -312,13 +365,13 @@ def _read_config(folder: Path) -> JsonObject:
 def _read_backend(path: Path) -> Any:
     import tokenizers
 
-    if not path.is_file():
+    if not path.exists():
         raise ModelError(
             f"{path.parent} needs {TOKENIZER_FILE} (the fast tokenizer); download it, or "
             "create it from the old files with transformers: "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
-    refuse_lfs_pointer(path)
+    require_small(path, MAX_TOKENIZER_BYTES)
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except BaseException as error:
@@ -349,11 +402,10 @@ def _special_tokens(config: JsonObject, backend: Any) -> dict[str, str]:
 
 def _read_template(path: Path, config: JsonObject) -> str | None:
     """Return chat_template.jinja, else the default template of tokenizer_config.json."""
-    if path.is_file():
-        refuse_lfs_pointer(path)
+    if path.exists():
         try:
-            template: Any = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            template: Any = read_small(path).decode("utf-8")
+        except UnicodeDecodeError as error:
             raise ModelError(f"{path} cannot be read as UTF-8 text; download it again") from error
     else:
         template = config.get("chat_template")
