@@ -67,8 +67,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.code_generator_class = _CodeGenerator
         self.add_extension(_TokenLimit)
         self.budget = Budget(max_work, max_memory)
-        filters: dict[str, Any] = {**filters_of(self.budget), "attr": self._attr}
-        self.filters = filters
+        self.filters = {**filters_of(self.budget), "attr": self._attr}
         self.tests = tests_of(self.budget)
         self._clock: datetime | None = None
         functions: dict[str, Any] = {
@@ -165,7 +164,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return values
 
     def refuse(self, what: str) -> NoReturn:
-        """Refuse what is not in the list of statements and expressions."""
+        """Refuse a statement or expression that is not listed."""
         raise SecurityError(f"a template cannot have {what}")
 
     # Overrides
@@ -360,7 +359,7 @@ _REFUSED: dict[type, str] = {
 
 
 class _Meter(NodeTransformer):
-    """Inserts counting into a template's syntax tree, and replaces what is not listed."""
+    """Inserts counting into a template's syntax tree, with refusals of unlisted nodes."""
 
     def __init__(self) -> None:
         self._steps: dict[int, nodes.Node] = {}  # by identity: equality compares their trees
@@ -480,7 +479,7 @@ class _Meter(NodeTransformer):
 
 
 class _CodeGenerator(CodeGenerator):
-    """Jinja's compiler, with plain calls of what `_Meter` inserts, and without folding."""
+    """Jinja's compiler, with plain calls of the counting methods, and without folding."""
 
     def visit_Call(self, node: nodes.Call, frame: Any, forward_caller: bool = False) -> None:
         if not isinstance(node.node, nodes.EnvironmentAttribute):

@@ -345,7 +345,7 @@ _TEST_GUARDS: dict[str, Guard] = {
 }
 
 
-def filters_of(budget: Budget) -> dict[str, Callable[..., Any]]:
+def filters_of(budget: Budget) -> dict[str, Any]:
     """Return the filters of a sandbox with this budget."""
     filters = {
         name: _guarded(budget, JINJA_FILTERS[name], guard, is_new=name not in _PASSING)
@@ -354,7 +354,7 @@ def filters_of(budget: Budget) -> dict[str, Callable[..., Any]]:
     return filters | {"tojson": lambda *args, **kwargs: to_json(budget, *args, **kwargs)}
 
 
-def tests_of(budget: Budget) -> dict[str, Callable[..., Any]]:
+def tests_of(budget: Budget) -> dict[str, Any]:
     """Return the tests of a sandbox with this budget."""
     tests: dict[str, Any] = {**JINJA_TESTS}
     return {
