@@ -7,6 +7,7 @@ and nothing is imported or run.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import TypeGuard
 
 from pagedrun.paged.values.errors import ModelError
@@ -32,15 +33,45 @@ def require_folder(folder: str | Path) -> Path:
     return path
 
 
+def read_small(path: Path) -> bytes:
+    """Return the contents of a small file of a model folder; raises as `require_small` does."""
+    require_small(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def require_small(path: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Raise `ModelError` for anything but a readable file of at most `max_bytes`.
+
+    A named pipe or a device in its place may never end. A git-lfs pointer is refused, too.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not S_ISREG(status.st_mode):
+        raise ModelError(f"{path} is not a file; put the model's own {path.name} there")
+    if status.st_size > max_bytes:
+        raise ModelError(
+            f"{path} is larger than {max_bytes >> 20} MiB, more than such a file can have; "
+            "download it again"
+        )
+    refuse_lfs_pointer(path)
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"{path}: cannot be read ({error.strerror}); check its permissions")
+
+
 def refuse_lfs_pointer(path: Path) -> None:
     """Raise `ModelError` if `path` is a git-lfs pointer in place of the file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(LFS_MAGIC))
     except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror}); check its permissions"
-        ) from error
+        raise _unreadable(path, error) from error
     if start == LFS_MAGIC:
         raise ModelError(
             f"{path} is a git-lfs pointer, not the file itself; run `git lfs pull` in the model "
@@ -64,21 +95,12 @@ class JsonObject:
     @classmethod
     def read(cls, path: Path) -> "JsonObject":
         """Read the file at `path`; raises `ModelError` if it is missing, too large or no object."""
-        if not path.is_file():
+        if not path.exists():
             raise ModelError(
                 f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
                 "download the model again"
             )
-        refuse_lfs_pointer(path)
-        try:
-            if path.stat().st_size > MAX_BYTES:
-                raise ModelError(
-                    f"{path} is larger than {MAX_BYTES >> 20} MiB, more than such a file can have"
-                )
-            data = path.read_bytes()
-        except OSError as error:
-            raise _not_json(str(path), error) from error
-        return cls.parse(str(path), data)
+        return cls.parse(str(path), read_small(path))
 
     @classmethod
     def parse(cls, origin: str, data: bytes) -> "JsonObject":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from pagedrun.paged.files.gguf import is_gguf
-from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.files.json_object import JsonObject, read_small
 from pagedrun.paged.models.checkpoint.tensors import HEAD
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.registry import ENCODERS, FAMILIES
@@ -392,7 +392,7 @@ def _listed_modules(folder: Path) -> PoolerSpec | None:
     path = folder / "modules.json"
     if not path.exists():
         return None
-    listed_modules = JsonObject.parse(str(path), b'{"modules":' + path.read_bytes() + b"}")
+    listed_modules = JsonObject.parse(str(path), b'{"modules":' + read_small(path) + b"}")
     modules = listed_modules.get("modules")
     pooler = PoolerSpec((Pooling.MEAN,))
     for number, each in enumerate(modules if isinstance(modules, list) else []):

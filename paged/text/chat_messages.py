@@ -2,10 +2,12 @@
 
 Roles, text and tool calls are checked strictly, because a role becomes part of the chat's markup,
 which the model obeys. Tool calls have their arguments as JSON text in OpenAI's messages, while chat
-templates iterate over objects.
+templates iterate over objects. A content may be a list of text parts: they are kept for templates
+that walk them, and joined by newlines for the others.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from pagedrun.paged.values.errors import RowError
@@ -17,9 +19,14 @@ SYSTEM_ROLES = ("system", "developer")
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _IMAGES = ("image", "image_url", "input_image")
 _KEYS = ("role", "content", "name")
+MAX_SHOWN_NAME = 40
 
 # Names of a message's reasoning; templates read the first, those of gpt-oss the second.
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+
+# Keys of OpenAI's responses that have no part in a prompt. Others are ignored if they are empty.
+_IGNORED = ("annotations", "id")
+_INSTEAD = {"function_call": "give it as one of tool_calls", "refusal": "give its text as content"}
 
 _KEYS_OF_ROLE = {"assistant": ("tool_calls", *REASONING_KEYS), "tool": ("tool_call_id",)}
 
@@ -49,13 +56,17 @@ def _parsed_message(item: object, index: int) -> ChatMessage:
     if not isinstance(role, str) or role not in ROLES:
         raise _unsupported(f"{where}.role must be one of {', '.join(ROLES)}")
     known = (*_KEYS, *_KEYS_OF_ROLE.get(role, ()))
-    if any(key not in known and item[key] is not None for key in item):
-        raise _unsupported(f"{where} has fields beyond {', '.join(known)}")
+    for key, value in item.items():
+        if key not in known and key not in _IGNORED and value not in (None, [], {}, ""):
+            raise _unsupported(_unknown(f"{where}.{_shown(key)}", _INSTEAD.get(key), known))
     message = ChatMessage(role=role)
     if item.get("tool_calls"):
         message["tool_calls"] = parse_tool_calls(item["tool_calls"], where)
-    if item.get("content") is not None or "tool_calls" not in message:
-        message["content"] = _text(item.get("content"), f"{where}.content")
+    content = item.get("content")
+    if content is not None or not _may_be_null(item):
+        message["content"] = _text(content, f"{where}.content")
+    if isinstance(content, list):
+        message["content_parts"] = [_part(part["text"]) for part in content]
     if isinstance(name := item.get("name"), str):
         message["name"] = name
     if isinstance(call := item.get("tool_call_id"), str):
@@ -64,6 +75,27 @@ def _parsed_message(item: object, index: int) -> ChatMessage:
     if reasoning is not None:
         message["reasoning"] = _text(reasoning, f"{where}.reasoning")
     return message
+
+
+def _may_be_null(item: Mapping[str, object]) -> bool:
+    """Return true if a message is complete without content: with tool calls, or a thought."""
+    if item.get("role") != "assistant":
+        return False
+    return bool(item.get("tool_calls")) or any(item.get(key) for key in REASONING_KEYS)
+
+
+def _unknown(where: str, instead: str | None, known: Sequence[str]) -> str:
+    return f"{where} is not supported; {instead or 'a message may have ' + ', '.join(known)}"
+
+
+def _shown(key: str) -> str:
+    """Return a field's name for a message: short, and printable."""
+    name = key if len(key) <= MAX_SHOWN_NAME else f"{key[:MAX_SHOWN_NAME]}…"
+    return name if name.isprintable() else ascii(name)
+
+
+def _part(text: str) -> dict[str, JSONValue]:
+    return {"type": "text", "text": text}
 
 
 def _text(content: object, where: str) -> str:
@@ -85,7 +117,8 @@ def _text(content: object, where: str) -> str:
                 f"{where} has an image, but pagedrun reads only the text of a chat, even with "
                 "vision models"
             )
-    raise _unsupported(f"{where} must be text, or a list of text parts")
+    found = " is null; it" if content is None else ""
+    raise _unsupported(f"{where}{found} must be text, or a list of text parts")
 
 
 def _unsupported(reason: str) -> RowError:
@@ -136,8 +169,9 @@ _OPEN_END = "<the answer goes on here> "  # at the end of a message; trimming re
 def checked_messages(messages: object) -> list[dict[str, object]]:
     """Return messages with their text, parts of type "text" joined by newlines.
 
-    As in Transformers, null values are dropped, and reasoning is present under every name that
-    templates read. Arguments of tool calls are objects. Raises `RowError` (`unsupported_content`)
+    The parts themselves are under `content_parts`, to be removed before rendering. As in
+    Transformers, null values are dropped, and reasoning is present under every name that templates
+    read. Arguments of tool calls are objects. Raises `RowError` (`unsupported_content`)
     for anything but a list of messages.
     """
     if not isinstance(messages, list) or not messages:
@@ -183,7 +217,9 @@ def _message(given: dict[str, object], where: str) -> dict[str, object]:
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = "\n".join(_text_of(part, where) for part in content)
+        texts = [_text_of(part, where) for part in content]
+        message["content"] = "\n".join(texts)
+        message["content_parts"] = [_part(text) for text in texts]
     elif content is not None and not isinstance(content, str):
         raise RowError("unsupported_content", f"{where}.content must be text", param=where)
     if "tool_calls" in message:

@@ -4,9 +4,10 @@ Only tokenizer.json with the tokens declared beside it, or the vocabulary of a G
 the tokens. `AutoTokenizer` is not used: it picks a class by a name in the model folder.
 """
 
+import json
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +17,14 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 
 from pagedrun.paged.files.folder_kinds import other_kind
 from pagedrun.paged.files.gguf import is_gguf
-from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
+from pagedrun.paged.files.json_object import (
+    JsonObject,
+    read_small,
+    require_folder,
+    require_small,
+)
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
+from pagedrun.paged.text.content_parts import walks_content
 from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
@@ -32,8 +39,10 @@ from pagedrun.paged.values.errors import ModelError, RowError, UsageError, optio
 from pagedrun.paged.values.json_value import JSONValue
 
 TEMPLATE_FILE = "chat_template.jinja"
+MAX_TOKENIZER_BYTES = 2**29  # the largest known are about 50 MB
 MAX_TEMPLATE_CHARS = 1_000_000
-MAX_RENDERED_CHARS = 64 * 2**20  # far beyond any context
+MAX_RENDERED_CHARS = 16 * 2**20  # far beyond any context
+MAX_REASON = 300  # characters of a template's own error, which may repeat the row
 _WORD = re.compile(r"[\w.\-/\\]+")  # a name, of a template or a file
 
 
@@ -57,7 +66,8 @@ class Tokenizer:
         self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
-        self._compiled: Template | None = None
+        self._compiled: Template | Exception | None = None
+        self._walks: bool | None = None
         self.bos_token_id: int | None = fast.bos_token_id
         self.eos_token_id: int | None = fast.eos_token_id
         # Ids may have gaps, so the count of tokens would be too small.
@@ -193,8 +203,8 @@ class Tokenizer:
         Encode it with `add_special_tokens=False`. The template runs in a `Sandbox`;
         `template_kwargs` are further variables, which cannot replace those of every chat. `time` is
         the clock of `strftime_now`, None for the present. Special tokens in users' messages are
-        encoded as such, as Hugging Face does by default. A list of text parts counts as its texts,
-        joined by newlines.
+        encoded as such, as Hugging Face does by default. A list of text parts is given to templates
+        that walk it, and to others as its texts, joined by newlines.
 
         Raises `RowError`: `unsupported_content` for anything but text, `template_error` if there is
         no template or it fails, `invalid_unicode` for half a surrogate pair.
@@ -209,21 +219,27 @@ class Tokenizer:
         chat = checked_messages(messages)
         if continues_last:
             chat[-1] = mark_end(chat[-1])
+        parts = {
+            number: message.pop("content_parts")
+            for number, message in enumerate(chat)
+            if "content_parts" in message
+        }
+        if continues_last:
+            parts.pop(len(chat) - 1, None)
         variables = {
             **(template_kwargs or {}),
             "messages": chat,
             "tools": None,
             "documents": None,
             "add_generation_prompt": not continues_last,
-            "strftime_now": _clock(time or present()),
             **self._fast.special_tokens_map,
         }
         try:
-            text = self._render(variables)
+            text = self._render_parts(variables, parts, time or present())
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
-                f"the chat template failed: {type(error).__name__}: {error}",
+                f"the chat template failed: {type(error).__name__}: {str(error)[:MAX_REASON]}",
                 param="messages",
             ) from error
         if len(text) > MAX_RENDERED_CHARS:
@@ -236,12 +252,54 @@ class Tokenizer:
         require_unicode(text, "messages")
         return cut_at_mark(text) if continues_last else text
 
-    def _render(self, variables: Mapping[str, object]) -> str:
-        """Render the template, compiled on first use."""
+    def _render_parts(
+        self, variables: Mapping[str, Any], parts: Mapping[int, Any], time: datetime
+    ) -> str:
+        """Render a chat with lists of parts, where the template walks them, by message number.
+
+        A template that walks the parts of one role may print those of another as a list: these are
+        given as text.
+        """
+        if not parts or not self._walks_content():
+            return self._render(variables, time)
+        chat = list(variables["messages"])
+        for number, content in parts.items():
+            chat[number] = {**chat[number], "content": content}
+        try:
+            text = self._render({**variables, "messages": chat}, time)
+        except Exception:  # raised again if it is not for the lists
+            return self._render(variables, time)
+        printed = [
+            number
+            for number, content in parts.items()
+            if str(content) in text or json.dumps(content, ensure_ascii=False) in text
+        ]
+        if not printed:
+            return text
+        for number in printed:
+            chat[number] = variables["messages"][number]
+        return self._render({**variables, "messages": chat}, time)
+
+    def _walks_content(self) -> bool:
+        """Return true if the template walks the parts of a content."""
+        if self._walks is None:
+            try:
+                self._walks = walks_content(self._sandbox.parse(self.chat_template or ""))
+            except Exception:  # reported when the chat is rendered
+                self._walks = False
+        return self._walks
+
+    def _render(self, variables: Mapping[str, object], time: datetime) -> str:
+        """Render the template, compiled on first use; raises its error each time."""
         if self._compiled is None:
             assert self.chat_template is not None
-            self._compiled = self._sandbox.from_string(self.chat_template)
-        return self._sandbox.render(self._compiled, variables)
+            try:
+                self._compiled = self._sandbox.from_string(self.chat_template)
+            except Exception as error:
+                self._compiled = error
+        if isinstance(self._compiled, Exception):
+            raise self._compiled.with_traceback(None)  # else it grows with each row
+        return self._sandbox.render(self._compiled, variables, time)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; padding ids past the vocabulary are skipped.
@@ -279,11 +337,6 @@ class EncodedText(NamedTuple):
     ids: list[int]
     num_first: int
     rest: list[list[int]]
-
-
-def _clock(time: datetime) -> Callable[[str], str]:
-    """Return `strftime_now` of transformers at a fixed time."""
-    return lambda time_format: time.strftime(time_format)
 
 
 def _check_template(chat_template: str) -> None:
@@ -324,7 +377,7 @@ def _check_template(chat_template: str) -> None:
 def _read_backend(path: Path) -> Any:
     import tokenizers
 
-    if not path.is_file():
+    if not path.exists():
         kind = other_kind(path.parent)
         if kind is not None:
             raise ModelError(f"{path.parent} {kind}")
@@ -333,7 +386,7 @@ def _read_backend(path: Path) -> Any:
             "create it from the old files with transformers: "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
-    refuse_lfs_pointer(path)
+    require_small(path, MAX_TOKENIZER_BYTES)
     refuse_long_pieces(path)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
@@ -349,11 +402,10 @@ def _read_backend(path: Path) -> Any:
 
 def _read_template(path: Path, config: JsonObject) -> str | None:
     """Return chat_template.jinja, else the default template of tokenizer_config.json."""
-    if path.is_file():
-        refuse_lfs_pointer(path)
+    if path.exists():
         try:
-            template: Any = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            template: Any = read_small(path).decode("utf-8")
+        except UnicodeDecodeError as error:
             raise ModelError(f"{path} cannot be read as UTF-8 text; download it again") from error
     else:
         template = config.get("chat_template")

@@ -49,12 +49,14 @@ PromptInput = str | Sequence[int] | Conversation | TextPrompt | TokensPrompt | C
 class ChatMessage(TypedDict):
     """Message of a chat; `name` distinguishes speakers of one role.
 
+    `content_parts`: parts of the content, where it was a list of texts; `content` has them joined.
     `reasoning`: thought before an answer. `tool_calls`: calls made by an answer, with or without
     text. `tool_call_id`: the call that a tool's message answers.
     """
 
     role: str
     content: NotRequired[str]
+    content_parts: NotRequired[list[JSONValue]]
     name: NotRequired[str]
     reasoning: NotRequired[str]
     tool_calls: NotRequired[list[JSONValue]]

@@ -15,7 +15,7 @@ from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.flags import Flag, Form, Panel
 from pagedrun.paged.values.json_value import JSONValue
 
-MAX_OUTPUT_CHARS = 64 * 2**20
+MAX_OUTPUT_CHARS = 16 * 2**20
 
 
 class PromptTemplate:
@@ -33,7 +33,7 @@ class PromptTemplate:
         max_chars: int = MAX_OUTPUT_CHARS,
     ) -> None:
         # Imported here: `--help` reads the type of a flag and must not load Jinja.
-        from jinja2 import TemplateError, TemplateSyntaxError
+        from jinja2 import TemplateSyntaxError
 
         from pagedrun.paged.text.sandbox import NamedUndefined, Sandbox
 
@@ -44,8 +44,9 @@ class PromptTemplate:
             self._template = self._sandbox.from_string(source)
         except TemplateSyntaxError as error:
             raise UsageError(f"{flag}, line {error.lineno}: {error.message}") from error
-        except (TemplateError, RecursionError) as error:
-            raise UsageError(f"{flag} does not compile: {error}") from error
+        except Exception as error:  # of the parser and of Python's compiler, for deep nesting
+            reason = str(error)[:200] or type(error).__name__
+            raise UsageError(f"{flag} does not compile: {reason}") from error
 
     def render(self, columns: Columns) -> str:
         """Return the prompt of a row; `RowError` (`template_error`) if that fails."""

@@ -65,7 +65,7 @@ def with_quantization(folder: Path, config: JsonObject) -> JsonObject:
     Raises `ModelError` if that file is damaged.
     """
     path = folder / "hf_quant_config.json"
-    if config.has(_FIELD) or not path.is_file():
+    if config.has(_FIELD) or not path.exists():
         return config
     described = JsonObject.read(path).section("quantization")
     if not described.has("quant_algo"):
