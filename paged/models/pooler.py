@@ -18,7 +18,7 @@ from torch import Tensor
 from pagedrun.kernels.array_types import Float64s, Int64s
 from pagedrun.kernels.ops import Backend
 from pagedrun.paged.models.checkpoint.checkpoint import BaseCheckpoint, Checkpoint
-from pagedrun.paged.models.pooler_spec import DenseStep, NormStep, PoolerSpec, Step, TokenStep
+from pagedrun.paged.models.pooler_steps import DenseStep, NormStep, PoolerSpec, Step, TokenStep
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.pooling import Pooling
 

@@ -1,15 +1,13 @@
-"""Poolers: descriptions of vectors and scores of texts, read from a model folder without torch.
+"""Models of a task with their poolers, read from a model folder without torch.
 
-A pooler makes one vector of the hidden states of a text, then applies steps to it: linear layers
-with activations, norms, the rows of a head that belong to some tokens. Folders of
-sentence-transformers list such modules in modules.json; models for sequence classification have
-the head of their family; other folders have none, and the pooling is a default or a flag's.
+Folders of sentence-transformers list the modules of a pooler in modules.json; models for sequence
+classification have the head of their family; other folders have none, and the pooling is a default
+or a flag's.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from pagedrun.paged.files.gguf import is_gguf
 from pagedrun.paged.files.json_object import JsonObject
@@ -19,66 +17,20 @@ from pagedrun.paged.models.families.registry import ENCODERS, FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.embedding import EncoderEmbeddingSpec
 from pagedrun.paged.models.modules.norm import LayerNormSpec
+from pagedrun.paged.models.pooler_steps import (
+    DenseStep,
+    NormStep,
+    PoolerSpec,
+    Scores,
+    Step,
+    StepActivation,
+    TokenStep,
+)
 from pagedrun.paged.models.quant.registry import with_quantization
 from pagedrun.paged.models.runnable_config import read_configs
 from pagedrun.paged.values.errors import ModelError, UsageError, listed, option
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.pooling import Pooling, PoolingParams, Task
-
-StepActivation = Literal["identity", "tanh", "relu", "gelu"]
-Scores = Literal["vector", "identity", "sigmoid", "softmax"]
-
-
-@dataclass(frozen=True, slots=True)
-class DenseStep:
-    """`activation(weight @ x + bias)`; the tensors are in `folder`, under the model's own.
-
-    has_bias None: as the file has it.
-    """
-
-    name: str
-    activation: StepActivation = "identity"
-    has_bias: bool | None = None
-    folder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NormStep:
-    """Layer norm of a vector, with a tensor of the model's folder."""
-
-    norm: LayerNormSpec
-
-
-@dataclass(frozen=True, slots=True)
-class TokenStep:
-    """Logits of two tokens, `no` and `yes`, of the head called `name`."""
-
-    name: str
-    token_ids: tuple[int, int] = (0, 0)
-
-
-Step = DenseStep | NormStep | TokenStep
-
-
-@dataclass(frozen=True, slots=True)
-class PoolerSpec:
-    """Description of a pooler.
-
-    `poolings` are made side by side. `scores`: of the last step's numbers; "vector" for none.
-    `labels` are the names of scores.
-    """
-
-    poolings: tuple[Pooling, ...]
-    steps: tuple[Step, ...] = ()
-    scores: Scores = "vector"
-    normalizes: bool = False
-    dimensions: int | None = None
-    labels: tuple[str, ...] = ()
-
-    @property
-    def reads_all_tokens(self) -> bool:
-        """True if the hidden states of all tokens are needed."""
-        return not {*self.poolings} <= {Pooling.CLS, Pooling.LAST}
 
 
 @dataclass(frozen=True, slots=True)
