@@ -62,33 +62,29 @@ class JsonObject:
         self.fields = fields
 
     @classmethod
-    def read(cls, path: Path) -> "JsonObject":
+    def read(cls, path: Path, max_bytes: int = MAX_BYTES) -> "JsonObject":
         """Read the file at `path`; raises `ModelError` if it is missing, too large or no object."""
-        if not path.is_file():
-            raise ModelError(
-                f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
-                "download the model again"
-            )
-        refuse_lfs_pointer(path)
-        try:
-            if path.stat().st_size > MAX_BYTES:
+        return cls.parse(str(path), _contents(path, max_bytes))
+
+    @classmethod
+    def read_list(cls, path: Path, max_bytes: int) -> list["JsonObject"]:
+        """Read a file that contains a list of objects; raises as `read`."""
+        values = _parsed(str(path), _contents(path, max_bytes))
+        if not isinstance(values, list):
+            raise ModelError(f"{path} does not contain a JSON list; download the model again")
+        found = []
+        for number, each in enumerate(values):
+            if not isinstance(each, dict):
                 raise ModelError(
-                    f"{path} is larger than {MAX_BYTES >> 20} MiB, more than such a file can have"
+                    f"{path}: item {number} is not an object; download the model again"
                 )
-            data = path.read_bytes()
-        except OSError as error:
-            raise _not_json(str(path), error) from error
-        return cls.parse(str(path), data)
+            found.append(cls(f"{path}: item {number}", each))
+        return found
 
     @classmethod
     def parse(cls, origin: str, data: bytes) -> "JsonObject":
         """Parse the contents of `origin`; raises `ModelError` if they are no object."""
-        try:
-            values: JSONValue = json.loads(data.decode("utf-8-sig"))
-        except RecursionError as error:
-            raise ModelError(f"{origin}: too deeply nested; download the model again") from error
-        except ValueError as error:  # bad UTF-8, bad JSON, endless digits
-            raise _not_json(origin, error) from error
+        values = _parsed(origin, data)
         if not isinstance(values, dict):
             raise ModelError(f"{origin} does not contain a JSON object; download the model again")
         return cls(origin, values)
@@ -110,10 +106,11 @@ class JsonObject:
 
     def error(self, name: str, wanted: str) -> ModelError:
         """Return the error for a field; `wanted` completes "it must be"."""
+        shown = _shown(name)
         if not self.has(name):
-            return ModelError(f"{self.origin}: {name} is missing; it must be {wanted}")
+            return ModelError(f"{self.origin}: {shown} is missing; it must be {wanted}")
         value = _shown(repr(self.fields[name]))
-        return ModelError(f"{self.origin}: {name} is {value}; it must be {wanted}")
+        return ModelError(f"{self.origin}: {shown} is {value}; it must be {wanted}")
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer from `low` to `high`; without a default the field is required."""
@@ -175,6 +172,34 @@ class JsonObject:
 def is_integer(value: object) -> TypeGuard[int]:
     """Return true for a JSON integer; `true` is an int in Python, too."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _contents(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a file; `ModelError` if it is missing or too large."""
+    if not path.is_file():
+        raise ModelError(
+            f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
+            "download the model again"
+        )
+    refuse_lfs_pointer(path)
+    try:
+        if path.stat().st_size > max_bytes:
+            raise ModelError(
+                f"{path} is larger than {max_bytes >> 20} MiB, more than such a file can have"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise _not_json(str(path), error) from error
+
+
+def _parsed(origin: str, data: bytes) -> JSONValue:
+    try:
+        values: JSONValue = json.loads(data.decode("utf-8-sig"))
+    except RecursionError as error:
+        raise ModelError(f"{origin}: too deeply nested; download the model again") from error
+    except ValueError as error:  # bad UTF-8, bad JSON, endless digits
+        raise _not_json(origin, error) from error
+    return values
 
 
 def _not_json(origin: str, error: Exception) -> ModelError:

@@ -4,34 +4,65 @@ A pooler makes one vector of the hidden states of a text, then applies steps to 
 with activations, norms, the rows of a head that belong to some tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.modules.norm import LayerNormSpec
 from pagedrun.paged.values.pooling import Pooling
 
-StepActivation = Literal["identity", "tanh", "relu", "gelu"]
-Scores = Literal["vector", "identity", "sigmoid", "softmax"]
+Activation = Literal[
+    *("identity", "tanh", "relu", "gelu", "sigmoid", "silu", "elu", "selu", "leaky_relu"),
+    *("relu6", "hardtanh", "softplus", "softsign", "mish"),
+]
+Scores = Literal["vector", "softmax"] | Activation
+
+# By class of torch.nn, without arguments: sentence-transformers saves the name alone.
+ACTIVATIONS: dict[str, Activation] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+    "ELU": "elu",
+    "SELU": "selu",
+    "LeakyReLU": "leaky_relu",
+    "ReLU6": "relu6",
+    "Hardtanh": "hardtanh",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Mish": "mish",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class DenseStep:
-    """`activation(weight @ x + bias)`; the tensors are in `folder`, under the model's own.
+    """`activation(weight @ x + bias)`, plus x or `residual @ x` if `adds_input`.
 
-    has_bias None: as the file has it.
+    has_bias None: as the file has it. The tensors are in `folder`, under the model's own. `sizes`
+    are those of output and input that its config.json names; None without one.
     """
 
     name: str
-    activation: StepActivation = "identity"
+    activation: Activation = "identity"
     has_bias: bool | None = None
     folder: str = ""
+    sizes: tuple[int, int] | None = None
+    adds_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NormStep:
-    """Layer norm of a vector, with a tensor of the model's folder."""
+    """Layer norm of a vector; the tensors are in `folder`, under the model's own."""
 
     norm: LayerNormSpec
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStep:
+    """Scaling of a vector to length 1, before further steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +73,25 @@ class TokenStep:
     token_ids: tuple[int, int] = (0, 0)
 
 
-Step = DenseStep | NormStep | TokenStep
+@dataclass(frozen=True, slots=True)
+class LogitStep:
+    """Logit of a token of the head called `name`, less that of another if there is one."""
+
+    name: str
+    token_id: int
+    less: int | None = None
+
+
+Step = DenseStep | NormStep | UnitStep | TokenStep | LogitStep
 
 
 @dataclass(frozen=True, slots=True)
 class PoolerSpec:
     """Description of a pooler.
 
-    `poolings` are made side by side. `scores`: of the last step's numbers; "vector" for none.
-    `labels` are the names of scores.
+    `poolings` are made side by side, of all tokens or, without `with_prompt`, of those behind the
+    prompt of the run. `scores`: function of the last step's numbers; "vector" for none. `labels`
+    are the names of scores.
     """
 
     poolings: tuple[Pooling, ...]
@@ -59,8 +100,28 @@ class PoolerSpec:
     normalizes: bool = False
     dimensions: int | None = None
     labels: tuple[str, ...] = ()
+    with_prompt: bool = True
 
     @property
     def reads_all_tokens(self) -> bool:
         """True if the hidden states of all tokens are needed."""
         return not {*self.poolings} <= {Pooling.CLS, Pooling.LAST}
+
+    def followed_by(self, step: Step) -> "PoolerSpec":
+        """Return the pooler with a further step, behind its scaling to length 1 if it has one."""
+        before = (UnitStep(),) if self.normalizes else ()
+        return replace(self, steps=(*self.steps, *before, step), normalizes=False)
+
+
+def activation(config: JsonObject, name: str) -> Activation | None:
+    """Return the function that a field names by its class in torch.nn, None if it is absent.
+
+    Raises `ModelError` for any other class: nothing is imported.
+    """
+    given = config.string(name)
+    if given is None:
+        return None
+    found = ACTIVATIONS.get(given.rpartition(".")[2])
+    if found is None or not given.startswith("torch.nn."):
+        raise config.error(name, f"torch.nn's {', '.join(ACTIVATIONS)}")
+    return found

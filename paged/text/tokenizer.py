@@ -42,6 +42,7 @@ class Tokenizer:
         # silently.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._lowers = False
         self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
@@ -134,6 +135,20 @@ class Tokenizer:
             for each in found
         ]
 
+    def lower_texts(self) -> None:
+        """Write texts in lower case from now on, as the first step of the tokenizer.
+
+        Special tokens in a text stay as they are.
+        """
+        if self._lowers:
+            return
+        from tokenizers import normalizers  # imported here: most runs need none
+
+        own = self._backend.normalizer
+        steps = [normalizers.Lowercase(), *([] if own is None else [own])]
+        self._backend.normalizer = normalizers.Sequence(steps)
+        self._lowers = True
+
     def num_special_tokens(self, *, of_pair: bool) -> int:
         """Return how many special tokens surround a text, or a pair."""
         return int(self._backend.num_special_tokens_to_add(of_pair))
@@ -192,12 +207,45 @@ class Tokenizer:
         chat = checked_messages(messages)
         if continues_last:
             chat[-1] = mark_end(chat[-1])
+        given = {**(template_kwargs or {}), "add_generation_prompt": not continues_last}
+        text = self._rendered(chat, given, time)
+        return cut_at_mark(text) if continues_last else text
+
+    def render_pair(
+        self,
+        query: str,
+        document: str,
+        prompt: str,
+        variables: Mapping[str, JSONValue],
+        parts: bool,
+    ) -> str:
+        """Return the text of a chat whose messages have the roles `query` and `document`.
+
+        `prompt` is a system message before them, unless it is empty. variables: further ones of the
+        template. parts: contents are lists of parts. Raises as `render_chat`.
+        """
+        if self.chat_template is None:
+            raise RowError("template_error", "the model has no chat template", param="query")
+        given = {"query": query, "document": document}
+        if prompt:
+            given = {"system": prompt, **given}
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
+            for role, text in given.items()
+        ]
+        return self._rendered(messages, {"add_generation_prompt": False, **variables}, None)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        given: Mapping[str, JSONValue],
+        time: datetime | None,
+    ) -> str:
         variables = {
-            **(template_kwargs or {}),
-            "messages": chat,
+            **given,
+            "messages": messages,
             "tools": None,
             "documents": None,
-            "add_generation_prompt": not continues_last,
             "strftime_now": _clock(time or present()),
             **self._fast.special_tokens_map,
         }
@@ -217,7 +265,7 @@ class Tokenizer:
                 param="messages",
             )
         require_unicode(text, "messages")
-        return cut_at_mark(text) if continues_last else text
+        return text
 
     def _render(self, variables: Mapping[str, object]) -> str:
         """Render the template, compiled on first use."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits
+from pagedrun.paged.models.sentence_folder import SentenceFolder
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -30,9 +31,8 @@ def encode(
     """Return a row of one text."""
     embedding = SimpleNamespace(types=SimpleNamespace(shape=(2, 8)))
     config: Any = SimpleNamespace(network=SimpleNamespace(embedding=embedding), vocab_size=1000)
-    spec: Any = SimpleNamespace(
-        config=config, has_prompt_of_pairs=False, lowers_case=False, prompt=""
-    )
+    pooler = SimpleNamespace(with_prompt=True)
+    spec: Any = SimpleNamespace(config=config, saved=SentenceFolder(), pooler=pooler, prompt="")
     limits = TextLimits(limit, 1000, mode, in_chunks)
     [row] = PooledTextEncoder(tokenizer, spec, limits).requests([0], [[given]])
     return row
