@@ -108,7 +108,8 @@ class SentenceFolder:
     modules.json, None without one. `max_length`: of a text, in tokens; None: as many as there are
     positions. `prompts` are texts to put before a text, by name. `truncate_dim`: numbers of a
     vector that are kept, behind everything else. `activation`: of scores. `pairs`: form of pairs,
-    with `template_variables`, and parts of a message that are lists if `has_parts`.
+    with `template_variables`, and parts of a message that are lists if `has_parts`. `with_types`:
+    the tokenizer tells the texts of a pair apart.
     """
 
     kind: str = "SentenceTransformer"
@@ -123,6 +124,7 @@ class SentenceFolder:
     pairs: PairForm = PairForm.TEXTS
     template_variables: Mapping[str, JSONValue] = field(default_factory=dict)
     has_parts: bool = False
+    with_types: bool = True
 
     @classmethod
     def read(cls, folder: Path) -> "SentenceFolder":
@@ -131,9 +133,9 @@ class SentenceFolder:
         Raises `ModelError` naming file and field for a setting that is invalid, or would change
         numbers and is not supported.
         """
-        length = _tokenizer_length(folder)
+        length, with_types = _tokenizer(folder)
         if not (folder / MODULES_FILE).exists():
-            return cls(max_length=length)
+            return cls(max_length=length, with_types=with_types)
         modules = JsonObject.read_list(folder / MODULES_FILE, MAX_BYTES)
         if not 0 < len(modules) <= MAX_MODULES:
             raise ModelError(
@@ -147,7 +149,7 @@ class SentenceFolder:
         found = _with_transformer(_described(folder), folder, length)
         for number, kind in enumerate(kinds[1:], 1):
             found = _with_module(found, folder, modules[number], kind, places[number], number)
-        return found._checked(folder)
+        return replace(found._checked(folder), with_types=with_types)
 
     def limit(self, num_positions: int) -> int:
         """Return the longest text in tokens, of a model with so many positions."""
@@ -199,12 +201,21 @@ def _place_of(folder: Path, module: JsonObject) -> str:
     return place
 
 
-def _tokenizer_length(folder: Path) -> int | None:
-    """Return `model_max_length` of tokenizer_config.json, None if it is absent or endless."""
+def _tokenizer(folder: Path) -> tuple[int | None, bool]:
+    """Return `model_max_length` of tokenizer_config.json, and whether pairs have token types.
+
+    Types are given by every class of Transformers before 5, by default; its general one since then
+    gives none.
+    """
     path = folder / "tokenizer_config.json"
     if not path.exists():
-        return None
-    return _length(JsonObject.read(path), "model_max_length")
+        return None, True
+    own = JsonObject.read(path)
+    names = own.get("model_input_names")
+    with_types = own.get("tokenizer_class") != "TokenizersBackend"
+    if isinstance(names, list):
+        with_types = "token_type_ids" in names
+    return _length(own, "model_max_length"), with_types
 
 
 def _length(config: JsonObject, name: str) -> int | None:

@@ -281,7 +281,7 @@ KINDS = (
     Kind("lowered", _lowered),
     Kind("sigmoid between norms", _sigmoid_between_norms),
     Kind("truncated", _truncated),
-    Kind("residual", _residual, since=(5, 7)),
+    Kind("residual", _residual, since=(6, 0)),
     Kind("sigmoid scores", _sigmoid_scores, True, base="bert-scores"),
     Kind("plain scores", _plain_scores, True, base="bert-scores"),
     Kind("tanh scores", _tanh_scores, True, base="bert-scores"),

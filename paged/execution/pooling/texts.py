@@ -49,7 +49,7 @@ class PooledTextEncoder:
         self._limits = limits
         self._known: dict[int, int] = {}  # one integer object for each id
         types = getattr(spec.config.network.embedding, "types", None)
-        self._has_types = types is not None and types.shape[0] > 1
+        self._has_types = types is not None and types.shape[0] > 1 and spec.saved.with_types
         if spec.saved.lowering is Lowering.TOKENIZER:
             tokenizer.lower_texts()
         self._around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())

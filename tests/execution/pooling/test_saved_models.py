@@ -1,5 +1,5 @@
-"""Folders saved by each generation of sentence-transformers, against the vectors and scores that
-the generation has for them: the installed one, and recorded ones of `tests/support/saved_models.py`.
+"""Folders saved by each generation of sentence-transformers have the vectors and scores that it has
+for them: the installed one, and those that `tests/support/saved_models.py` has recorded.
 """
 
 import json
