@@ -104,7 +104,8 @@ class Pooler:
         wide /= np.add.reduce(wide, axis=1, keepdims=True)
         if not spec.labels:  # of no and yes, the latter
             wide = wide[:, 1:]
-        return wide.astype(np.float32)
+        scores: Rows = wide.astype(np.float32)
+        return scores
 
     def _loaded(self, step: Step, checkpoint: BaseCheckpoint, size: int) -> tuple[_Apply, int]:
         """Return a step with its weights, and the size of its output; size: of its input."""
@@ -254,7 +255,7 @@ def pooled(pooling: Pooling, states: Tensor, starts: Int64s, skipped: Int64s | N
     skipped: tokens at the beginning of each text that are left out, as by sentence-transformers'
     `include_prompt`: those behind them keep their weights.
     """
-    lengths, firsts = np.diff(starts), 1
+    lengths, firsts = np.diff(starts), np.ones(len(starts) - 1, np.int64)
     if skipped is not None and skipped.any():
         kept = np.arange(starts[-1]) >= np.repeat(starts[:-1] + skipped, lengths)
         states = states[torch.from_numpy(kept).to(states.device)]

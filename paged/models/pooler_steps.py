@@ -12,8 +12,20 @@ from pagedrun.paged.models.modules.norm import LayerNormSpec
 from pagedrun.paged.values.pooling import Pooling
 
 Activation = Literal[
-    *("identity", "tanh", "relu", "gelu", "sigmoid", "silu", "elu", "selu", "leaky_relu"),
-    *("relu6", "hardtanh", "softplus", "softsign", "mish"),
+    "identity",
+    "tanh",
+    "relu",
+    "gelu",
+    "sigmoid",
+    "silu",
+    "elu",
+    "selu",
+    "leaky_relu",
+    "relu6",
+    "hardtanh",
+    "softplus",
+    "softsign",
+    "mish",
 ]
 Scores = Literal["vector", "softmax"] | Activation
 

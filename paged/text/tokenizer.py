@@ -17,6 +17,7 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 from pagedrun.paged.files.gguf import GgufFile, is_gguf
 from pagedrun.paged.files.json_object import JsonObject, refuse_lfs_pointer, require_folder
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
+from pagedrun.paged.text.declared_case import declare_case
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
 from pagedrun.paged.text.sandbox import Sandbox
@@ -71,6 +72,7 @@ class Tokenizer:
         else:
             path = require_folder(path)
             backend, config = _read_backend(path / TOKENIZER_FILE), _read_config(path)
+            declare_case(backend, config)
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
         fast = PreTrainedTokenizerFast(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits
+from pagedrun.paged.execution.pooling.pairs import Given
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
 from pagedrun.paged.models.sentence_folder import SentenceFolder
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt
