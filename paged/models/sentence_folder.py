@@ -89,7 +89,7 @@ class Lowering(StrEnum):
 
 
 class PairForm(StrEnum):
-    """What a model reads of a query and a document.
+    """Form of a query and a document as a model reads them.
 
     Two texts, as the tokenizer joins them; the prompt of Qwen3-Reranker; or messages of the roles
     `query` and `document` in the chat template of the folder.

@@ -38,6 +38,9 @@ NOT_IN_THE_REPOSITORY = {
     "generation_config.json",
     "judge.yaml",
     "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
     "path/to/model",
     "tokenizer.json",
 }
