@@ -34,7 +34,13 @@ from pagedrun.paged.models.quant.registry import with_quantization
 from pagedrun.paged.models.runnable_config import read_configs
 from pagedrun.paged.models.sentence_folder import MODULES_FILE, PairForm, SentenceFolder
 from pagedrun.paged.values.errors import ModelError, UsageError, listed, option
-from pagedrun.paged.values.pooling import RERANK_INSTRUCTION, Pooling, PoolingParams, Task
+from pagedrun.paged.values.pooling import (
+    RERANK_INSTRUCTION,
+    PairOrder,
+    Pooling,
+    PoolingParams,
+    Task,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,11 @@ class PooledModelSpec:
         raw, _ = read_configs(folder)
         config = cls.read_network(folder)
         pooler, saved = _pooler(folder, raw, config, saved, params)
+        if saved.pairs is PairForm.TEMPLATE and params.pair_order is PairOrder.DOCUMENT:
+            raise UsageError(
+                f"{option('pair_order')} document: the chat template of {folder} has an order of "
+                "its own; leave it out"
+            )
         return cls(folder, config, pooler, saved, _prompt(folder, saved, params))
 
     @classmethod

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from pagedrun.paged.execution.pooling.pairs import RERANK_PREFIX, RERANK_SUFFIX
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.models.sentence_folder import PairForm
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.pooling import RERANK_INSTRUCTION, PoolingParams, Task
 from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model
@@ -136,6 +136,8 @@ def test_a_head_behind_a_chat_template_needs_roles_of_pairs(
         [request] = requests(model, [("w1 w2", "w3")])
         [ids] = model.tokenizer.encode_batch(["query: w1 w2 document: w3 "], False)
         assert list(request.texts[0].token_ids) == ids
+        with pytest.raises(UsageError, match="has an order of its own"):
+            pooled_model(tmp_path / "model", Task.RERANK, pair_order="document")
         return
     words = ("does not render messages of the roles query and document", "template failed")
     with pytest.raises(ModelError, match=words[message]):
