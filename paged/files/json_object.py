@@ -33,9 +33,9 @@ def require_folder(folder: str | Path) -> Path:
     return path
 
 
-def read_small(path: Path) -> bytes:
+def read_small(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the contents of a small file of a model folder; raises as `require_small` does."""
-    require_small(path)
+    require_small(path, max_bytes)
     try:
         return path.read_bytes()
     except OSError as error:
@@ -93,24 +93,29 @@ class JsonObject:
         self.fields = fields
 
     @classmethod
-    def read(cls, path: Path) -> "JsonObject":
+    def read(cls, path: Path, max_bytes: int = MAX_BYTES) -> "JsonObject":
         """Read the file at `path`; raises `ModelError` if it is missing, too large or no object."""
-        if not path.exists():
-            raise ModelError(
-                f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
-                "download the model again"
-            )
-        return cls.parse(str(path), read_small(path))
+        return cls.parse(str(path), _contents(path, max_bytes))
+
+    @classmethod
+    def read_list(cls, path: Path, max_bytes: int) -> list["JsonObject"]:
+        """Read a file that contains a list of objects; raises as `read`."""
+        values = _parsed(str(path), _contents(path, max_bytes))
+        if not isinstance(values, list):
+            raise ModelError(f"{path} does not contain a JSON list; download the model again")
+        found = []
+        for number, each in enumerate(values):
+            if not isinstance(each, dict):
+                raise ModelError(
+                    f"{path}: item {number} is not an object; download the model again"
+                )
+            found.append(cls(f"{path}: item {number}", each))
+        return found
 
     @classmethod
     def parse(cls, origin: str, data: bytes) -> "JsonObject":
         """Parse the contents of `origin`; raises `ModelError` if they are no object."""
-        try:
-            values: JSONValue = json.loads(data.decode("utf-8-sig"))
-        except RecursionError as error:
-            raise ModelError(f"{origin}: too deeply nested; download the model again") from error
-        except ValueError as error:  # bad UTF-8, bad JSON, endless digits
-            raise _not_json(origin, error) from error
+        values = _parsed(origin, data)
         if not isinstance(values, dict):
             raise ModelError(f"{origin} does not contain a JSON object; download the model again")
         return cls(origin, values)
@@ -132,10 +137,11 @@ class JsonObject:
 
     def error(self, name: str, wanted: str) -> ModelError:
         """Return the error for a field; `wanted` completes "it must be"."""
+        shown = _shown(name)
         if not self.has(name):
-            return ModelError(f"{self.origin}: {name} is missing; it must be {wanted}")
+            return ModelError(f"{self.origin}: {shown} is missing; it must be {wanted}")
         value = _shown(repr(self.fields[name]))
-        return ModelError(f"{self.origin}: {name} is {value}; it must be {wanted}")
+        return ModelError(f"{self.origin}: {shown} is {value}; it must be {wanted}")
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer from `low` to `high`; without a default the field is required."""
@@ -197,6 +203,26 @@ class JsonObject:
 def is_integer(value: object) -> TypeGuard[int]:
     """Return true for a JSON integer; `true` is an int in Python, too."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _contents(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a file; `ModelError` if it is missing or too large."""
+    if not path.exists():
+        raise ModelError(
+            f"{path.parent}: {path.name} is missing; pass a Hugging Face model folder, or "
+            "download the model again"
+        )
+    return read_small(path, max_bytes)
+
+
+def _parsed(origin: str, data: bytes) -> JSONValue:
+    try:
+        values: JSONValue = json.loads(data.decode("utf-8-sig"))
+    except RecursionError as error:
+        raise ModelError(f"{origin}: too deeply nested; download the model again") from error
+    except ValueError as error:  # bad UTF-8, bad JSON, endless digits
+        raise _not_json(origin, error) from error
+    return values
 
 
 def _not_json(origin: str, error: Exception) -> ModelError:

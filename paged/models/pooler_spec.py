@@ -1,102 +1,61 @@
-"""Poolers: descriptions of vectors and scores of texts, read from a model folder without torch.
+"""Models of a task with their poolers, read from a model folder without torch.
 
-A pooler makes one vector of the hidden states of a text, then applies steps to it: linear layers
-with activations, norms, the rows of a head that belong to some tokens. Folders of
-sentence-transformers list such modules in modules.json; models for sequence classification have
-the head of their family; other folders have none, and the pooling is a default or a flag's.
+Folders of sentence-transformers list the modules of a pooler in modules.json; models for sequence
+classification have the head of their family; other folders have none, and the pooling is a default
+or a flag's.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from pagedrun.paged.files.gguf import is_gguf
-from pagedrun.paged.files.json_object import JsonObject, read_small
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.checkpoint.tensors import HEAD
 from pagedrun.paged.models.decoder_spec import DecoderSpec
 from pagedrun.paged.models.families.registry import ENCODERS, FAMILIES
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.models.modules.embedding import EncoderEmbeddingSpec
 from pagedrun.paged.models.modules.norm import LayerNormSpec
+from pagedrun.paged.models.pooler_steps import (
+    Activation,
+    DenseStep,
+    LogitStep,
+    NormStep,
+    PoolerSpec,
+    Scores,
+    Step,
+    TokenStep,
+    UnitStep,
+    activation,
+)
 from pagedrun.paged.models.quant.registry import with_quantization
 from pagedrun.paged.models.runnable_config import read_configs
+from pagedrun.paged.models.sentence_folder import MODULES_FILE, PairForm, SentenceFolder
 from pagedrun.paged.values.errors import ModelError, UsageError, listed, option
-from pagedrun.paged.values.json_value import JSONValue
-from pagedrun.paged.values.pooling import Pooling, PoolingParams, Task
-
-StepActivation = Literal["identity", "tanh", "relu", "gelu"]
-Scores = Literal["vector", "identity", "sigmoid", "softmax"]
-
-
-@dataclass(frozen=True, slots=True)
-class DenseStep:
-    """`activation(weight @ x + bias)`; the tensors are in `folder`, under the model's own.
-
-    has_bias None: as the file has it.
-    """
-
-    name: str
-    activation: StepActivation = "identity"
-    has_bias: bool | None = None
-    folder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NormStep:
-    """Layer norm of a vector, with a tensor of the model's folder."""
-
-    norm: LayerNormSpec
-
-
-@dataclass(frozen=True, slots=True)
-class TokenStep:
-    """Logits of two tokens, `no` and `yes`, of the head called `name`."""
-
-    name: str
-    token_ids: tuple[int, int] = (0, 0)
-
-
-Step = DenseStep | NormStep | TokenStep
-
-
-@dataclass(frozen=True, slots=True)
-class PoolerSpec:
-    """Description of a pooler.
-
-    `poolings` are made side by side. `scores`: of the last step's numbers; "vector" for none.
-    `labels` are the names of scores.
-    """
-
-    poolings: tuple[Pooling, ...]
-    steps: tuple[Step, ...] = ()
-    scores: Scores = "vector"
-    normalizes: bool = False
-    dimensions: int | None = None
-    labels: tuple[str, ...] = ()
-
-    @property
-    def reads_all_tokens(self) -> bool:
-        """True if the hidden states of all tokens are needed."""
-        return not {*self.poolings} <= {Pooling.CLS, Pooling.LAST}
+from pagedrun.paged.values.pooling import (
+    RERANK_INSTRUCTION,
+    PairOrder,
+    Pooling,
+    PoolingParams,
+    Task,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledModelSpec:
     """Model of a task with its pooler.
 
-    `prompts` are texts to put before a text, by name; `prompt` is that of this run. `max_length`
-    bounds a text, in tokens. `has_prompt_of_pairs`: pairs are one text of a template, not two
-    texts. `lowers_case`: texts are written in lower case first.
+    `saved`: settings of its folder, for texts and pairs. `prompt` is put before each text, or
+    before the first of a pair.
     """
 
+    folder: Path
     config: ModelConfig
     pooler: PoolerSpec
-    max_length: int
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    saved: SentenceFolder = field(default_factory=SentenceFolder)
     prompt: str = ""
-    has_prompt_of_pairs: bool = False
-    lowers_case: bool = False
 
     @classmethod
     def read(cls, folder: Path, params: PoolingParams) -> "PooledModelSpec":
@@ -107,14 +66,16 @@ class PooledModelSpec:
         """
         if is_gguf(folder):
             raise ModelError(f"{folder}: a GGUF file has no pooling; pass a model folder")
-        modules = _listed_modules(folder)
+        saved = SentenceFolder.read(folder)
         raw, _ = read_configs(folder)
         config = cls.read_network(folder)
-        pooler = _pooler(folder, raw, config, modules, params)
-        spec = cls(config, pooler, config.max_position_embeddings)
-        if params.task is Task.RERANK and isinstance(_last(spec.pooler), TokenStep):
-            spec = replace(spec, has_prompt_of_pairs=True)
-        return spec._with_modules(folder, modules, params)
+        pooler, saved = _pooler(folder, raw, config, saved, params)
+        if saved.pairs is PairForm.TEMPLATE and params.pair_order is PairOrder.DOCUMENT:
+            raise UsageError(
+                f"{option('pair_order')} document: the chat template of {folder} has an order of "
+                "its own; leave it out"
+            )
+        return cls(folder, config, pooler, saved, _prompt(folder, saved, params))
 
     @classmethod
     def read_network(cls, folder: Path) -> ModelConfig:
@@ -128,6 +89,11 @@ class PooledModelSpec:
         return config
 
     @property
+    def max_length(self) -> int:
+        """Longest text, in tokens."""
+        return self.saved.limit(self.config.max_position_embeddings)
+
+    @property
     def shares_prefixes(self) -> bool:
         """True if a text's result is that of its last token, which sees only those before it: texts
         share the keys and values of common prefixes."""
@@ -138,7 +104,8 @@ class PooledModelSpec:
     @property
     def identity(self) -> dict[str, str]:
         """Everything of it that the bytes of a result depend on besides the network, by name."""
-        return {"pooler": f"{self.pooler} {self.prompt!r} {self.max_length} {self.lowers_case}"}
+        saved = replace(self.saved, pooler=None, prompts={})
+        return {"pooler": f"{self.pooler} {self.prompt!r} {self.max_length} {saved}"}
 
     def with_answers(self, no_and_yes: Sequence[Sequence[int]]) -> "PooledModelSpec":
         """Return the model with the tokens of `no` and `yes`, whose logits are compared.
@@ -156,44 +123,24 @@ class PooledModelSpec:
         step = TokenStep(HEAD, (no, yes))
         return replace(self, pooler=replace(self.pooler, steps=(step,)))
 
-    def _with_modules(
-        self, folder: Path, modules: PoolerSpec | None, params: PoolingParams
-    ) -> "PooledModelSpec":
-        """Return the model with the lengths and prompts of a folder of sentence-transformers."""
-        prompts, default, length, lowers = {}, None, self.max_length, False
-        path = folder / "sentence_bert_config.json"
-        if modules is not None and path.exists():
-            own = JsonObject.read(path)
-            if own.has("max_seq_length"):
-                length = min(length, own.integer("max_seq_length", 1, 2**27))
-            lowers = own.boolean("do_lower_case", False)
-        path = folder / "config_sentence_transformers.json"
-        if path.exists():
-            own = JsonObject.read(path)
-            given = own.nested("prompts")
-            prompts = {} if given is None else {n: str(text) for n, text in given.fields.items()}
-            default = own.string("default_prompt_name")
-        spec = replace(self, max_length=length, prompts=prompts, lowers_case=lowers)
-        return replace(spec, prompt=_prompt(folder, prompts, default, params))
 
-
-def _prompt(
-    folder: Path, prompts: Mapping[str, str], default: str | None, params: PoolingParams
-) -> str:
+def _prompt(folder: Path, saved: SentenceFolder, params: PoolingParams) -> str:
     if params.prompt is not None:
         if params.prompt_name is not None:
             raise UsageError(f"{option('prompt')} and {option('prompt_name')} exclude each other")
         return params.prompt
-    name = params.prompt_name or default
+    if saved.pairs is PairForm.TEMPLATE and params.instruction != RERANK_INSTRUCTION:
+        return params.instruction
+    name = params.prompt_name or saved.default_prompt_name
     if name is None:
         return ""
-    if name not in prompts:
-        has = f"it has {listed(prompts)}" if prompts else "it has none"
+    if name not in saved.prompts:
+        has = f"it has {listed(saved.prompts)}" if saved.prompts else "it has none"
         raise UsageError(
             f"{option('prompt_name')} {name}: {folder} has no prompt of this name; {has}, and "
             f"{option('prompt')} gives the text itself"
         )
-    return prompts[name]
+    return saved.prompts[name]
 
 
 def _bidirectional(raw: JsonObject, generation: JsonObject | None) -> ModelConfig:
@@ -251,37 +198,140 @@ def _pooler(
     folder: Path,
     raw: JsonObject,
     config: ModelConfig,
-    modules: PoolerSpec | None,
+    saved: SentenceFolder,
     params: PoolingParams,
-) -> PoolerSpec:
-    """Return the pooler of a task; settings of the run have precedence."""
+) -> tuple[PoolerSpec, SentenceFolder]:
+    """Return the pooler of a task, and the settings of texts with it.
+
+    Settings of the run have precedence over those of the folder.
+    """
     names = raw.get("architectures")
     architectures = [str(each) for each in names] if isinstance(names, list) else []
     classifies = any(each.endswith("ForSequenceClassification") for each in architectures)
+    scores = saved.kind == "CrossEncoder"
+    shown = ", ".join(architectures) or "its architecture"
     if params.task is Task.EMBED:
-        if classifies and modules is None and params.pooling is None:
+        if (scores or (classifies and saved.pooler is None)) and params.pooling is None:
             raise ModelError(
-                f"{folder}: {architectures[0]} gives scores; use pagedrun classify or rerank, or "
-                f"pass {option('pooling')} for the vectors of its texts"
+                f"{folder}: {'a CrossEncoder' if scores else shown} gives scores; use pagedrun "
+                f"classify or rerank, or pass {option('pooling')} for the vectors of its texts"
             )
-        default = Pooling.LAST if config.network.is_causal else Pooling.MEAN
-        pooler = PoolerSpec((default,)) if modules is None else modules
-        if params.pooling is not None:
-            pooler = replace(pooler, poolings=(params.pooling,))
-        normalizes = pooler.normalizes if params.normalize is None else params.normalize
-        return replace(pooler, normalizes=normalizes, dimensions=params.dimensions)
-    if classifies:
-        return _classifier(raw, config, params)
+        if scores:  # its prompts and modules are for scores
+            saved = SentenceFolder(max_length=saved.max_length, lowering=saved.lowering)
+        return _vectors(config, saved, params), saved
+    if params.task is Task.RERANK and scores and saved.task != "sequence-classification":
+        return _scored_modules(folder, config, saved), saved
+    if classifies and (scores or saved.pooler is None):
+        if params.task is Task.RERANK and config.network.is_causal:
+            saved = replace(saved, pairs=_pairs_of_decoder(folder, raw, saved))
+        elif saved.pairs is PairForm.TEMPLATE:
+            raise ModelError(
+                f"{folder}: texts of this model pass through a chat template; use pagedrun rerank"
+            )
+        return _classifier(raw, config, saved, params), saved
     if params.task is Task.RERANK and config.network.is_causal:
-        return PoolerSpec((Pooling.LAST,), (TokenStep(HEAD),), "softmax")
+        if not _is_qwen3_reranker(folder, raw):
+            raise ModelError(
+                f"{folder}: {shown} answers prompts, and nothing in the folder says that it is a "
+                "reranker, or what its prompt is; pass a model saved as a CrossEncoder of "
+                "sentence-transformers, or one for sequence classification. A copy of "
+                'Qwen3-Reranker has "is_original_qwen3_reranker": true in config.json, or its name'
+            )
+        saved = replace(saved, pairs=PairForm.QWEN3)
+        return PoolerSpec((Pooling.LAST,), (TokenStep(HEAD),), "softmax"), saved
     raise ModelError(
-        f"{folder}: {', '.join(architectures) or 'its architecture'} has no head that "
+        f"{folder}: {shown} has no head that "
         f"{'scores pairs' if params.task is Task.RERANK else 'scores labels'}; pass a model "
         "for sequence classification"
     )
 
 
-def _classifier(raw: JsonObject, config: ModelConfig, params: PoolingParams) -> PoolerSpec:
+def _vectors(config: ModelConfig, saved: SentenceFolder, params: PoolingParams) -> PoolerSpec:
+    """Return the pooler of vectors."""
+    default = Pooling.LAST if config.network.is_causal else Pooling.MEAN
+    pooler = PoolerSpec((default,)) if saved.pooler is None else saved.pooler
+    if params.pooling is not None:
+        pooler = replace(pooler, poolings=(params.pooling,))
+    dimensions = params.dimensions
+    if dimensions is None and saved.truncate_dim is not None:
+        dimensions = saved.truncate_dim
+        if params.normalize is None and pooler.normalizes:
+            # The library cuts behind all modules, and does not scale again.
+            pooler = replace(pooler, steps=(*pooler.steps, UnitStep()), normalizes=False)
+    normalizes = pooler.normalizes if params.normalize is None else params.normalize
+    return replace(pooler, normalizes=normalizes, dimensions=dimensions)
+
+
+def _scored_modules(folder: Path, config: ModelConfig, saved: SentenceFolder) -> PoolerSpec:
+    """Return the pooler of a cross-encoder whose modules make scores of vectors or logits."""
+    pooler = saved.pooler
+    assert pooler is not None
+    network = config.network
+    for step in pooler.steps:
+        if not isinstance(step, LogitStep):
+            continue
+        if max(step.token_id, step.less or 0) >= config.vocab_size:
+            raise ModelError(
+                f"{folder / MODULES_FILE}: its LogitScore reads a token beyond the vocabulary of "
+                f"{config.vocab_size}"
+            )
+        if not network.is_causal or network.logits_cap is not None or network.logits_divisor != 1:
+            raise ModelError(
+                f"{folder}: scores of logits are supported for decoders whose logits are those of "
+                f"a linear head; model_type {config.model_type!r} is another"
+            )
+    if len(pooler.labels) > 1:
+        raise ModelError(f"{folder}: it has {len(pooler.labels)} scores, and a reranker has one")
+    return replace(pooler, scores=saved.activation or "sigmoid")
+
+
+def _pairs_of_decoder(folder: Path, raw: JsonObject, saved: SentenceFolder) -> PairForm:
+    """Return the form of the pairs of a decoder with a head that scores them."""
+    if saved.pairs is PairForm.TEMPLATE or saved.kind == "CrossEncoder":
+        return saved.pairs
+    if _is_qwen3_reranker(folder, raw):
+        return PairForm.QWEN3
+    config = folder / "tokenizer_config.json"
+    has_template = (folder / "chat_template.jinja").exists() or (
+        config.exists() and JsonObject.read(config).has("chat_template")
+    )
+    return PairForm.TEMPLATE if has_template else PairForm.TEXTS
+
+
+_QWEN3_RERANKER = re.compile(r"qwen3-reranker", re.IGNORECASE)
+_CARD_OF_QWEN3_RERANKER = re.compile(
+    r"^(#\s*|base_model:\s*(-\s*)?[\"']?)(Qwen/)?Qwen3-Reranker", re.IGNORECASE | re.MULTILINE
+)
+_CARD_BYTES = 2**16
+
+
+def _is_qwen3_reranker(folder: Path, raw: JsonObject) -> bool:
+    """Return true for Qwen3-Reranker and its copies.
+
+    Their config.json is that of Qwen3: vLLM's field in it, the folder's name (in a hub's cache that
+    of the repository), the name it was saved under, or the title or base of the model card says so.
+    """
+    if raw.get("model_type") != "qwen3":
+        return False
+    if raw.boolean("is_original_qwen3_reranker", False):
+        return True
+    own = folder.resolve()
+    names = [folder.name, own.name, raw.string("_name_or_path") or ""]
+    if own.parent.name == "snapshots":
+        names.append(own.parent.parent.name)
+    if any(_QWEN3_RERANKER.search(name) for name in names):
+        return True
+    card = folder / "README.md"
+    if not card.is_file():
+        return False
+    with card.open("rb") as file:
+        text = file.read(_CARD_BYTES).decode(errors="replace")
+    return _CARD_OF_QWEN3_RERANKER.search(text) is not None
+
+
+def _classifier(
+    raw: JsonObject, config: ModelConfig, saved: SentenceFolder, params: PoolingParams
+) -> PoolerSpec:
     """Return the pooler of a model for sequence classification, by its family."""
     labels = _labels(raw)
     pooling, steps = _head(raw, config)
@@ -292,24 +342,24 @@ def _classifier(raw: JsonObject, config: ModelConfig, params: PoolingParams) -> 
                 f"{raw.origin}: it has {len(labels)} labels, and a reranker has one; use "
                 "pagedrun classify"
             )
-        return PoolerSpec((pooling,), steps, _reranker_scores(raw), labels=labels)
+        scores = saved.activation or _reranker_scores(raw)
+        return PoolerSpec((pooling,), steps, scores, labels=labels)
     problem = raw.string("problem_type")
-    scores: Scores = "sigmoid" if one or problem == "multi_label_classification" else "softmax"
+    kind: Scores = "sigmoid" if one or problem == "multi_label_classification" else "softmax"
     if problem == "regression":
-        scores = "identity"
-    return PoolerSpec((pooling,), steps, scores, labels=labels)
+        kind = "identity"
+    return PoolerSpec((pooling,), steps, kind, labels=labels)
 
 
-def _reranker_scores(raw: JsonObject) -> Scores:
-    """Return the function of a cross-encoder's score, as sentence-transformers does."""
+def _reranker_scores(raw: JsonObject) -> Activation:
+    """Return the function of a cross-encoder's score, as sentence-transformers before 5.4 saves it.
+
+    Versions from 4 on write it into an object of config.json, earlier ones beside the fields.
+    """
     own = raw.nested("sentence_transformers")
-    name = None if own is None else own.string("activation_fn")
-    name = name or raw.string("sbert_ce_default_activation_function")
-    known: dict[str, Scores] = {"Sigmoid": "sigmoid", "Identity": "identity"}
-    kind = "Sigmoid" if name is None else name.rpartition(".")[2]
-    if kind not in known:
-        raise raw.error("activation_fn", " or ".join(known))
-    return known[kind]
+    found = None if own is None else activation(own, "activation_fn")
+    found = found or activation(raw, "sbert_ce_default_activation_function")
+    return found or "sigmoid"
 
 
 def _labels(raw: JsonObject) -> tuple[str, ...]:
@@ -332,7 +382,7 @@ def _head(raw: JsonObject, config: ModelConfig) -> tuple[Pooling, tuple[Step, ..
         case "albert":
             return Pooling.CLS, (DenseStep("albert.pooler", "tanh"), last)
         case "deberta-v2":
-            functions: dict[str, StepActivation] = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}
+            functions: dict[str, Activation] = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}
             name = raw.string("pooler_hidden_act") or "gelu"
             if name not in functions:
                 raise raw.error("pooler_hidden_act", " or ".join(functions))
@@ -360,82 +410,3 @@ def _head(raw: JsonObject, config: ModelConfig) -> tuple[Pooling, tuple[Step, ..
             pooling = Pooling(raw.string("classifier_pooling") or "cls")
             return pooling, (DenseStep("head.dense", "gelu"), NormStep(norm), last)
     return Pooling.LAST, (DenseStep("score", has_bias=False),)
-
-
-_POOLINGS = {
-    "cls": Pooling.CLS,
-    "max": Pooling.MAX,
-    "mean": Pooling.MEAN,
-    "mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
-    "weightedmean": Pooling.WEIGHTED_MEAN,
-    "lasttoken": Pooling.LAST,
-}
-# In the order in which their vectors are side by side.
-_POOLING_SWITCHES = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_max_tokens": Pooling.MAX,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
-    "pooling_mode_weightedmean_tokens": Pooling.WEIGHTED_MEAN,
-    "pooling_mode_lasttoken": Pooling.LAST,
-}
-_ACTIVATIONS: dict[str, StepActivation] = {
-    "Identity": "identity",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-}
-
-
-def _listed_modules(folder: Path) -> PoolerSpec | None:
-    """Return the modules of a folder of sentence-transformers as a pooler; None without a list."""
-    path = folder / "modules.json"
-    if not path.exists():
-        return None
-    listed_modules = JsonObject.parse(str(path), b'{"modules":' + read_small(path) + b"}")
-    modules = listed_modules.get("modules")
-    pooler = PoolerSpec((Pooling.MEAN,))
-    for number, each in enumerate(modules if isinstance(modules, list) else []):
-        module = JsonObject(str(path), each if isinstance(each, dict) else {})
-        pooler = _with_module(pooler, folder, module, number)
-    return pooler
-
-
-def _with_module(pooler: PoolerSpec, folder: Path, module: JsonObject, number: int) -> PoolerSpec:
-    kind, place = module.text("type").rpartition(".")[2], module.string("path") or ""
-    if Path(place).is_absolute() or ".." in Path(place).parts:
-        raise module.error("path", "a folder inside the model's")
-    match kind:
-        case "Transformer" if number == 0 and not place:
-            return pooler
-        case "Pooling":
-            own = JsonObject.read(folder / place / "config.json")
-            return replace(pooler, poolings=_poolings(own))
-        case "Dense" if not pooler.normalizes:
-            own = JsonObject.read(folder / place / "config.json")
-            name = own.string("activation_function") or "Tanh"
-            function = _ACTIVATIONS.get(name.rpartition(".")[2])
-            if function is None:
-                raise own.error("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
-            step = DenseStep("linear", function, own.boolean("bias", True), place)
-            return replace(pooler, steps=(*pooler.steps, step))
-        case "Normalize":
-            return replace(pooler, normalizes=True)
-    raise ModelError(
-        f"{module.origin}: a module {kind} at place {number} is not supported; those of pagedrun "
-        "are Transformer (first, in the folder itself), Pooling, Dense and Normalize (last)"
-    )
-
-
-def _poolings(config: JsonObject) -> tuple[Pooling, ...]:
-    """Return the poolings of a module's config.json, in either of its styles."""
-    if not config.boolean("include_prompt", True):
-        raise config.error("include_prompt", "true: prompts are part of a text here")
-    given = config.get("pooling_mode")
-    if given is not None:
-        names: list[JSONValue] = given if isinstance(given, list) else [given]
-        if not names or not all(name in _POOLINGS for name in names):
-            raise config.error("pooling_mode", f"one or several of {', '.join(_POOLINGS)}")
-        return tuple(_POOLINGS[str(name)] for name in names)
-    chosen = [each for name, each in _POOLING_SWITCHES.items() if config.boolean(name, False)]
-    return tuple(chosen) or (Pooling.MEAN,)

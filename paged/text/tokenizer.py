@@ -25,6 +25,7 @@ from pagedrun.paged.files.json_object import (
 )
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
 from pagedrun.paged.text.content_parts import walks_content
+from pagedrun.paged.text.declared_case import declare_case
 from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
@@ -63,6 +64,7 @@ class Tokenizer:
         # silently.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._lowers = False
         self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
         self._sandbox = Sandbox.for_chats()
@@ -96,6 +98,7 @@ class Tokenizer:
         else:
             path = require_folder(path)
             backend, config = _read_backend(path / TOKENIZER_FILE), read_tokenizer_config(path)
+            declare_case(backend, config)
         declared = DeclaredTokens.read(path, config)
         without_ids = declared.without_ids(backend)
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
@@ -160,6 +163,20 @@ class Tokenizer:
             )
             for each in found
         ]
+
+    def lower_texts(self) -> None:
+        """Write texts in lower case from now on, as the first step of the tokenizer.
+
+        Special tokens in a text stay as they are.
+        """
+        if self._lowers:
+            return
+        from tokenizers import normalizers  # imported here: most runs need none
+
+        own = self._backend.normalizer
+        steps = [normalizers.Lowercase(), *([] if own is None else [own])]
+        self._backend.normalizer = normalizers.Sequence(steps)
+        self._lowers = True
 
     def num_special_tokens(self, *, of_pair: bool) -> int:
         """Return how many special tokens surround a text, or a pair."""
@@ -226,16 +243,53 @@ class Tokenizer:
         }
         if continues_last:
             parts.pop(len(chat) - 1, None)
+        given = {**(template_kwargs or {}), "add_generation_prompt": not continues_last}
+        text = self._rendered(chat, parts, given, time or present())
+        return cut_at_mark(text) if continues_last else text
+
+    def render_pair(
+        self,
+        query: str,
+        document: str,
+        prompt: str,
+        variables: Mapping[str, JSONValue],
+        parts: bool,
+    ) -> str:
+        """Return the text of a chat whose messages have the roles `query` and `document`.
+
+        `prompt` is a system message before them, unless it is empty. variables: further ones of the
+        template. parts: contents are lists of parts. Raises as `render_chat`.
+        """
+        if self.chat_template is None:
+            raise RowError("template_error", "the model has no chat template", param="query")
+        given = {"query": query, "document": document}
+        if prompt:
+            given = {"system": prompt, **given}
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
+            for role, text in given.items()
+        ]
+        return self._rendered(
+            messages, {}, {"add_generation_prompt": False, **variables}, present()
+        )
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        parts: Mapping[int, Any],
+        given: Mapping[str, JSONValue],
+        time: datetime,
+    ) -> str:
+        """Return the text of messages; `parts` as in `_render_parts`, given: further variables."""
         variables = {
-            **(template_kwargs or {}),
-            "messages": chat,
+            **given,
+            "messages": messages,
             "tools": None,
             "documents": None,
-            "add_generation_prompt": not continues_last,
             **self._fast.special_tokens_map,
         }
         try:
-            text = self._render_parts(variables, parts, time or present())
+            text = self._render_parts(variables, parts, time)
         except Exception as error:  # a template can raise anything, RecursionError included
             raise RowError(
                 "template_error",
@@ -250,7 +304,7 @@ class Tokenizer:
                 param="messages",
             )
         require_unicode(text, "messages")
-        return cut_at_mark(text) if continues_last else text
+        return text
 
     def _render_parts(
         self, variables: Mapping[str, Any], parts: Mapping[int, Any], time: datetime

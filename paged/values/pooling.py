@@ -59,12 +59,13 @@ class PooledText(NamedTuple):
     """Tokens of a text or of a pair; those from `num_first` on are of the second token type.
 
     part: index of the text's result among those of its row; several texts of one part, the chunks
-    of a long one, are merged.
+    of a long one, are merged. num_skipped: tokens at the beginning that poolings leave out.
     """
 
     token_ids: tuple[int, ...]
     num_first: int
     part: int
+    num_skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

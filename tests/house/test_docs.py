@@ -40,10 +40,12 @@ NOT_IN_THE_REPOSITORY = {
     "generation_config.json",
     "judge.yaml",
     "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
     "path/to/model",
     "special_tokens_map.json",
     "tokenizer.json",
-    "tokenizer_config.json",
 }
 FLAG = r"(?<![\w-])--[a-z](?:[a-z-]*[a-z])?(?![\w-])"
 # Options of other programs, and one that pagedrun does not have and says so.

@@ -83,12 +83,18 @@ def write_model(
     config = getattr(transformers, f"{name}Config")(**{**own, **fields})
     model = getattr(transformers, f"{name}{kind}")(config).eval()
     model.save_pretrained(folder)
-    write_tokenizer(folder, is_encoder=family != "qwen3")
+    longest = fields.get("max_position_embeddings", _SIZES["max_position_embeddings"])
+    write_tokenizer(folder, is_encoder=family != "qwen3", longest=longest)
     return model
 
 
-def write_tokenizer(folder: Path, *, is_encoder: bool) -> PreTrainedTokenizerFast:
-    """Write a tokenizer of words; return it. An encoder's adds [CLS] and [SEP]."""
+def write_tokenizer(
+    folder: Path, *, is_encoder: bool, longest: int = 300
+) -> PreTrainedTokenizerFast:
+    """Write a tokenizer of words; return it. An encoder's adds [CLS] and [SEP].
+
+    longest: text in tokens.
+    """
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -99,7 +105,7 @@ def write_tokenizer(folder: Path, *, is_encoder: bool) -> PreTrainedTokenizerFas
             special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
         )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", model_max_length=300
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", model_max_length=longest
     )
     fast.save_pretrained(folder)
     return fast

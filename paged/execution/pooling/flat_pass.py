@@ -52,8 +52,9 @@ class FlatPass:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         self.most_tokens = max(self.most_tokens, int(starts[-1]))
         cache = self._cache_for(int((-(-lengths // self._block_size)).sum()))
-        batch = self._batch(texts, starts, cache)
-        return self._pooler(self._loaded.model.hidden(batch, cache), starts)
+        skipped = np.array([each.num_skipped for each in texts], dtype=np.int64)
+        batch = self._batch(texts, starts, skipped, cache)
+        return self._pooler(self._loaded.model.hidden(batch, cache), starts, skipped)
 
     def _cache_for(self, num_blocks: int) -> KVCache:
         """Return memory of at least `num_blocks` blocks; a larger one replaces a smaller one."""
@@ -72,8 +73,13 @@ class FlatPass:
             )
         return self._cache
 
-    def _batch(self, texts: Sequence[PooledText], starts: Int64s, cache: KVCache) -> ForwardBatch:
-        """Return the batch of texts on the device; starts: offsets of the texts."""
+    def _batch(
+        self, texts: Sequence[PooledText], starts: Int64s, skipped: Int64s, cache: KVCache
+    ) -> ForwardBatch:
+        """Return the batch of texts on the device; starts: offsets of the texts.
+
+        skipped: tokens at the beginning of each that poolings leave out.
+        """
         loaded, size = self._loaded, self._block_size
         network, device = loaded.config.network, loaded.device
         lengths = np.diff(starts)
@@ -99,7 +105,7 @@ class FlatPass:
                 is_causal=getattr(network, "is_causal", True),
             ),
         )
-        numbers = [input_ids, positions, slots, self._pooler.rows_of(starts)]
+        numbers = [input_ids, positions, slots, self._pooler.rows_of(starts, skipped)]
         (ids, places, slots_there, rows), types_there, inputs = transferred(
             device,
             lambda place: (

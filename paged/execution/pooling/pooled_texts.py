@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedrun.paged.execution.loaded_model import LoadedModel
+from pagedrun.paged.execution.pooling.pairs import Given, pair_texts
 from pagedrun.paged.execution.pooling.pooling_engine import PoolingEngine
-from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits, pair_texts
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
 from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
 from pagedrun.paged.text.prompt import Overlong

@@ -39,7 +39,8 @@ class DistinctText:
     @property
     def key(self) -> bytes:
         """Digest that equal texts of all windows have in common."""
-        numbers = array("q", (self.text.num_first, *self.text.token_ids))
+        text = self.text
+        numbers = array("q", (text.num_first, text.num_skipped, *text.token_ids))
         return blake2b(numbers.tobytes(), digest_size=16).digest()
 
     def finish(self, result: Rows, error: RowError | None = None) -> None:
@@ -95,11 +96,11 @@ class TextWindow:
         asked = [each for each in requests if each.index not in done]
         if deadline is not None:
             random.Random(deadline.seed).shuffle(asked)
-        known: dict[tuple[tuple[int, ...], int], DistinctText] = {}
+        known: dict[PooledText, DistinctText] = {}
         for request in asked:
             row = PendingRow(request)
             for text in request.texts:
-                key = text.token_ids, text.num_first
+                key = text._replace(part=0)
                 found = known.get(key)
                 if found is None:
                     found = known[key] = DistinctText(text)

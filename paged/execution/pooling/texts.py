@@ -3,23 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pagedrun.paged.execution.pooling.pairs import (
+    RERANK_PREFIX,
+    RERANK_SUFFIX,
+    Given,
+    PairTemplate,
+)
 from pagedrun.paged.models.pooler_spec import PooledModelSpec
+from pagedrun.paged.models.sentence_folder import Lowering, PairForm
 from pagedrun.paged.text.prompt import Overlong, require_unicode
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import EncodedText, Tokenizer
 from pagedrun.paged.values.errors import RowError, option
-from pagedrun.paged.values.pooling import PairOrder, PooledText, PoolingParams
+from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.request import Request
-
-RERANK_PREFIX = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-    "<|im_start|>user\n"
-)
-RERANK_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-
-Given = str | tuple[str, str] | tuple[int, ...]
-"""A text, a pair of texts, or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +49,30 @@ class PooledTextEncoder:
         self._limits = limits
         self._known: dict[int, int] = {}  # one integer object for each id
         types = getattr(spec.config.network.embedding, "types", None)
-        self._has_types = types is not None and types.shape[0] > 1
+        self._has_types = types is not None and types.shape[0] > 1 and spec.saved.with_types
+        if spec.saved.lowering is Lowering.TOKENIZER:
+            tokenizer.lower_texts()
         self._around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        if spec.has_prompt_of_pairs:
+        self._template: PairTemplate | None = None
+        if spec.saved.pairs is PairForm.QWEN3:
             before, after = tokenizer.encode_batch([RERANK_PREFIX, RERANK_SUFFIX], False)
             self._around = tuple(before), tuple(after)
+        elif spec.saved.pairs is PairForm.TEMPLATE:
+            self._template = PairTemplate(tokenizer, spec)
         around = max(tokenizer.num_special_tokens(of_pair=each) for each in (False, True))
         self._most = limits.max_length - sum(map(len, self._around))
         self._may_cut = limits.in_chunks or limits.on_overlong is not Overlong.ERROR
-        self._cuts = self._may_cut and self._most > around
+        self._cuts = self._may_cut and self._most > around and self._template is None
+        self._num_skipped = 0 if spec.pooler.with_prompt else self._prompt_length()
+
+    def _prompt_length(self) -> int:
+        """Return the tokens of the prompt that poolings leave out, as sentence-transformers does:
+        those of the prompt alone, without a special one at the end."""
+        prompt = self._lowered(self._spec.prompt)
+        if not prompt:
+            return 0
+        ids = self._tokenizer.encode_pairs([prompt], add_special_tokens=True)[0].ids
+        return len(ids) - (ids[-1] in self._tokenizer.special_ids)
 
     def requests(
         self, indices: Sequence[int], rows: Sequence[Sequence[Given] | RowError]
@@ -118,13 +130,22 @@ class PooledTextEncoder:
         for each in texts:
             assert isinstance(each, str)
             require_unicode(each)
-            text = each.lower() if self._spec.lowers_case else each
             most = self._limits.max_length
-            check_length(text, "the text", most, self._tokenizer, param="text", cuts=self._may_cut)
-            ready.append(text)
-        if len(ready) == 1:
-            return self._spec.prompt + ready[0]
-        return ready[0], ready[1]
+            check_length(each, "the text", most, self._tokenizer, param="text", cuts=self._may_cut)
+            ready.append(each)
+        if self._template is not None:
+            query, document = map(self._lowered, ready)
+            return self._template.render(query, document)
+        first = self._lowered(self._spec.prompt + ready[0])
+        return first if len(ready) == 1 else (first, self._lowered(ready[1]))
+
+    def _lowered(self, text: str) -> str:
+        return text.lower() if self._spec.saved.lowering is Lowering.TEXT else text
+
+    @property
+    def _adds_special(self) -> bool:
+        """True if the tokenizer adds special tokens, which prompts of pairs have in their text."""
+        return self._spec.saved.pairs is PairForm.TEXTS
 
     def _encoded(self, texts: list[Given]) -> "list[_Pieces | RowError]":
         """Return the tokens of each text, in one call of the tokenizer."""
@@ -132,7 +153,7 @@ class PooledTextEncoder:
         for each in texts:
             if isinstance(each, str) or (each and isinstance(each[0], str)):
                 plain.append(each)
-        special = not self._spec.has_prompt_of_pairs
+        special = self._adds_special
         found = iter(self._ids(plain, special))
         results: list[_Pieces | RowError] = []
         for each in texts:
@@ -172,16 +193,15 @@ class PooledTextEncoder:
             raise RowError("empty_prompt", "the text has no tokens", param="text")
         self._require_known(ids, *rest)
         if not rest and len(ids) <= self._most:
-            return _Pieces((self._text((*before, *ids, *after), num_first),))
+            whole = self._text((*before, *ids, *after), num_first)
+            return _Pieces((self._behind_prompt(whole),))
         if self._limits.in_chunks and isinstance(text, str) and self._cuts:
-            return _Pieces(tuple(self._text(each, len(each)) for each in (ids, *rest)))
+            first, *others = (self._text(each, len(each)) for each in (ids, *rest))
+            return _Pieces((self._behind_prompt(first), *others))
+        if self._template is not None and self._limits.on_overlong is not Overlong.ERROR:
+            return self._cut_in_template(ids, self._template.ending)
         if self._limits.on_overlong is not Overlong.ERROR and not self._cuts:
-            raise RowError(
-                "prompt_too_long",
-                f"a limit of {self._limits.max_length} tokens leaves no room for a text between "
-                "the special tokens and prompts around it",
-                param="text",
-            )
+            raise self._no_room()
         length = self._length(text, encoded)
         if self._limits.on_overlong is Overlong.ERROR:
             raise RowError(
@@ -191,7 +211,35 @@ class PooledTextEncoder:
                 param="text",
             )
         kept = self._text((*before, *ids, *after), num_first)
-        return _Pieces((kept,), length - len(ids))
+        return _Pieces((self._behind_prompt(kept),), length - len(ids))
+
+    def _behind_prompt(self, text: PooledText) -> PooledText:
+        """Return a text whose prompt poolings leave out; `RowError` if nothing else is left."""
+        if self._num_skipped >= len(text.token_ids):
+            raise self._no_room()
+        return text._replace(num_skipped=self._num_skipped)
+
+    def _cut_in_template(self, ids: Sequence[int], ending: tuple[int, ...]) -> "_Pieces":
+        """Return the tokens of a pair without those before the ending of the template."""
+        if self._limits.on_overlong is Overlong.TRUNCATE_LEFT:
+            raise RowError(
+                "prompt_too_long",
+                f"the pair has {len(ids)} tokens, but the limit is {self._limits.max_length}; a "
+                f"pair in a chat template is cut by {option('on_overlong')} truncate-right",
+                param="text",
+            )
+        if self._most <= len(ending):
+            raise self._no_room()
+        kept = (*ids[: self._most - len(ending)], *ending)
+        return _Pieces((self._text(kept, len(kept)),), len(ids) - self._most)
+
+    def _no_room(self) -> RowError:
+        return RowError(
+            "prompt_too_long",
+            f"a limit of {self._limits.max_length} tokens leaves no room for a text between the "
+            "special tokens and prompts around it",
+            param="text",
+        )
 
     def _require_known(self, *pieces: Sequence[int]) -> None:
         """Raise `RowError` for a token that the model has no vector for."""
@@ -205,7 +253,7 @@ class PooledTextEncoder:
 
     def _length(self, text: "str | tuple[str, str]", encoded: EncodedText) -> int:
         """Return the number of tokens of a text that is not cut."""
-        special = not self._spec.has_prompt_of_pairs
+        special = self._adds_special
         if isinstance(text, str):
             around = self._tokenizer.num_special_tokens(of_pair=False) if special else 0
             return len(encoded.ids) + sum(len(each) - around for each in encoded.rest)
@@ -250,15 +298,3 @@ def _of_part(error: RowError, part: int, num_parts: int) -> RowError:
     if num_parts == 1:
         return error
     return RowError(error.code, f"at index {part}: {error.marked}", param=error.param)
-
-
-def pair_texts(
-    query: str, documents: Sequence[str], spec: PooledModelSpec, params: PoolingParams
-) -> list[Given]:
-    """Return a query with each document, as the model reads them: pairs, or texts of a prompt."""
-    if not spec.has_prompt_of_pairs:
-        return [(query, each) for each in documents]
-    about = f"<Instruct>: {params.instruction}\n"
-    if params.pair_order is PairOrder.DOCUMENT:
-        return [f"{about}<Document>: {each}\n<Query>: {query}" for each in documents]
-    return [f"{about}<Query>: {query}\n<Document>: {each}" for each in documents]

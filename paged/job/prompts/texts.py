@@ -8,7 +8,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, pair_texts
+from pagedrun.paged.execution.pooling.pairs import Given, pair_texts
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder
 from pagedrun.paged.job.inputs.json_line import shown_key
 from pagedrun.paged.job.inputs.row import Columns, Row, at_line, id_column
 from pagedrun.paged.job.prompts.prompt_builder import NO_COLUMNS, TemplateColumns

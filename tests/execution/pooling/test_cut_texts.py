@@ -10,7 +10,9 @@ import transformers
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from pagedrun.paged.execution.pooling.texts import Given, PooledTextEncoder, TextLimits
+from pagedrun.paged.execution.pooling.pairs import Given
+from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
+from pagedrun.paged.models.sentence_folder import SentenceFolder
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -39,9 +41,8 @@ def encode(
     """Return a row of one text."""
     embedding = SimpleNamespace(types=SimpleNamespace(shape=(2, 8)))
     config: Any = SimpleNamespace(network=SimpleNamespace(embedding=embedding), vocab_size=1000)
-    spec: Any = SimpleNamespace(
-        config=config, has_prompt_of_pairs=False, lowers_case=False, prompt=""
-    )
+    pooler = SimpleNamespace(with_prompt=True)
+    spec: Any = SimpleNamespace(config=config, saved=SentenceFolder(), pooler=pooler, prompt="")
     limits = TextLimits(limit, 1000, mode, in_chunks)
     [row] = PooledTextEncoder(tokenizer, spec, limits).requests([0], [[given]])
     return row

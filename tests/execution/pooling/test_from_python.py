@@ -74,7 +74,7 @@ def test_documents_and_labels(tmp_path: Path) -> None:
 
 
 def test_answers_need_another_runner(tmp_path: Path) -> None:
-    write_model(tmp_path, "qwen3", "ForCausalLM")
+    write_model(tmp_path, "qwen3", "ForCausalLM", is_original_qwen3_reranker=True)
     with LLM(tmp_path, dtype="float32") as llm, pytest.raises(UsageError, match="runner must be"):
         llm.embed(["a text"])
     with pytest.raises(UsageError, match="runner must be generate or pooling"):

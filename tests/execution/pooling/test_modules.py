@@ -70,18 +70,34 @@ def test_max_seq_length_and_lower_case_are_those_of_the_folder(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("pooling", "message"),
-    [
-        ({"pooling_mode": "sum"}, "pooling_mode"),
-        ({"pooling_mode": "mean", "include_prompt": False}, "include_prompt"),
-    ],
+    ("version", "lowers"),
+    [("2.7.0", True), ("3.4.1", True), ("5.3.0", True), ("5.4.0", False), ("6.2.0", False)],
 )
-def test_what_would_change_the_vectors_is_refused(
-    pooling: dict[str, object], message: str, tmp_path: Path
+def test_special_tokens_are_lowered_by_versions_before_5_4_alone(
+    version: str, lowers: bool, tmp_path: Path
 ) -> None:
+    folder = tmp_path / "model"
+    write_model(folder, "bert")
+    write_modules(folder, {"pooling_mode": "mean"})
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    written = {"__version__": {"sentence_transformers": version}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(written))
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["added_tokens"].append(
+        {"id": 3, "content": "[SEP]", "special": True, "normalized": False}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    )
+    path.write_text(json.dumps(tokenizer))
+    [request] = requests(pooled_model(folder), ["W1 [SEP] W2"])
+    separator = [1, 1, 1] if lowers else [3]  # of "[", "sep" and "]", which are no words
+    assert list(request.texts[0].token_ids) == [2, 7, *separator, 8, 3]
+
+
+def test_a_pooling_that_is_not_known_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path, "bert")
-    write_modules(tmp_path, pooling)
-    with pytest.raises(ModelError, match=message):
+    write_modules(tmp_path, {"pooling_mode": "sum"})
+    with pytest.raises(ModelError, match="pooling_mode"):
         pooled_model(tmp_path)
 
 

@@ -109,13 +109,16 @@ def test_labels_are_those_of_transformers(
 )
 def test_pairs_have_two_token_types(family: str, tmp_path: Path) -> None:
     write_model(tmp_path, family, "ForSequenceClassification", num_labels=1)
+    path = tmp_path / "tokenizer_config.json"
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     tokenizer, given = AutoTokenizer.from_pretrained(tmp_path), texts(LENGTHS)
     pairs = list(zip(given, reversed(given), strict=True))
     model = pooled_model(tmp_path, Task.RERANK)
     found = results(model.load_engine(), requests(model, pairs))
     for index, (first, second) in enumerate(pairs):
-        encoded = tokenizer(first, second, return_tensors="pt", return_token_type_ids=True)
+        encoded = tokenizer(first, second, return_tensors="pt")
         assert encoded["token_type_ids"].max() == 1
         with torch.no_grad():
             score = torch.sigmoid(theirs(**encoded).logits[0, 0]).item()

@@ -1,5 +1,6 @@
 """The order of a search, and int8, with the weights of all-MiniLM-L6-v2 on real paragraphs."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_a_search_finds_the_same_paragraphs_in_the_same_order(model: Path) -> No
         order = np.argsort(-found, kind="stable")
         assert order[:10].tolist() == np.argsort(-wanted, kind="stable")[:10].tolist()
         assert (np.diff(wanted[order]) <= CLOSE).all()
+
+
+@pytest.mark.long
+def test_a_folder_that_the_library_saves_again_has_the_same_vectors(
+    model: Path, tmp_path: Path
+) -> None:
+    library = import_module("sentence_transformers")  # here: it takes long
+    library.SentenceTransformer(str(model), device="cpu").save(str(tmp_path / "again"))
+    theirs = library.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    short = paragraphs(60)
+    corpus = [*short[:20], *(" ".join(short[start : start + 12]) for start in (0, 20, 40))]
+    expected = theirs.encode(corpus)
+    for folder in (model, tmp_path / "again"):
+        assert np.abs(vectors(folder, corpus) - expected).max() <= CLOSE
 
 
 def test_int8_is_near_float32(model: Path) -> None:

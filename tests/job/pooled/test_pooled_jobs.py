@@ -233,7 +233,8 @@ def test_a_causal_reranker_shares_queries_or_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "reranker"
-    write_model(folder, "qwen3", "ForCausalLM", tie_word_embeddings=True)
+    known = {"tie_word_embeddings": True, "is_original_qwen3_reranker": True}
+    write_model(folder, "qwen3", "ForCausalLM", **known)
     documents = texts([120, 130, 140], seed=2)
     queries = texts([4, 5, 6, 7], seed=3)
     rows = tmp_path / "rows.jsonl"

@@ -28,7 +28,8 @@ def rank(rows: list[dict[str, Any]], folder: Path, capsys: Capsys) -> tuple[list
 
 
 def check_sharing(num_queries: int, num_documents: int, folder: Path, capsys: Capsys) -> None:
-    write_model(folder / "model", "qwen3", "ForCausalLM", max_position_embeddings=1024)
+    known = {"max_position_embeddings": 1024, "is_original_qwen3_reranker": True}
+    write_model(folder / "model", "qwen3", "ForCausalLM", **known)
     rng = random.Random(5)
     documents = texts([rng.randrange(300, 500) for _ in range(num_documents)], seed=2)
     queries = texts([rng.randrange(4, 12) for _ in range(num_queries)], seed=3)

@@ -59,7 +59,8 @@ def test_the_plan_of_an_encoder_is_its_run(
 
 def test_the_plan_of_a_causal_model_counts_shared_prefixes(tmp_path: Path, capsys: Capsys) -> None:
     folder, rows, out = tmp_path / "model", tmp_path / "rows.jsonl", tmp_path / "r.jsonl"
-    write_model(folder, "qwen3", "ForCausalLM", tie_word_embeddings=True)
+    known = {"tie_word_embeddings": True, "is_original_qwen3_reranker": True}
+    write_model(folder, "qwen3", "ForCausalLM", **known)
     documents = texts([120, 130, 140], seed=2)
     write(rows, [{"query": each, "documents": documents} for each in texts([4, 5, 6], seed=3)])
     flags = ("--model", folder, "--pair-order", "document")
