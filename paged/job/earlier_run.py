@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -358,6 +359,14 @@ class RowDigests:
             os.ftruncate(descriptor, size if keep else 0)
         except OSError as error:
             self._give_up(error)
+
+    def adopt(self, lines: Iterable[bytes]) -> None:
+        """Append records of lines that an earlier run wrote without any."""
+        if self._file is not None:
+            try:
+                self._file.write(b"".join(line_digest(line) + _NO_REQUEST for line in lines))
+            except OSError as error:
+                self._give_up(error)
 
     def note(self, line: bytes, completion: Completion) -> None:
         """Append the record of a line unless it is an error."""

@@ -308,6 +308,9 @@ class _Job:
                 if not has_nothing_to_do:
                     self._files.begin()
                 self._digests.begin(keep=bool(self._finished))
+                if not self._finished.is_checked:
+                    answered = self._finished.answered()
+                    self._digests.adopt(output.read(*span) for _, *span in answered)
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._monitor.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)

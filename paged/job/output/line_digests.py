@@ -47,9 +47,6 @@ class RecordedLines:
             return None
         return cls(data) if len(data) >= RECORD_BYTES else None
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def __contains__(self, line: object) -> bool:
         assert isinstance(line, bytes)
         word = int(np.frombuffer(line_digest(line), np.uint64, 1)[0])

@@ -85,7 +85,7 @@ class FinishedRows:
         """
         found = cls()
         found.is_checked = recorded is not None
-        num_recorded, first_unrecorded = 0, 0
+        first_unrecorded = 0  # a killed run had no time to record its last lines
         try:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
@@ -94,7 +94,6 @@ class FinishedRows:
                     row = SavedRow.parse(line)
                     if recorded is not None and row is not None and not row.has_failed:
                         is_recorded = line in recorded
-                        num_recorded += is_recorded
                         if not is_recorded and not first_unrecorded:
                             first_unrecorded = number
                         elif is_recorded and first_unrecorded:
@@ -107,9 +106,6 @@ class FinishedRows:
             raise UsageError(
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"
             ) from error
-        # Lines that a killed run had no time to record come last, and all its records have lines.
-        if recorded is not None and first_unrecorded and num_recorded < len(recorded):
-            raise _refused(path, first_unrecorded, _CHANGED)
         return found
 
     @classmethod

@@ -76,7 +76,6 @@ CHANGES = {
     "two rows under each other's names": (swap_rows, 3),
     "a text edited": (edit(4), 5),
     "the first text edited": (edit(0), 1),
-    "the last text edited": (edit(7), 8),
     "a row beyond the end": (move_beyond, 4),
 }
 
@@ -139,6 +138,17 @@ def test_rows_that_were_not_recorded_are_computed_again(num_lost: int, tmp_path:
     assert output.read_bytes() == whole
     assert len(digests.read_bytes()) == 32 * len(ROWS)
     assert resumed(config) == []
+
+
+def test_an_edited_last_line_is_computed_again(tmp_path: Path) -> None:
+    """It looks like one that was not recorded."""
+    config = job(tmp_path)
+    output = Path(config.output)
+    whole = output.read_bytes()
+    rewrite(output, edit(7))
+    [warning] = resumed(config)
+    assert "the last 1 lines" in warning
+    assert output.read_bytes() == whole
 
 
 def test_missing_digests_are_a_warning(tmp_path: Path) -> None:

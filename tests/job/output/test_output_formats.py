@@ -109,6 +109,7 @@ def test_parquet_holds_what_the_lines_hold(place: Path) -> None:
     assert sorted(path.name for path in place.glob("out*")) == [
         "out.parquet",
         "out.parquet.journal.jsonl",  # of the rows that failed, for --retry-errors
+        "out.parquet.journal.jsonl.digests",
         "out.parquet.report.json",
         "out.parquet.run.json",
         "out.parquet.snapshot.npz",
