@@ -18,6 +18,7 @@ from pagedrun.paged.values.errors import ModelError
 
 # The files of published models reach 176: T5's character map, ▁ for spaces twice.
 _MAX_GROWTH = 256
+_MAX_OWN_GROWTH = 64  # without the forms of Unicode; published models reach 16
 _MAX_PREPENDED = 64  # bytes, before each text between special tokens; published models have ▁
 _MAX_STEPS = 256
 _MAX_ADDED = 4096  # special tokens around a text
@@ -28,7 +29,9 @@ _MAX_WORD = 512  # characters of a word of WordPiece, whose search takes their t
 # Growth of a character by the forms of Unicode: at most 11 in UTF-8 for the compatible ones, 3 for
 # the others (https://unicode.org/faq/normalization.html). A form changes its own result no more.
 _FORMS = {"NFKC": 11, "NFKD": 11, "NFC": 3, "NFD": 3, "BertNormalizer": 3, "Lowercase": 2}
-_SHORTEST_MAPPED = 3  # bytes of a character that the maps of SentencePiece replace by many
+# Bytes of a character that the maps of SentencePiece replace by many, and of those; in a map with
+# longer ones any character may be the one.
+_SHORTEST_MAPPED, _LONGEST_MAPPED = 3, 36
 _BYTE_LEVEL, _METASPACE = 2, 4  # ▁ is 3 bytes, and another may be 4
 _PARTS = ("normalizer", "pre_tokenizer", "decoder")
 
@@ -115,12 +118,13 @@ def _refuse_product(path: Path, part: str, steps: Sequence[Step]) -> None:
     characters with what the step puts in. Forms of Unicode in a row are one step, which may put in
     any character.
     """
-    growth, in_forms, puts_in_any, put_in = 1.0, 1.0, False, set[str]()
+    growth, in_forms, of_forms, puts_in_any, put_in = 1.0, 1.0, 1.0, False, set[str]()
     for step in steps:
         of_step, kind = 1.0, step["type"]
         form = _form_growth(step)
         if form > 1:
             growth *= max(1.0, form / in_forms)
+            of_forms *= max(1.0, form / in_forms)
             in_forms, puts_in_any = max(in_forms, form), True
         elif kind == "Replace":
             text, content = _pattern(step).get("String"), step["content"]
@@ -144,7 +148,7 @@ def _form_growth(step: Step) -> float:
     stored = b64decode(step["precompiled_charsmap"])
     start = 4 + int.from_bytes(stored[:4], "little")  # of the texts, after the trie
     longest = max(map(len, stored[start:].split(b"\0")), default=0)
-    return max(1.0, longest / _SHORTEST_MAPPED)
+    return max(1.0, longest / _SHORTEST_MAPPED if longest <= _LONGEST_MAPPED else longest)
 
 
 def _refuse_template(path: Path, step: Step) -> None:
