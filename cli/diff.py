@@ -13,7 +13,7 @@ from pagedrun.paged.values.flags import Flag, Panel
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.compare import Comparison
-    from pagedrun.paged.job.output.vector_comparison import VectorComparison
+    from pagedrun.paged.job.vector_comparison import VectorComparison
 
 HELP = """Compare two outputs: changed rows and their first difference, or cosines of vectors.
 
@@ -88,7 +88,7 @@ def _run(given: TypedValues) -> int:
     from pagedrun.cli.report.diff_report import draw_comparison, draw_vector_comparison
     from pagedrun.cli.terminal.console import print_json, stderr_console
     from pagedrun.paged.job.compare import compare
-    from pagedrun.paged.job.output.vector_comparison import compare_vectors, holds_vectors
+    from pagedrun.paged.job.vector_comparison import compare_vectors, holds_vectors
     from pagedrun.paged.values.errors import UsageError, option
 
     options, display = read(DiffOptions, given), read(Display, given)

@@ -10,7 +10,7 @@ from pagedrun.cli.terminal.console import safe
 
 if TYPE_CHECKING:
     from pagedrun.paged.job.compare import Change, Comparison, OutputFigures, Side
-    from pagedrun.paged.job.output.vector_comparison import VectorComparison, VectorFigures
+    from pagedrun.paged.job.vector_comparison import VectorComparison, VectorFigures
 
 _WHAT = {
     "error": "their errors",

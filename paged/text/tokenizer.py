@@ -24,18 +24,18 @@ from pagedrun.paged.files.json_object import (
     require_small,
 )
 from pagedrun.paged.text.chat_messages import checked_messages, cut_at_mark, mark_end
-from pagedrun.paged.text.content_parts import walks_content
-from pagedrun.paged.text.declared_case import declare_case
-from pagedrun.paged.text.gguf_tokenizer import read_gguf_tokenizer
 from pagedrun.paged.text.incremental_text import REPLACEMENT
 from pagedrun.paged.text.prompt import present, require_unicode
-from pagedrun.paged.text.sandbox import Sandbox
-from pagedrun.paged.text.special_tokens import (
+from pagedrun.paged.text.templates.content_parts import walks_content
+from pagedrun.paged.text.templates.sandbox import Sandbox
+from pagedrun.paged.text.vocabulary.declared_case import declare_case
+from pagedrun.paged.text.vocabulary.gguf_tokenizer import read_gguf_tokenizer
+from pagedrun.paged.text.vocabulary.special_tokens import (
     TOKENIZER_FILE,
     DeclaredTokens,
     read_tokenizer_config,
 )
-from pagedrun.paged.text.tokenizer_limits import refuse_growth, refuse_long_pieces
+from pagedrun.paged.text.vocabulary.tokenizer_limits import refuse_growth, refuse_long_pieces
 from pagedrun.paged.values.errors import ModelError, RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
 

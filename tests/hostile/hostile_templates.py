@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from pagedrun.paged.text.sandbox import Sandbox
-from pagedrun.paged.text.sandbox_budget import MAX_MEMORY, MAX_WORK
+from pagedrun.paged.text.templates.sandbox import Sandbox
+from pagedrun.paged.text.templates.sandbox_budget import MAX_MEMORY, MAX_WORK
 
 _REPETITIONS = ("range(900000)", "range(60)", "range(150000)")
 _LONG = "{% for i in range(900000) %}BODY{% endfor %}"

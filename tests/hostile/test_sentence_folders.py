@@ -123,7 +123,7 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     "a link to the root": (linked("/"), "item 1: path", "no link"),
     "the model in itself": (linked("."), POOL, "not known"),
     "a folder that is missing": (module(1, path="9_Pooling"), "9_Pooling", "is missing"),
-    "a pipe in place of a file": (piped, POOL.split("/")[0], "is missing"),
+    "a pipe in place of a file": (piped, POOL.split("/")[0], "is not a file"),
     "no list": (text(LIST, "{}"), LIST, "a JSON list"),
     "an empty list": (text(LIST, "[]"), LIST, "lists 0 modules"),
     "a list of lists": (text(LIST, "[[]]"), LIST, "item 0 is not an object"),

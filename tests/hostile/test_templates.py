@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.text.templates.sandbox import Sandbox
 from tests.hostile.hostile_templates import hostile_templates
 
 Run = Callable[..., Any]

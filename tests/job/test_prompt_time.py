@@ -105,7 +105,7 @@ def test_a_damaged_time_is_no_manifest(place: Path, value: object) -> None:
 
 def test_templates_write_the_time_that_they_are_given(make_tokenizer: Callable[[], Path]) -> None:
     macro = "{% macro day() %}{{ strftime_now('%d') }}{% endmacro %}"
-    template = macro + "{{ strftime_now('%d %b %Y') }} {{ day() }}"
+    template = macro + "{{ strftime_now('%d %b %Y') }} {{ day() }}{% if messages %}{% endif %}"
     tokenizer = Tokenizer.from_folder(make_tokenizer(), template)
     chat: list[ChatMessage] = [{"role": "user", "content": "a"}]
     assert tokenizer.render_chat(chat, time=EVENING) == "22 Nov 2026 22"

@@ -133,7 +133,7 @@ def test_a_broken_generation_config_is_named(tmp_path: Path) -> None:
 def test_folders_that_are_none(tmp_path: Path) -> None:
     assert "no such folder" in refusal(tmp_path / "absent")
     assert refusal(tmp_path / "\x1b[2J\u202e").isprintable()
-    assert "config.json is missing" in refusal(tmp_path)
+    assert "is empty" in refusal(tmp_path)
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"")
     assert "is a file" in refusal(file)

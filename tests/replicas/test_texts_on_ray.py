@@ -85,6 +85,9 @@ def test_a_killed_replica_costs_no_vector(cluster: RayCluster, folder: Path) -> 
 
 def test_replicas_rank_documents(cluster: RayCluster, tmp_path: Path) -> None:
     write_model(tmp_path / "model", "qwen3", "ForCausalLM", tie_word_embeddings=True)
+    config = tmp_path / "model" / "config.json"
+    known = {**json.loads(config.read_text()), "is_original_qwen3_reranker": True}
+    config.write_text(json.dumps(known))
     documents = texts([60, 70, 80], seed=2)
     rows = [{"query": each, "documents": documents} for each in texts([4, 5] * 40, seed=3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from pagedrun.paged.text.content_parts import walks_content
 from pagedrun.paged.text.prompt import present
-from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.text.templates.content_parts import walks_content
+from pagedrun.paged.text.templates.sandbox import Sandbox
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from tests.text.chats import CHATS, TEMPLATES, VARIABLES, Rows, expected

@@ -24,7 +24,7 @@ from pagedrun.paged.text.prompt import (
     TokenizerLike,
 )
 from pagedrun.paged.text.prompt_reader import PROMPT_FORMS, PromptReader
-from pagedrun.paged.text.sandbox import Sandbox
+from pagedrun.paged.text.templates.sandbox import Sandbox
 from pagedrun.paged.values.errors import RowError, nearest, option
 from pagedrun.paged.values.flags import flag_fields
 from pagedrun.paged.values.json_value import JSONValue

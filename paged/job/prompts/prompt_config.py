@@ -35,7 +35,7 @@ class PromptTemplate:
         # Imported here: `--help` reads the type of a flag and must not load Jinja.
         from jinja2 import TemplateSyntaxError
 
-        from pagedrun.paged.text.sandbox import NamedUndefined, Sandbox
+        from pagedrun.paged.text.templates.sandbox import NamedUndefined, Sandbox
 
         self.source = source
         self._max_chars = max_chars
@@ -50,7 +50,7 @@ class PromptTemplate:
 
     def render(self, columns: Columns) -> str:
         """Return the prompt of a row; `RowError` (`template_error`) if that fails."""
-        from pagedrun.paged.text.sandbox import MissingColumn
+        from pagedrun.paged.text.templates.sandbox import MissingColumn
 
         try:
             text = self._sandbox.render(self._template, {"row": columns, **columns})

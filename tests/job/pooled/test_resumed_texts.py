@@ -1,5 +1,6 @@
 """A resumed job of texts: what is done is neither encoded nor computed again, and is counted."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ class Encoded:
 
 def drop(output: Path, *indices: int) -> None:
     """Remove the lines of some rows."""
-    write(output, [row for row in read(output) if row["index"] not in indices])
+    lines = output.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["index"] not in indices]
+    output.write_bytes(b"".join(kept))
 
 
 def test_rows_of_later_windows_are_not_encoded_again(

@@ -10,6 +10,7 @@ from pagedrun.paged.job.inputs.row import Row
 from pagedrun.paged.job.prompts.prompt_builder import PromptBuilder
 from pagedrun.paged.job.prompts.prompt_config import PromptConfig
 from pagedrun.paged.job.prompts.requests import JobRow, RequestBuilder
+from pagedrun.paged.text.prompt import MAX_ENCODED_CHARS
 from pagedrun.paged.text.prompt_encoder import ENCODE_BATCH_ROWS, Limits, PromptEncoder
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.logprobs import Continuation
@@ -108,7 +109,7 @@ def test_a_prompt_too_long_says_both_numbers() -> None:
 
 def test_a_text_beyond_all_reason_is_refused_without_encoding_it() -> None:
     tokenizer = LetterTokenizer()
-    (row,) = build({"prompt": "a" * 3000}, tokenizer=tokenizer)
+    (row,) = build({"prompt": "a" * (MAX_ENCODED_CHARS + 1)}, tokenizer=tokenizer)
     assert row.error is not None
     assert (row.error.code, tokenizer.calls) == ("prompt_too_long", [])
 

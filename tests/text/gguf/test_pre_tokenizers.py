@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 
-from pagedrun.paged.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from pagedrun.paged.text.vocabulary.gguf_pre_tokenizers import PRE_TOKENIZERS
 
 EXPECTED = json.loads((Path(__file__).parent / "pieces.json").read_text(encoding="utf-8"))
 SEPARATOR = "¦"

@@ -124,5 +124,5 @@ def test_the_bundled_model_has_its_name(tmp_path: Path, monkeypatch: pytest.Monk
     with LLM("demo") as llm:
         assert llm.generate("a", SHORT)[0].error is None
     for model in ("./demo", Path("demo")):
-        with pytest.raises(ModelError, match="needs tokenizer"):
+        with pytest.raises(ModelError, match="demo is empty"):
             LLM(model)

@@ -26,15 +26,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 from jinja2.visitor import NodeTransformer
 
-from pagedrun.paged.text.sandbox_budget import (
+from pagedrun.paged.text.templates.sandbox_budget import (
     MAX_BITS,
     MAX_MEMORY,
     MAX_WORK,
     Budget,
     require_key,
 )
-from pagedrun.paged.text.sandbox_filters import filters_of, tests_of
-from pagedrun.paged.text.sandbox_methods import METHODS, PROPERTIES, Method, computed
+from pagedrun.paged.text.templates.sandbox_filters import filters_of, tests_of
+from pagedrun.paged.text.templates.sandbox_methods import METHODS, PROPERTIES, Method, computed
 
 MAX_TOKENS = 30_000  # of a template; compiling takes seconds and a hundred MiB for as many
 MAX_RANGE = 1_000_000

@@ -15,8 +15,8 @@ from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import Undefined
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from pagedrun.paged.text.sandbox_budget import Budget, require_key, size_of
-from pagedrun.paged.text.sandbox_methods import (
+from pagedrun.paged.text.templates.sandbox_budget import Budget, require_key, size_of
+from pagedrun.paged.text.templates.sandbox_methods import (
     HTML_FACTOR,
     LINE_ENDS,
     Guard,

@@ -20,8 +20,8 @@ from pagedrun.paged.files.gguf_vocabulary import (
     GgufVocabulary,
 )
 from pagedrun.paged.files.json_object import JsonObject
-from pagedrun.paged.text.gguf_pre_tokenizers import GEMMA4, PRE_TOKENIZERS, PreTokenizer
-from pagedrun.paged.text.tokenizer_limits import refuse_growth, refuse_long_piece
+from pagedrun.paged.text.vocabulary.gguf_pre_tokenizers import GEMMA4, PRE_TOKENIZERS, PreTokenizer
+from pagedrun.paged.text.vocabulary.tokenizer_limits import refuse_growth, refuse_long_piece
 from pagedrun.paged.values.json_value import JSONValue
 
 _SPACE = "▁"
@@ -332,6 +332,10 @@ class _Builder:
         if text is None:
             raise self.vocabulary.refused(
                 SPECIAL_IDS[f"{name}_token"], "is missing, but texts begin or end with this token"
+            )
+        if text not in self.tokens:
+            raise self.vocabulary.refused(
+                SPECIAL_IDS[f"{name}_token"], f"leads to {text[:40]!r}, which is no special token"
             )
         return [text]
 

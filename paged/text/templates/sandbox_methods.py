@@ -15,7 +15,13 @@ from jinja2.sandbox import SandboxedFormatter
 from jinja2.utils import Cycler
 from markupsafe import Markup
 
-from pagedrun.paged.text.sandbox_budget import MAX_BITS, Budget, require_bits, require_key, size_of
+from pagedrun.paged.text.templates.sandbox_budget import (
+    MAX_BITS,
+    Budget,
+    require_bits,
+    require_key,
+    size_of,
+)
 
 MAX_WIDTH = 9_999  # of a formatted field
 
