@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-gpu pins dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-gpu pins dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -72,6 +72,10 @@ test-long: $(DEV) ## the thorough forms, minutes each
 
 test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 	HF_HUB_OFFLINE=1 $(PYTEST) tests/evaluation
+
+# FAULTS="--room cache --narrow": see `python -m tests.faults --help`.
+test-faults: $(DEV) $(COMPILED) ## wrong patches of the source, one at a time: a test must notice each
+	$(BIN)/python -m tests.faults --processes 2 $(FAULTS)
 
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from pagedrun.kernels.environment.threads import cpu_quota, prepare_environment
 
@@ -33,6 +33,10 @@ from tests.support.interpreter import patch_language_once  # noqa: E402
 # An example takes as long as the machine is busy: none is too slow.
 settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-load")
+# For planted faults: that an example fails is enough, the smallest takes minutes to find.
+settings.register_profile(
+    "no-shrinking", settings.get_profile("any-load"), phases=[Phase.explicit, Phase.generate]
+)
 
 NUM_BYTES = 256
 # Ids 256 and up, in this order.
