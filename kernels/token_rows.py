@@ -8,7 +8,6 @@ prompts that differ at once.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numba
 import numpy as np
 
 from pagedrun.kernels.array_types import Int32s, Int64s
-from pagedrun.kernels.code_cache import CodeCache
+from pagedrun.kernels.code_cache import CachedKernel
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler
 
@@ -105,10 +104,7 @@ def _compiled(parallel: bool) -> Callable[[Callable[..., Any]], Any]:
             "no_cfunc_wrapper": True,
             "pipeline_class": KernelCompiler,
         }
-        compiled = numba.njit(**options)(function)
-        with suppress(RuntimeError):  # neither beside the source nor in the user's cache folder
-            compiled._cache = CodeCache(function)
-        return compiled
+        return CachedKernel.of(numba.njit(**options)(function))
 
     return compile_lazily
 

@@ -3,15 +3,13 @@
 import functools
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.registry import CPUDispatcher
 from numba.np.ufunc import parallel
 
-from pagedrun.kernels.code_cache import CodeCache
+from pagedrun.kernels.code_cache import CachedKernel
 from pagedrun.kernels.cpu.recording import current_recorder
 from pagedrun.kernels.environment.threads import cpu_quota
 from pagedrun.kernels.numba_compiler import KernelCompiler, ReorderedCompiler
@@ -58,21 +56,12 @@ def _compiled(function: Callable[..., Any], *, parallel: bool) -> Any:
         "no_cfunc_wrapper": True,
         "pipeline_class": KernelCompiler,
     }
-    compiled = _Kernel.of(numba.njit(**options)(function))
-    with suppress(RuntimeError, AttributeError):  # no cache folder; or another Numba
-        # The code contains inlined functions and constants of other files too.
-        compiled._cache = CodeCache(function, source_digest())
-    return compiled
+    # The code contains inlined functions and constants of other files too.
+    return _Kernel.of(numba.njit(**options)(function), source_digest())
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
+class _Kernel(CachedKernel):
     """Entry point of which a step that is being recorded notes the calls."""
-
-    @classmethod
-    def of(cls, dispatcher: Any) -> Any:
-        """Return the dispatcher as a kernel: Numba chooses the class that it makes."""
-        dispatcher.__class__ = cls
-        return dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
         recorder = current_recorder()

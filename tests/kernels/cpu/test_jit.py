@@ -1,7 +1,11 @@
 """Compilation of kernels: as a whole, once, kept on disk, and where nothing can be written."""
 
 import gc
+import importlib
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +198,40 @@ def test_code_of_other_argument_types_is_not_taken(
             index.unlink()
         assert jit.serial_kernel(add_one)(numbers) == 7
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
+
+
+COMPILES = """
+import sys
+from numba.core import event
+sys.path.append(sys.argv[1])
+import kernel_of_two_processes as added
+print("here", flush=True)
+with event.install_recorder("numba:compile") as compiled:
+    print(added.added(1))
+print(sum(each.is_start and each.data["dispatcher"] is added.added for _, each in compiled.buffer))
+"""
+
+
+def test_a_process_waits_for_the_code_that_another_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "kernel_of_two_processes.py"
+    source.write_text(
+        "from pagedrun.kernels.cpu import jit\n\n\n"
+        "@jit.serial_kernel\ndef added(number):\n    return number + 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = importlib.import_module(source.stem).added
+    with kernel._cache.turn((numba.types.int64,), kernel.targetctx):
+        child = subprocess.Popen(
+            [sys.executable, "-c", COMPILES, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "here\n"
+        # It compiles in less time than this, if it does not wait.
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1)
+        kernel._cache.turn = lambda *_: nullcontext()  # this process has it already
+        assert kernel(1) == 2
+    assert child.communicate()[0] == "2\n0\n"
+    assert not list(tmp_path.rglob("*.lock"))
