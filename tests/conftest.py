@@ -27,6 +27,7 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.processor_time import ProcessorTime  # noqa: E402
 from tests.support.command import Command, run_command  # noqa: E402
 from tests.support.interpreter import patch_language_once  # noqa: E402
 
@@ -61,6 +62,16 @@ CHATML = (
 )
 # Weights this large keep the logits of a random model far apart, so that an argmax is no tie.
 INITIALIZER_RANGE = 0.15
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help="write tests/durations.json anew"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ProcessorTime())
 
 
 def pytest_collection_finish() -> None:
