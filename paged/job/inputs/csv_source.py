@@ -12,10 +12,11 @@ from pagedrun.paged.job.inputs.line_source import BOM, ByteSource, refuse_foreig
 from pagedrun.paged.job.inputs.row import (
     ID_COLUMNS,
     Columns,
+    Record,
     Row,
     default_id,
     refuse_empty,
-    with_columns,
+    with_record,
 )
 from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.values.errors import RowError, UsageError, option
@@ -211,7 +212,7 @@ class CsvSource(ByteSource):
         digest = self._record.digest()
         row = Row(index, self._record_line, self._record_offset, digest, default_id(index))
         unreadable: dict[str, RowError] = {}
-        row = with_columns(row, lambda: _columns(columns, cells, unreadable))
+        row = with_record(row, lambda: Record(_columns(columns, cells, unreadable)))
         if isinstance(cells, RowError) or (row.error is None and not self._has_values):
             return row
         cells = cells[columns.num_dropped :]
