@@ -129,9 +129,15 @@ def utf8_text(data: bytes, byte_offset: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RowError(
-            "invalid_utf8", f"byte {byte_offset + error.start} of the input is not valid UTF-8"
-        ) from error
+        place = f"byte {byte_offset + error.start} of the input is"
+        raise RowError("invalid_utf8", f"{place} {not_utf8()}") from error
+
+
+def not_utf8() -> str:
+    """Return the end of a message on bytes that are no text."""
+    return (
+        f"not valid UTF-8; pass {option('encoding')} with the encoding of the file, such as cp1252"
+    )
 
 
 BOM = b"\xef\xbb\xbf"
