@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pagedrun.paged.execution.run import Run
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.inputs.line_source import LineSource
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.row import Columns, Record
 from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
 from pagedrun.paged.job.prepare import prepare
@@ -68,7 +68,7 @@ class Question:
         `EngineError` if the engine fails.
         """
         data = json.dumps(self.columns).encode()
-        source = LineSource(io.BytesIO(data), "", len(data), parse=lambda _: self.columns)
+        source = LineSource(io.BytesIO(data), "", len(data), parse=lambda _: Record(self.columns))
         prepared = prepare(self._config, source, listener, lambda *_: self._model)
         (row,) = prepared.rows
         if row.request is None:

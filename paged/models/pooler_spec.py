@@ -66,7 +66,7 @@ class PooledModelSpec:
         """
         if is_gguf(folder):
             raise ModelError(f"{folder}: a GGUF file has no pooling; pass a model folder")
-        saved = SentenceFolder.read(folder)
+        saved = SentenceFolder.read(folder, params.prompt_name)
         raw, _ = read_configs(folder)
         config = cls.read_network(folder)
         pooler, saved = _pooler(folder, raw, config, saved, params)
@@ -125,14 +125,15 @@ class PooledModelSpec:
 
 
 def _prompt(folder: Path, saved: SentenceFolder, params: PoolingParams) -> str:
+    name = params.prompt_name or saved.default_prompt_name
+    is_route = params.prompt_name in saved.routes
     if params.prompt is not None:
-        if params.prompt_name is not None:
+        if params.prompt_name is not None and not is_route:
             raise UsageError(f"{option('prompt')} and {option('prompt_name')} exclude each other")
         return params.prompt
     if saved.pairs is PairForm.TEMPLATE and params.instruction != RERANK_INSTRUCTION:
         return params.instruction
-    name = params.prompt_name or saved.default_prompt_name
-    if name is None:
+    if name is None or (is_route and name not in saved.prompts):
         return ""
     if name not in saved.prompts:
         has = f"it has {listed(saved.prompts)}" if saved.prompts else "it has none"

@@ -23,6 +23,7 @@ from pagedrun.paged.models.pooler_steps import (
     PoolerSpec,
     activation,
 )
+from pagedrun.paged.models.sentence_routes import ROUTERS, Router
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 from pagedrun.paged.values.pooling import Pooling
@@ -105,16 +106,18 @@ class SentenceFolder:
     """Settings of a model folder that sentence-transformers reads.
 
     `kind`: its class of the library. `task`: what the network is loaded for. `pooler`: that of
-    modules.json, None without one. `max_length`: of a text, in tokens; None: as many as there are
-    positions. `prompts` are texts to put before a text, by name. `truncate_dim`: numbers of a
-    vector that are kept, behind everything else. `activation`: of scores. `pairs`: form of pairs,
-    with `template_variables`, and parts of a message that are lists if `has_parts`. `with_types`:
-    the tokenizer tells the texts of a pair apart.
+    modules.json, None without one. `routes`: names that choose other modules. `max_length`: of a
+    text, in tokens; None: as many as there are positions. `prompts` are texts to put before a text,
+    by name. `truncate_dim`: numbers of a vector that are kept, behind everything else.
+    `activation`: of scores. `pairs`: form of pairs, with `template_variables`, and parts of a
+    message that are lists if `has_parts`. `with_types`: the tokenizer tells the texts of a pair
+    apart.
     """
 
     kind: str = "SentenceTransformer"
     task: str = "feature-extraction"
     pooler: PoolerSpec | None = None
+    routes: tuple[str, ...] = ()
     max_length: int | None = None
     lowering: Lowering = Lowering.NONE
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -127,11 +130,13 @@ class SentenceFolder:
     with_types: bool = True
 
     @classmethod
-    def read(cls, folder: Path) -> "SentenceFolder":
+    def read(cls, folder: Path, route: str | None = None) -> "SentenceFolder":
         """Read the files of a folder; without modules.json only the length of its tokenizer counts.
 
-        Raises `ModelError` naming file and field for a setting that is invalid, or would change
-        numbers and is not supported.
+        `route`: name of the task by which a Router chooses modules; the default route for a name
+        that it does not know. Raises `ModelError` naming file and field for a setting that is
+        invalid, or would change numbers and is not supported, and `UsageError` if a Router needs a
+        route.
         """
         length, with_types = _tokenizer(folder)
         if not (folder / MODULES_FILE).exists():
@@ -142,6 +147,7 @@ class SentenceFolder:
                 f"{folder / MODULES_FILE} lists {len(modules)} modules; it must list 1 to "
                 f"{MAX_MODULES}"
             )
+        modules, routes = _routed(folder, modules, route)
         kinds = [_kind_of(number, module) for number, module in enumerate(modules)]
         places = [_place_of(folder, module) for module in modules]
         if kinds[0] != "Transformer" or places[0]:
@@ -149,7 +155,7 @@ class SentenceFolder:
         found = _with_transformer(_described(folder), folder, length)
         for number, kind in enumerate(kinds[1:], 1):
             found = _with_module(found, folder, modules[number], kind, places[number], number)
-        return replace(found._checked(folder), with_types=with_types)
+        return replace(found._checked(folder), with_types=with_types, routes=routes)
 
     def limit(self, num_positions: int) -> int:
         """Return the longest text in tokens, of a model with so many positions."""
@@ -169,12 +175,38 @@ class SentenceFolder:
         return self
 
 
-def _kind_of(number: int, module: JsonObject) -> str:
+def _routed(
+    folder: Path, modules: list[JsonObject], route: str | None
+) -> tuple[list[JsonObject], tuple[str, ...]]:
+    """Return the modules with those of a route in place of each Router, and the names of routes."""
+    found: list[JsonObject] = []
+    tasks: dict[str, None] = {}
+    for module in modules:
+        if _class_of(module) not in ROUTERS:
+            found.append(module)
+            continue
+        router = Router.read(folder, _place_of(folder, module))
+        if not found:
+            raise ModelError(
+                f"{router.origin}: a Router in the first place, whose routes have networks of "
+                f"their own, is not supported; it has the routes {router.shown}. Pass a folder "
+                "whose Transformer comes first"
+            )
+        found += router.modules(route)
+        tasks.update(dict.fromkeys(router.tasks))
+    return found, tuple(tasks)
+
+
+def _class_of(module: JsonObject) -> str:
     """Return the class of a module of the library; nothing of this name is imported."""
-    name = module.text("type")
-    package, _, kind = name.rpartition(".")
+    package, _, kind = module.text("type").rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise module.error("type", "a module of sentence_transformers: no other code is run")
+    return kind
+
+
+def _kind_of(number: int, module: JsonObject) -> str:
+    kind = _class_of(module)
     if kind not in ("Transformer", *_MODULES):
         raise _not_supported(module, kind, number)
     return kind
@@ -184,7 +216,8 @@ def _not_supported(module: JsonObject, kind: str, number: int) -> ModelError:
     shown = kind if kind.isidentifier() and len(kind) < 80 else "of another name"
     return ModelError(
         f"{module.origin}: a module {shown} at place {number} is not supported; those of pagedrun "
-        f"are Transformer (first, in the folder itself), then {', '.join(_MODULES)}"
+        f"are Transformer (first, in the folder itself), then {', '.join(_MODULES)}, and Routers "
+        "of these"
     )
 
 

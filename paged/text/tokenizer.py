@@ -52,6 +52,7 @@ class Tokenizer:
 
     `vocab_size` is one more than the largest id of the files, `num_ids` than that of any token:
     tokens that no file gives an id, such as a padding token, are behind the others.
+    `truncation_side`: the side on which the folder wants long texts to be cut.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Tokenizer:
         # silently.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self.truncation_side: str = fast.truncation_side
         self._lowers = False
         self._byte_values = byte_values(self._backend)
         self.chat_template = chat_template
@@ -104,7 +106,10 @@ class Tokenizer:
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
         fast = PreTrainedTokenizerFast(
-            tokenizer_object=backend, clean_up_tokenization_spaces=False, **declared.arguments()
+            tokenizer_object=backend,
+            clean_up_tokenization_spaces=False,
+            **_truncation(config),
+            **declared.arguments(),
         )
         declared.check(fast.backend_tokenizer)
         if chat_template is None:
@@ -452,6 +457,17 @@ def _read_backend(path: Path) -> Any:
         ) from error
     refuse_growth(backend, path)
     return backend
+
+
+def _truncation(config: JsonObject) -> dict[str, str]:
+    """Return the argument of Transformers for the side on which texts are cut.
+
+    Without it the settings of truncation in tokenizer.json count.
+    """
+    side = config.string("truncation_side")
+    if side not in (None, "left", "right"):
+        raise config.error("truncation_side", '"left" or "right"')
+    return {} if side is None else {"truncation_side": side}
 
 
 def _read_template(path: Path, config: JsonObject) -> str | None:

@@ -73,7 +73,8 @@ class PoolingParams:
     """Settings of a task; None where the model folder decides.
 
     `pooling`: makes the vector of a text. `normalize`: vectors have length 1. `prompt_name` selects
-    a prompt of the model folder, `prompt` gives its text; it begins each text. `dimensions` is the
+    a prompt of the model folder, and modules if it has routes; `prompt` gives the text of one. It
+    begins each text. `dimensions` is the
     number of leading numbers of a vector that are kept. `chunks`: long texts are cut into chunks
     whose vectors are averaged. `instruction` and `pair_order` are those of rerankers with a prompt,
     `top_n` is the number of documents in the output, `vector_type` the type of numbers in it.

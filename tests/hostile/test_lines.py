@@ -250,8 +250,20 @@ def test_12_numbers_that_json_does_not_have(generate: Run) -> None:
     assert (done.status, done.codes) == (3, ["invalid_param"] * 5 + [None])
     params = [done.error(index)["param"] for index in range(5)]
     assert params == [*names, "temperature"]
-    elsewhere = generate([b'{"prompt":"a","score":NaN}'])
-    assert elsewhere.codes == ["invalid_json_line"]
+    names = {"prompt": "NaN", "messages": '[{"content":NaN}]', "id": "NaN", "tools": "NaN"}
+    rows = [f'{{"prompt":"a","{name}":{value}}}'.encode() for name, value in names.items()]
+    rows[0] = b'{"prompt":NaN}'
+    read = generate(rows)
+    assert read.codes == ["invalid_json_line"] * 2 + ["invalid_id", "invalid_json_line"]
+
+
+def test_12_numbers_that_json_does_not_have_in_other_columns(generate: Run) -> None:
+    text = '"score":NaN,"inner":{"temperature":[Infinity,-Infinity,-1e999]},"more":1.5'
+    done = generate([f'{{"prompt":"a",{text}}}'.encode(), f'{{"top_p":NaN,{text}}}'.encode()])
+    assert (done.status, done.codes) == (3, [None, "invalid_param"])
+    expected = {"temperature": ["Infinity", "-Infinity", "-1e999"]}
+    for row in done.rows:
+        assert row["input"] == {"score": "NaN", "inner": expected, "more": 1.5}
 
 
 def test_13_a_key_that_stands_twice(generate: Run) -> None:

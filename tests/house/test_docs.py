@@ -288,11 +288,11 @@ def test_the_page_for_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_rows_of_the_readme_are_rows() -> None:
-    from pagedrun.paged.job.inputs.json_line import parse_object
+    from pagedrun.paged.job.inputs.json_line import parse_record
 
     (rows,) = fenced(DOCS["README.md"], "jsonl")
     for line in rows.splitlines():
-        assert {"prompt", "messages"} & set(parse_object(line))
+        assert {"prompt", "messages"} & set(parse_record(line).columns)
 
 
 # ── Words ───────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, exit_status
 from pagedrun.paged.replicas.ray_cluster import RayCluster
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.replicas.demo_job import Watcher, demo_job, write_rows
+from tests.support.arrow_types import every_type, stored
 from tests.support.comparable import comparable_bytes, comparable_rows
 
 pytestmark = pytest.mark.long
@@ -58,6 +59,18 @@ def test_tables_are_those_of_one_engine(cluster: RayCluster, rows: Path, form: s
         demo_job(rows, f"{name}.{form}", num_replicas, columns=("all",))
     assert len(table(rows / f"one.{form}")) > 340
     assert table(rows / f"two.{form}") == table(rows / f"one.{form}")
+
+
+def test_columns_of_every_arrow_type_come_back(cluster: RayCluster, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = every_type().append_column("prompt", [["a", None, "c"]])
+    parquet.write_table(pyarrow.concat_tables([table] * 20), tmp_path / "in.parquet")
+    given = parquet.read_table(tmp_path / "in.parquet")
+    demo_job(tmp_path, "two.parquet", 2, input=str(tmp_path / "in.parquet"))
+    found = parquet.read_table(tmp_path / "two.parquet").select(given.column_names)
+    assert found.schema.equals(given.schema)
+    assert stored(found) == stored(given)
 
 
 def test_rows_in_the_order_in_which_they_end_are_the_same_rows(

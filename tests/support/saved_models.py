@@ -45,7 +45,8 @@ _TEMPLATE = (
 class Kind:
     """Kind of model: `since` is the first version (major, minor) that can make it.
 
-    make: saves a model to the second folder, from the bare one in the first.
+    make: saves a model to the second folder, from the bare one in the first. task: that of the
+    texts, for a model with routes.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Kind:
     scores: bool = False
     since: tuple[int, int] = (2, 0)
     base: str = "bert"
+    task: str | None = None
 
 
 def version() -> tuple[int, int]:
@@ -213,6 +215,32 @@ def _residual(base: Path, out: Path) -> None:
     _vectors(base, out, _pooling("mean"), narrow, found.Dropout(0.2), same, found.LayerNorm(8))
 
 
+def _routes(base: Path, out: Path, prompts: dict[str, str], **options: Any) -> None:
+    found = _modules()
+    router = found.Router if hasattr(found, "Router") else found.Asym
+    narrow = found.Dense(SIZE, 6, activation_function=torch.nn.Sigmoid())
+    same = found.Dense(SIZE, SIZE)
+    routes = {"query": [narrow, found.Normalize()], "passage": [same, found.Dropout(0.2)]}
+    _vectors(base, out, _pooling("mean"), router(routes, **options), prompts=prompts)
+
+
+def _routed(base: Path, out: Path) -> None:
+    # Version 3 takes no prompts with the names of routes.
+    _routes(base, out, {"query": "w1 w2 "} if version() >= (5, 0) else {})
+
+
+def _routed_by_default(base: Path, out: Path) -> None:
+    _routes(base, out, {}, default_route="passage")
+
+
+def _routed_poolings(base: Path, out: Path) -> None:
+    found = _modules()
+    routes = {"first": [_pooling("cls"), found.Normalize()], "all": [_pooling("mean", "max")]}
+    mappings = {("query", "text"): "first", (None, "text"): "all", ("query", "image"): "all"}
+    router = found.Router(routes, allow_empty_key=False, route_mappings=mappings)
+    _vectors(base, out, router)
+
+
 def _scores(base: Path, out: Path, activation: Any = None, **options: Any) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -282,6 +310,10 @@ KINDS = (
     Kind("sigmoid between norms", _sigmoid_between_norms),
     Kind("truncated", _truncated),
     Kind("residual", _residual, since=(6, 0)),
+    Kind("routed", _routed, task="query"),
+    Kind("routed by default", _routed_by_default, since=(5, 0)),
+    Kind("routed poolings", _routed_poolings, since=(5, 4)),
+    Kind("routed poolings of queries", _routed_poolings, since=(5, 4), task="query"),
     Kind("sigmoid scores", _sigmoid_scores, True, base="bert-scores"),
     Kind("plain scores", _plain_scores, True, base="bert-scores"),
     Kind("tanh scores", _tanh_scores, True, base="bert-scores"),
@@ -308,8 +340,16 @@ def made_models(folder: Path) -> Iterator[tuple[Kind, Path, np.ndarray[Any, Any]
         if kind.scores:
             found = CrossEncoder(str(out), device="cpu").predict(list(PAIRS))
         else:
-            found = SentenceTransformer(str(out), device="cpu").encode(list(TEXTS))
+            found = _encoded(SentenceTransformer(str(out), device="cpu"), kind.task)
         yield kind, out, np.asarray(found)
+
+
+def _encoded(model: Any, task: str | None) -> Any:
+    if task is None:
+        return model.encode(list(TEXTS))
+    if version() < (5, 0):
+        return model.encode([{task: text} for text in TEXTS])
+    return {"query": model.encode_query, "document": model.encode_document}[task](list(TEXTS))
 
 
 def record(into: Path) -> None:
@@ -338,6 +378,7 @@ def record(into: Path) -> None:
                 "files": files,
                 "scores": kind.scores,
                 "base": kind.base,
+                "task": kind.task,
                 "results": [[round(float(x), 7) for x in np.ravel(row)] for row in found],
             }
     # A line for each kind.
@@ -353,7 +394,7 @@ def unpack(kind: dict[str, Any], bases: Path, out: Path) -> None:
     shutil.copy(bases / kind["base"] / "model.safetensors", out)
     for name, text in kind["files"].items():
         path = out / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if text.startswith("base64:"):
             path.write_bytes(base64.b64decode(text.removeprefix("base64:")))
         else:

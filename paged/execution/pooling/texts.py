@@ -207,11 +207,17 @@ class PooledTextEncoder:
             raise RowError(
                 "prompt_too_long",
                 f"the text has {length + len(before) + len(after)} tokens, but the limit is "
-                f"{self._limits.max_length}; {option('on_overlong')} truncate-right cuts it",
+                f"{self._limits.max_length}; {option('on_overlong')} {self._side_of_folder} cuts "
+                "it",
                 param="text",
             )
         kept = self._text((*before, *ids, *after), num_first)
         return _Pieces((self._behind_prompt(kept),), length - len(ids))
+
+    @property
+    def _side_of_folder(self) -> Overlong:
+        is_left = self._tokenizer.truncation_side == "left"
+        return Overlong.TRUNCATE_LEFT if is_left else Overlong.TRUNCATE_RIGHT
 
     def _behind_prompt(self, text: PooledText) -> PooledText:
         """Return a text whose prompt poolings leave out; `RowError` if nothing else is left."""

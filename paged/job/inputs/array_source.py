@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
-from pagedrun.paged.job.inputs.json_line import parse_object
+from pagedrun.paged.job.inputs.json_line import parse_record
 from pagedrun.paged.job.inputs.line_source import (
     BOM,
     FIRST_BYTES,
@@ -17,11 +17,11 @@ from pagedrun.paged.job.inputs.line_source import (
 )
 from pagedrun.paged.job.inputs.row import (
     RECORD,
-    Columns,
+    Record,
     Row,
     default_id,
     refuse_empty,
-    with_columns,
+    with_record,
 )
 from pagedrun.paged.values.errors import RowError, UsageError
 
@@ -69,14 +69,14 @@ class ArraySource(ByteSource):
             index, element.number, element.byte_offset, digest, default_id(index), unit=RECORD
         )
 
-        def read() -> Columns:
+        def read() -> Record:
             if element.data is None:
                 raise RowError(
                     "line_too_long", f"the record is longer than {self._max_record_bytes} bytes"
                 )
-            return parse_object(utf8_text(element.data, element.byte_offset))
+            return parse_record(utf8_text(element.data, element.byte_offset))
 
-        return with_columns(row, read)
+        return with_record(row, read)
 
 
 # In UTF-8 these bytes are always these characters, so they are found without decoding.

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from pagedrun.paged.job.inputs.arrow_values import JSONRecord, json_records
+from pagedrun.paged.job.inputs.arrow_values import json_records
 from pagedrun.paged.job.inputs.byte_streams import CountedStream, reason_of
 from pagedrun.paged.job.inputs.row import (
     RECORD,
     Columns,
     InputDigest,
     InputFacts,
+    Record,
     Row,
     at_line,
     default_id,
     refuse_empty,
-    with_columns,
+    with_record,
 )
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
@@ -316,22 +317,13 @@ class ArrowRows:
                 yield self._row(index, record)
                 index += 1
 
-    def _row(self, index: int, record: JSONRecord) -> Row:
-        data = _line(record.written)
+    def _row(self, index: int, record: Record) -> Row:
+        data = _line(record.given)
         digest = hashlib.sha256(data).digest()
         self.num_bytes += len(data) + 1
         self._sha256.update(data + b"\n")
-        row = Row(
-            index,
-            index + 1,
-            None,
-            digest,
-            default_id(index),
-            unit=RECORD,
-            written=None if record.columns is record.written else record.written,
-            unreadable=record.unreadable,
-        )
-        row = with_columns(row, lambda: record.columns)
+        row = Row(index, index + 1, None, digest, default_id(index), unit=RECORD)
+        row = with_record(row, lambda: record)
         return row if len(data) <= self._max_row_bytes else self._too_long(row)
 
     def _too_long(self, row: Row) -> Row:

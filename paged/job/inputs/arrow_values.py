@@ -6,48 +6,32 @@ JSON lacks most of Arrow's types, so that a value of one of these is a text, see
 import base64
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from pagedrun.paged.job.inputs.json_line import MAX_DEPTH, shown_key
-from pagedrun.paged.job.inputs.row import Columns
+from pagedrun.paged.job.inputs.json_line import INFINITIES, MAX_DEPTH, NAN, shown_key
+from pagedrun.paged.job.inputs.row import Record
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.json_value import JSONValue
 
-NAN = "NaN"
 
-
-@dataclass(frozen=True, slots=True)
-class JSONRecord:
-    """Columns of a record as JSON values.
-
-    `written` are those of outputs. In `columns`, those of prompts, a NaN is null, a missing value.
-    `unreadable` are the errors of columns that have no exact value: a row fails if its prompt uses
-    one of them.
-    """
-
-    columns: Columns
-    written: Columns
-    unreadable: Mapping[str, RowError]
-
-
-def json_records(table: Any) -> Iterator[JSONRecord]:
+def json_records(table: Any) -> Iterator[Record]:
     """Yield the rows of an Arrow table; see `json_columns`."""
     values = {name: _objects(table.column(name)) for name in table.schema.names}
     for index in range(table.num_rows):
         yield json_columns({name: each[index] for name, each in values.items()})
 
 
-def json_columns(record: Mapping[str, object]) -> JSONRecord:
+def json_columns(record: Mapping[str, object]) -> Record:
     """Return a record's columns as JSON values.
 
     Dates and times become ISO 8601 text, durations seconds, decimals and UUIDs their text, bytes
     base64, maps lists of pairs, and numbers that are not finite the texts NaN, Infinity and
     -Infinity. Text that is not valid UTF-8 has U+FFFD for each wrong byte, and is unreadable, as
-    are values that nest too deep. Null keys of objects with answer settings are dropped.
+    are values that nest too deep. In prompts NaN is null, a missing value. Null keys of objects
+    with answer settings are dropped.
     """
     written: dict[str, JSONValue] = {}
     missing: dict[str, JSONValue] = {}  # columns with a NaN, for prompts
@@ -62,7 +46,9 @@ def json_columns(record: Mapping[str, object]) -> JSONRecord:
             code, reason = reading.problem
             shown = shown_key(name)
             unreadable[name] = RowError(code, f"the column {shown!r} {reason}", param=shown)
-    return JSONRecord({**written, **missing} if missing else written, written, unreadable)
+    if not missing:
+        return Record(written, unreadable=unreadable)
+    return Record({**written, **missing}, written, unreadable)
 
 
 # Objects with answer settings. A table fills each key that any row has with null in the other rows,
@@ -122,7 +108,7 @@ class _Reading:
         if math.isnan(value):
             self.has_nan = True
             return self._nan
-        return "Infinity" if value > 0 else "-Infinity"
+        return INFINITIES[value > 0]
 
 
 def _objects(column: Any) -> list[object]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
 from pagedrun.paged.job.inputs.csv_dialect import COMMA, CsvDialect
 from pagedrun.paged.job.inputs.json_line import parse_value, shown_key
-from pagedrun.paged.job.inputs.line_source import BOM, ByteSource, refuse_foreign
+from pagedrun.paged.job.inputs.line_source import BOM, ByteSource, not_utf8, refuse_foreign
 from pagedrun.paged.job.inputs.row import (
     ID_COLUMNS,
     Columns,
+    Record,
     Row,
     default_id,
     refuse_empty,
-    with_columns,
+    with_record,
 )
 from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.values.errors import RowError, UsageError, option
@@ -174,10 +175,7 @@ class CsvSource(ByteSource):
         for index in named:
             name = names[index]
             if not _is_utf8(name):
-                raise UsageError(
-                    f"{where}: the name of column {index + 1} is not valid UTF-8; pass "
-                    f"{option('encoding')} with the encoding of the file, such as cp1252"
-                )
+                raise UsageError(f"{where}: the name of column {index + 1} is {not_utf8()}")
             if name in seen:
                 raise UsageError(
                     f"{where}: the header names the column {shown_key(name)!r} twice; "
@@ -211,7 +209,7 @@ class CsvSource(ByteSource):
         digest = self._record.digest()
         row = Row(index, self._record_line, self._record_offset, digest, default_id(index))
         unreadable: dict[str, RowError] = {}
-        row = with_columns(row, lambda: _columns(columns, cells, unreadable))
+        row = with_record(row, lambda: Record(_columns(columns, cells, unreadable)))
         if isinstance(cells, RowError) or (row.error is None and not self._has_values):
             return row
         cells = cells[columns.num_dropped :]
@@ -335,7 +333,7 @@ def _columns(
         raise cells
     named = columns.named(cells)
     if not all(map(_is_utf8, cells)):
-        raise RowError("invalid_utf8", "the record is not valid UTF-8")
+        raise RowError("invalid_utf8", f"the record is {not_utf8()}")
     values: dict[str, JSONValue] = {}
     for name, cell in named.items():
         try:

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from pagedrun.paged.job.inputs.byte_streams import CHUNK_BYTES, CountedStream
-from pagedrun.paged.job.inputs.json_line import parse_object
+from pagedrun.paged.job.inputs.json_line import parse_record
 from pagedrun.paged.job.inputs.row import (
-    Columns,
     InputDigest,
     InputFacts,
+    Record,
     Row,
     default_id,
     refuse_empty,
-    with_columns,
+    with_record,
 )
 from pagedrun.paged.values.errors import RowError, UsageError, option
 
 
-def prompt_line(text: str) -> Columns:
-    """Return the columns of a plain prompt."""
-    return {"prompt": text}
+def prompt_line(text: str) -> Record:
+    """Return the record of a plain prompt."""
+    return Record({"prompt": text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ByteSource:
 class LineSource(ByteSource):
     """Rows of a stream of lines, blank ones skipped; implements `RowSource`.
 
-    `name` is used in messages; `parse` returns the columns of a line. Raises `UsageError` if the
+    `name` is used in messages; `parse` returns the record of a line. Raises `UsageError` if the
     stream as a whole is not UTF-8 text or holds no row.
     """
 
@@ -86,7 +86,7 @@ class LineSource(ByteSource):
         name: str,
         max_line_bytes: int,
         *,
-        parse: Callable[[str], Columns] = parse_object,
+        parse: Callable[[str], Record] = parse_record,
         packed: CountedStream | None = None,
         can_drain: bool = True,
     ) -> None:
@@ -99,7 +99,7 @@ class LineSource(ByteSource):
     @property
     def is_json(self) -> bool:
         """True if each line is a JSON object."""
-        return self._parse is parse_object
+        return self._parse is parse_record
 
     def __iter__(self) -> Iterator[Row]:
         index = 0
@@ -116,7 +116,7 @@ class LineSource(ByteSource):
     def _row(self, index: int, line: Line) -> Row:
         digest = hashlib.sha256(line.data or b"").digest()
         row = Row(index, line.number, line.byte_offset, digest, default_id(index))
-        return with_columns(row, lambda: self._parse(self._text(line)))
+        return with_record(row, lambda: self._parse(self._text(line)))
 
     def _text(self, line: Line) -> str:
         if line.data is None:
@@ -129,9 +129,15 @@ def utf8_text(data: bytes, byte_offset: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RowError(
-            "invalid_utf8", f"byte {byte_offset + error.start} of the input is not valid UTF-8"
-        ) from error
+        place = f"byte {byte_offset + error.start} of the input is"
+        raise RowError("invalid_utf8", f"{place} {not_utf8()}") from error
+
+
+def not_utf8() -> str:
+    """Return the end of a message on bytes that are no text."""
+    return (
+        f"not valid UTF-8; pass {option('encoding')} with the encoding of the file, such as cp1252"
+    )
 
 
 BOM = b"\xef\xbb\xbf"

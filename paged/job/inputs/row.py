@@ -16,6 +16,21 @@ Columns = Mapping[str, JSONValue]
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """Columns of a row as JSON values; the fields are those of `Row`."""
+
+    columns: Columns
+    written: Columns | None = None
+    unreadable: Mapping[str, RowError] = field(default_factory=dict)
+    unfit: Mapping[str, RowError] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Columns:
+        """Columns of outputs."""
+        return self.columns if self.written is None else self.written
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """Input row, or the error of an invalid one.
 
@@ -25,7 +40,8 @@ class Row:
     edited inputs. A row with an `error` has the readable columns. `file` is its input, if there are
     several: then `line` counts in that. `written` are the columns of outputs where `columns`, those
     of prompts, differ from them: CSV cells parsed as JSON, invalid records, NaN. `unreadable` are
-    the errors of columns that fail the row only if its prompt uses them.
+    the errors of columns that fail the row only if its prompt uses them, `unfit` those of columns
+    that fail it if they are more than a variable of a template.
     """
 
     index: int
@@ -39,6 +55,7 @@ class Row:
     file: str | None = None
     written: Columns | None = None
     unreadable: Mapping[str, RowError] = field(default_factory=dict)
+    unfit: Mapping[str, RowError] = field(default_factory=dict)
 
     @property
     def given(self) -> Columns:
@@ -47,7 +64,7 @@ class Row:
 
     def without_columns(self) -> "Row":
         """Return the row without its columns."""
-        return replace(self, columns={}, written=None, unreadable={})
+        return replace(self, columns={}, written=None, unreadable={}, unfit={})
 
     @property
     def place(self) -> str:
@@ -60,10 +77,17 @@ class Row:
         return f"{self.file or name}, {self.unit} {self.line}"
 
 
-def with_columns(row: Row, read: Callable[[], Columns]) -> Row:
-    """Return `row` with the columns returned by `read` and their id, or with the error raised."""
+def with_record(row: Row, read: Callable[[], Record]) -> Row:
+    """Return `row` with the record returned by `read` and its id, or with the error raised."""
     try:
-        row = replace(row, columns=read())
+        found = read()
+        row = replace(
+            row,
+            columns=found.columns,
+            written=found.written,
+            unreadable=found.unreadable,
+            unfit=found.unfit,
+        )
         return replace(row, id=row_id(row.columns, row.index))
     except RowError as error:
         return replace(row, error=at_line(error, row.line))

@@ -14,7 +14,7 @@ import numpy as np
 
 from pagedrun.kernels.token_rows import sort_rows
 from pagedrun.paged.job.config import JobConfig
-from pagedrun.paged.job.inputs.json_line import parse_object
+from pagedrun.paged.job.inputs.json_line import parse_record
 from pagedrun.paged.job.inputs.line_source import LineSource
 from pagedrun.paged.job.inputs.reader import is_repeatable, open_inputs
 from pagedrun.paged.job.inputs.row import Columns, RowSource
@@ -416,7 +416,7 @@ class _Sample:
         if not isinstance(self.content, bytes):
             return self.content
         try:
-            return parse_object(self.content.decode("utf-8").strip())
+            return parse_record(self.content.decode("utf-8").strip()).columns
         except (RowError, UnicodeDecodeError):
             return None
 

@@ -95,9 +95,11 @@ class PromptBuilder:
         return {"prompt": value}
 
     def refuse_unreadable(self, row: Row, also: Iterable[str] = ()) -> None:
-        """Raise the error of an unreadable column that the prompt uses; also: further columns."""
-        if row.unreadable:
-            self._template.refuse_unreadable(row, self._used(row).union(also))
+        """Raise the error of an unreadable column that the prompt uses, or of an unfit one of a
+        parameter; also: further columns."""
+        if row.unreadable or row.unfit:
+            used = self._used(row).union(also, UNSUPPORTED_COLUMNS)
+            self._template.refuse_unreadable(row, used)
 
     def carried_columns(self, row: Row) -> dict[str, JSONValue]:
         """Return the columns that come back under `input`: all that are not used here."""
@@ -225,7 +227,11 @@ class TemplateColumns:
         )
 
     def refuse_unreadable(self, row: Row, used: Container[str | None]) -> None:
-        """Raise the error of an unreadable column that is `used`, or that the template may read."""
+        """Raise the error of an unreadable column that is `used`, or that the template may read, or
+        of an unfit one that is `used`."""
+        for name, error in row.unfit.items():
+            if name in used:
+                raise error
         for name, error in row.unreadable.items():
             if name in used or self.reads_row or name in self.names:
                 raise error

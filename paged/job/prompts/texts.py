@@ -67,7 +67,7 @@ class TextBuilder:
         if row.error is not None:
             return row.error
         try:
-            if row.unreadable:
+            if row.unreadable or row.unfit:
                 also = () if call is None else CALL_COLUMNS
                 self._template.refuse_unreadable(row, self._used(row).union(also))
             if call is not None:

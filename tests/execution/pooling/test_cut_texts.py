@@ -1,5 +1,7 @@
 """Texts that are cut: the tokens, and the number of those that were cut, of a second encoding."""
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from pagedrun.paged.models.sentence_folder import SentenceFolder
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import Tokenizer
-from pagedrun.paged.values.errors import RowError
+from pagedrun.paged.values.errors import ModelError, RowError
 from tests.support.tiny_encoders import write_tokenizer
 
 WORDS = " ".join(f"w{number % 50}" for number in range(40))
@@ -62,6 +64,41 @@ def test_a_text_is_cut_at_either_end(tokenizer: Tokenizer, limit: int) -> None:
     assert ids_of(right) == [(whole[0], *words[:kept], whole[-1])]
     assert ids_of(left) == [(whole[0], *words[-kept:], whole[-1])]
     assert right.num_truncated_tokens == left.num_truncated_tokens == max(0, len(words) - kept)
+
+
+@pytest.mark.parametrize("origin", ["tokenizer_config.json", "tokenizer.json", "neither"])
+def test_an_error_names_the_side_on_which_transformers_cuts(
+    folder: Path, tmp_path: Path, origin: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    path = tmp_path / "model" / origin
+    settings = {
+        "tokenizer_config.json": {"truncation_side": "left"},
+        "tokenizer.json": {
+            "truncation": {"direction": "Left", "max_length": 8, "strategy": "LongestFirst"}
+            | {"stride": 0}
+        },
+    }.get(origin, {})
+    if settings:
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    tokenizer = Tokenizer.from_folder(tmp_path / "model")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    for given in (WORDS, ("w1 w2", WORDS)):
+        error = encode(tokenizer, given, 9, Overlong.ERROR).error
+        assert error is not None
+        named = next(mode for mode in Overlong if f" {mode} cuts it" in error.message)
+        texts = (given,) if isinstance(given, str) else given
+        kept = theirs(*texts, truncation="longest_first", max_length=9)["input_ids"]
+        assert ids_of(encode(tokenizer, given, 9, named)) == [tuple(kept)]
+        assert named == ("truncate-right" if origin == "neither" else "truncate-left")
+
+
+def test_a_side_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation_side": "middle"}))
+    with pytest.raises(ModelError, match=r'truncation_side is .* it must be "left" or "right"'):
+        Tokenizer.from_folder(tmp_path / "model")
 
 
 def test_of_a_pair_the_longer_text_is_cut(tokenizer: Tokenizer) -> None:

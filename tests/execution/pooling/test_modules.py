@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pagedrun.paged.values.errors import ModelError
+from pagedrun.paged.values.errors import ModelError, UsageError
 from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model, write_modules
 
@@ -116,6 +116,59 @@ def test_a_module_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     modules[1]["path"] = "../other"
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match="a folder inside the model's"):
+        pooled_model(tmp_path)
+
+
+def write_router(folder: Path, place: str, structure: object, **parameters: object) -> None:
+    """Write a Router, and list it in modules.json behind Transformer and Pooling, or alone."""
+    package = "sentence_transformers.base.modules"
+    kinds = ("Transformer", "Normalize", "StaticEmbedding")
+    config = {
+        "types": {f"a_0_{kind}": f"{package}.{kind.lower()}.{kind}" for kind in kinds},
+        "structure": structure,
+        "parameters": parameters,
+    }
+    (folder / place).mkdir(exist_ok=True)
+    (folder / place / "router_config.json").write_text(json.dumps(config))
+    modules = json.loads((folder / "modules.json").read_text())[: 2 if place else 0]
+    modules.append({"path": place, "type": f"{package}.router.Router"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def test_a_router_without_a_default_route_needs_a_name(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": "mean"})
+    routes = {"query": ["a_0_Normalize"], "other": []}
+    mappings = {"('topic', None)": "other", "(None, ('image', 'text'))": "query"}
+    write_router(tmp_path, "2_Router", routes, allow_empty_key=False, route_mappings=mappings)
+    for prompt in (None, "w1 "):
+        with pytest.raises(UsageError, match=r"prompt_name chooses one of query, other, topic"):
+            pooled_model(tmp_path, prompt=prompt)
+    for name, normalizes in (("query", True), ("other", False), ("topic", False)):
+        spec = pooled_model(tmp_path, prompt_name=name, prompt="w1 ").spec
+        assert (spec.pooler.normalizes, spec.prompt) == (normalizes, "w1 ")
+        assert pooled_model(tmp_path, prompt_name=name).spec.prompt == ""
+    with pytest.raises(UsageError, match="no default route"):
+        pooled_model(tmp_path, prompt_name="none")
+
+
+def test_routes_that_are_not_supported_are_refused_by_name(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": "mean"})
+    routes = {"query": ["a_0_StaticEmbedding"], "document": ["a_0_Normalize"]}
+    write_router(tmp_path, "2_Router", routes, default_route="document")
+    assert pooled_model(tmp_path).spec.pooler.normalizes  # the other route is not asked for
+    with pytest.raises(ModelError, match="a module StaticEmbedding at place 2"):
+        pooled_model(tmp_path, prompt_name="query")
+    for key in ("query", "('a', 1)", "(['a'], None)", "__import__('os')", "(" * 900):
+        write_router(tmp_path, "2_Router", routes, route_mappings={key: "query"})
+        with pytest.raises(ModelError, match="under a task and a modality"):
+            pooled_model(tmp_path)
+    write_router(tmp_path, "2_Router", {"query": ["../a"]})
+    with pytest.raises(ModelError, match="a list of names in types"):
+        pooled_model(tmp_path)
+    write_router(tmp_path, "", {"query": ["a_0_StaticEmbedding"], "document": ["a_0_Transformer"]})
+    with pytest.raises(ModelError, match=r"query \(StaticEmbedding\), document \(Transformer\)"):
         pooled_model(tmp_path)
 
 

@@ -21,9 +21,9 @@ RECORDED = {
 MOST = 1e-5
 
 
-def check(folder: Path, *, scores: bool, expected: Any) -> None:
+def check(folder: Path, *, scores: bool, expected: Any, task: str | None) -> None:
     """Compare the results of a folder with those of the library; long texts are cut as by it."""
-    model = pooled_model(folder, Task.RERANK if scores else Task.EMBED)
+    model = pooled_model(folder, Task.RERANK if scores else Task.EMBED, prompt_name=task)
     given: Any = PAIRS if scores else TEXTS
     asked = requests(model, list(given), Overlong.TRUNCATE_RIGHT)
     found = results(model.load_engine(), asked)
@@ -50,7 +50,9 @@ def test_folders_of_earlier_versions_have_the_results_they_had(
 ) -> None:
     kind = RECORDED[version]["kinds"][name]
     unpack(kind, bases, tmp_path / "model")
-    check(tmp_path / "model", scores=kind["scores"], expected=kind["results"])
+    check(
+        tmp_path / "model", scores=kind["scores"], expected=kind["results"], task=kind.get("task")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_folders_of_the_installed_version_have_its_results(
     kind: Any, saved: dict[str, tuple[Path, Any]]
 ) -> None:
     folder, expected = saved[kind.name]
-    check(folder, scores=kind.scores, expected=expected)
+    check(folder, scores=kind.scores, expected=expected, task=kind.task)
 
 
 def test_three_generations_are_recorded() -> None:

@@ -163,8 +163,9 @@ def test_the_likely_encoding_is_offered_before_rows_fail(
     path.write_bytes(text.encode(encoding))
     with open_rows(str(path)) as source:
         assert re.search(advice, source.facts.notes["encoding"])
-        codes = [row.error and row.error.code for row in source]
-    assert "invalid_utf8" in codes
+        errors = [row.error for row in source if row.error is not None]
+    assert {error.code for error in errors} == {"invalid_utf8"}
+    assert all(re.search("UTF-8; pass .*encoding.*of the file", each.message) for each in errors)
     assert "encoding" not in read(path, Reading(encoding=encoding))[1]
 
 

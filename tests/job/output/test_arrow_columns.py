@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,30 @@ def test_every_type_comes_back_in_a_run_that_was_cut_off(place: Path) -> None:
     assert_same(read(place / "out.parquet"), given)
     run(place, "out.parquet", resume=True, retry_errors=True)
     assert_same(read(place / "out.parquet"), given)
+
+
+def test_every_type_of_a_dataset_of_the_hub_comes_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the library gives it, from a cache that is filled: categories are text there."""
+    library = pytest.importorskip("datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", place / "cache")
+    monkeypatch.setattr(library.config, "HF_HUB_OFFLINE", True)
+    # The library refuses these.
+    others = ("extension<arrow.[ubf]", "decimal32", "decimal64", "map", "list_view", "large_list_v")
+    table = every_type().append_column("prompt", PROMPTS)
+    kept = [each.name for each in table.schema if not re.match("|".join(others), str(each.type))]
+    assert len(kept) > 40
+    (place / "data").mkdir()
+    parquet.write_table(table.select(kept), place / "data" / "train-00000-of-00001.parquet")
+    library.load_dataset(str(place / "data"))
+    (place / "cache" / "data").rename(place / "cache" / "own___data")
+    opened = library.load_dataset("own/data", split="train", streaming=True)
+    [given] = opened.with_format("arrow").iter(batch_size=3)
+    parquet.write_table(given, place / "given.parquet")  # which calls parts of lists by other names
+    config = config_for(place, input="hf:own/data:train", output=str(place / "out.parquet"))
+    run_job(config, Heard(), ScriptedModel(echo).open())
+    assert_same(read(place / "out.parquet"), read(place / "given.parquet"))
 
 
 def test_chosen_columns_and_parts_keep_their_types(place: Path) -> None:
