@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.job import JobMonitor
+from pagedrun.paged.job.monitor import JobMonitor
 from pagedrun.paged.job.output.output_file import OutputFile
 from pagedrun.paged.job.signals import SIGNALS, JobInterrupted, SignalGuard, Watchdog, exit_status
 
