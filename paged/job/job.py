@@ -275,6 +275,9 @@ class _Job:
                     self._files.write_report(report)
                 if snapshot is not None:
                     self._files.write_snapshot(snapshot)
+            if manifest.files and not self._finished.is_all:
+                manifest = replace(manifest, files={})  # about to be replaced
+                self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
             self._convert(writer)
             if not self._finished.is_all:
                 manifest = self._files.with_made(manifest, self._layout.files)

@@ -78,7 +78,13 @@ class ResumedRun:
     def _read(self) -> FinishedRows:
         """Return the rows of the output, whose lines are compared with what is known of them."""
         path, old = self._layout.digests, find_manifest(self._manifest)
-        recorded = None if path is None else RecordedLines.of(path)
+        try:
+            recorded = None if path is None else RecordedLines.of(path)
+        except OSError as error:
+            raise UsageError(
+                f"{option('resume')}: {path} cannot be read ({error.strerror}), so changes in "
+                f"{self._output.path} cannot be noticed; move it away to continue without it"
+            ) from error
         return FinishedRows.read(self._output.path, recorded, None if old is None else old.lines)
 
     def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:

@@ -6,7 +6,6 @@ a pipe, which the watchdog reads. The watchdog also ends a process with stalled 
 the standard library, since the command imports this module before anything else.
 """
 
-import mmap
 import os
 import select
 import signal
@@ -93,13 +92,9 @@ class Watchdog:
         if self._pipe is None or self._bus_errors is not None:
             return
         # Here: the command imports this module before anything else.
-        from pagedrun.kernels.environment.bus_errors import BusErrors
+        from pagedrun.kernels.environment.bus_errors import CUT_FILE, BusErrors
 
-        self._bus_errors = BusErrors(
-            self._pipe[1],
-            "Error: a file in use, such as the weights of the model, was cut or cannot be read; "
-            "finished rows are kept",
-        )
+        self._bus_errors = BusErrors(self._pipe[1], f"Error: {CUT_FILE}; finished rows are kept")
 
     @property
     def has_unsaved_rows(self) -> bool:
@@ -128,7 +123,9 @@ class Watchdog:
                 if not arrived:
                     return
                 if arrived[0] == signal.SIGBUS:
-                    self._end(STALLED, f"Error: {_unreadable_memory()}", "")
+                    from pagedrun.kernels.environment.bus_errors import unreadable_memory
+
+                    self._end(STALLED, f"Error: {unreadable_memory()}", "")
                     return
                 if arrived[0] in (*SIGNALS, DEADLINE):
                     if first is not None:
@@ -285,34 +282,3 @@ def exit_status(signum: int) -> int:
     if signum == DEADLINE:
         return STOPPED_EARLY
     return 128 + signum
-
-
-def _unreadable_memory() -> str:
-    """Return the sentence about a mapped file that has become shorter."""
-    for path, end, size in _mapped_files():
-        if size <= end - mmap.PAGESIZE:
-            return f"{path} was cut while it was in use; put the whole file back"
-    return "a file in use can no longer be read: check its disk, and the system's log"
-
-
-def _mapped_files() -> Iterator[tuple[str, int, int]]:
-    """Yield the path of each mapped file that still has its name, the end of the mapping in it, and
-    its size; of programs and libraries none, since these may be mapped beyond their ends."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            lines = maps.readlines()
-    except OSError:  # not Linux
-        return
-    # "7f01-7f02 r--p 00001000 08:01 1234   /path"
-    mapped = [fields for line in lines if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6]
-    programs = {fields[5] for fields in mapped if "x" in fields[1]}
-    for addresses, _, offset, _, inode, path in mapped:
-        if not path.startswith("/") or path in programs:
-            continue
-        try:
-            status = os.stat(path)
-        except OSError:  # removed, and still there for this process
-            continue
-        if status.st_ino == int(inode):
-            start, end = (int(each, 16) for each in addresses.split("-"))
-            yield path, int(offset, 16) + end - start, status.st_size

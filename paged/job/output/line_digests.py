@@ -46,10 +46,10 @@ class RecordedLines:
 
     @classmethod
     def of(cls, path: Path) -> "RecordedLines | None":
-        """Return the lines of a file; None if it is missing, empty or cannot be read."""
+        """Return the lines of a file; None if it is missing or empty. Raises `OSError`."""
         try:
             data = _contents(path)
-        except OSError:
+        except FileNotFoundError:
             return None
         return cls(data) if len(data) >= RECORD_BYTES else None
 

@@ -207,10 +207,11 @@ class VectorFile:
                 raise self._error(error) from error
 
     def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the file, whose vectors were synced before; an earlier error has precedence."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
 
     def end(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
         """Complete the file after the last row; return the errors of failed rows as lines.
