@@ -19,7 +19,6 @@ from pagedrun.paged.job.inputs.byte_streams import ReadCancellation
 from pagedrun.paged.job.inputs.reader import file_stamp, open_inputs
 from pagedrun.paged.job.inputs.row import InputFacts
 from pagedrun.paged.job.interfaces import ModelOpener, OpenModel, RunLike
-from pagedrun.paged.job.monitor import JobMonitor
 from pagedrun.paged.job.open_model import PooledFolder
 from pagedrun.paged.job.output.answer_rows import AnswerRows, ResultRows
 from pagedrun.paged.job.output.kept_tables import KeptTables
@@ -43,7 +42,7 @@ from pagedrun.paged.job.progress import (
 )
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.resume import ResumedRun
-from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, SignalGuard
+from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, JobMonitor, SignalGuard
 from pagedrun.paged.metrics.report_sections import EngineReport, JobReport, empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
@@ -109,7 +108,7 @@ def run_job(
                 input_name=config.input,
             )
             stack.enter_context(output)
-            monitor = JobMonitor(output, config.stall_timeout)
+            monitor = JobMonitor(output.close, config.stall_timeout)
             guard.protect(monitor)
         if config.ordered and not output.is_regular:
             raise UsageError(

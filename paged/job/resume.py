@@ -76,7 +76,7 @@ class ResumedRun:
         return finished
 
     def _read(self) -> FinishedRows:
-        """Return the rows of the output, whose lines are compared with what is known of them."""
+        """Return the rows of the output; refuse lines other than those that its run wrote."""
         path, old = self._layout.digests, find_manifest(self._manifest)
         try:
             recorded = None if path is None else RecordedLines.of(path)
