@@ -90,7 +90,7 @@ def main() -> int:
             if time.monotonic() > ends_at:
                 break
             job = SeededFaults(nodes, folder, seed, options.faults, kinds)
-            began, why = time.time(), None
+            began, why = time.monotonic(), None
             try:
                 job.run(wanted)
             except Exception:
@@ -111,9 +111,12 @@ def main() -> int:
             found += mine
             for each in mine:
                 print(json.dumps(each), file=output, flush=True)
-            end = {"seed": seed, "seconds": time.time() - began, "failure": why}
+            seconds = time.monotonic() - began
+            end = {"seed": seed, "seconds": seconds, "failure": why}
             print(json.dumps(end), file=output, flush=True)
-            print(seed, f"{time.time() - began:.0f} s", [each.kind.name for each in job.faults])
+            print(
+                seed, f"{time.monotonic() - began:.0f} s", [each.kind.name for each in job.faults]
+            )
         nodes.close()
     print(dict(ends), len(found), "faults", *table(found), sep="\n")
     return int(ends["otherwise"] > 0)

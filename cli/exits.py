@@ -1,6 +1,7 @@
 """Exit statuses and error messages of commands."""
 
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Iterator
@@ -95,6 +96,13 @@ def describe(error: BaseException) -> str | None:
         return "; ".join([str(error), *notes])
     if isinstance(error, KeyboardInterrupt):
         return "Stopped."
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and _is_out_of_address_space(error):
+        return (
+            "Error: out of memory: the address space of a process is limited to "
+            f"{limit / 2**30:.2f} GiB (ulimit -v), and libraries reserve more of it than they use; "
+            "raise the limit, or run ulimit -v unlimited"
+        )
     if isinstance(error, MemoryError):
         return (
             "Error: out of memory; lower --kv-cache-memory-bytes, --max-num-seqs or "
@@ -105,6 +113,12 @@ def describe(error: BaseException) -> str | None:
         f"Error: {type(error).__name__}: {safe(str(error))} (a fault of pagedrun; "
         f"{DEBUG_VARIABLE}=1 shows where, please report it){told}"
     )
+
+
+def _is_out_of_address_space(error: BaseException) -> bool:
+    """Return whether memory is missing, or a shared library could not be loaded, perhaps for it."""
+    is_import = isinstance(error, ImportError | OSError) and "shared object" in str(error)
+    return isinstance(error, MemoryError) or is_import
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HELP = """Compile the kernels for runs of a model, and keep them on disk.
 
-The first run on a machine does this too, and takes up to a minute longer. In an image, or before \
+The first run on a machine does this too, and may take a minute longer. In an image, or before \
 a job with a time limit, do it ahead: pass the flags of the job, above all --model. Without \
 --model the bundled model is used, in float32 and bfloat16.
 

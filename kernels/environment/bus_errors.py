@@ -6,12 +6,16 @@ that can say more, and ends the process if that thread does not.
 """
 
 import ctypes
+import mmap
 import os
 import signal
+from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 from llvmlite import binding  # type: ignore[import-untyped]
 
+CUT_FILE = "a file in use, such as the weights of the model, was cut or cannot be read"
 GRACE_SECONDS = 10
 STATUS = 1
 # Pointers are passed as integers, which is the same in C's calling conventions.
@@ -54,6 +58,21 @@ class BusErrors:
         handle(signal.SIGBUS, address)
 
 
+def watch_bus_errors(tell: Callable[[str], None]) -> BusErrors:
+    """Install the handler in a process without another watchdog.
+
+    tell: called with the sentence in a thread of its own; the process should end soon after.
+    """
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+
+    def wait() -> None:
+        if os.read(read_end, 1):
+            tell(unreadable_memory())
+
+    Thread(target=wait, name="bus errors", daemon=True).start()
+    return BusErrors(write_end, f"Error: {CUT_FILE}")
+
+
 def _compiled(code: str) -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -61,3 +80,34 @@ def _compiled(code: str) -> Any:
     engine = binding.create_mcjit_compiler(binding.parse_assembly(code), machine)
     engine.finalize_object()
     return engine
+
+
+def unreadable_memory() -> str:
+    """Return the sentence about a mapped file that has become shorter."""
+    for path, end, size in _mapped_files():
+        if size <= end - mmap.PAGESIZE:
+            return f"{path} was cut while it was in use; put the whole file back"
+    return "a file in use can no longer be read: check its disk, and the system's log"
+
+
+def _mapped_files() -> Iterator[tuple[str, int, int]]:
+    """Yield the path of each mapped file that still has its name, the end of the mapping in it, and
+    its size; of programs and libraries none, since these may be mapped beyond their ends."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            lines = maps.readlines()
+    except OSError:  # not Linux
+        return
+    # "7f01-7f02 r--p 00001000 08:01 1234   /path"
+    mapped = [fields for line in lines if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6]
+    programs = {fields[5] for fields in mapped if "x" in fields[1]}
+    for addresses, _, offset, _, inode, path in mapped:
+        if not path.startswith("/") or path in programs:
+            continue
+        try:
+            status = os.stat(path)
+        except OSError:  # removed, and still there for this process
+            continue
+        if status.st_ino == int(inode):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            yield path, int(offset, 16) + end - start, status.st_size

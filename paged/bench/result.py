@@ -38,11 +38,14 @@ class Measured(TypedDict):
     device: MeasuredDevice
 
 
-def framed(bench: str, command: str, began: datetime, figures: object) -> dict[str, Any]:
+def framed(
+    bench: str, command: str, began: datetime, seconds: float, figures: object
+) -> dict[str, Any]:
     """Return figures that were just measured, as JSON can hold them, with their conditions.
 
-    `bench` was begun at `began` by the command line `command`. `hardware` is that of a report, with
-    the bytes of memory and the load averages over 1, 5 and 15 minutes, this process included.
+    `bench` was begun at `began` by the command line `command`, and took `seconds`. `hardware` is
+    that of a report, with the bytes of memory and the load averages over 1, 5 and 15 minutes, this
+    process included.
     """
     result: dict[str, Any] = plain(figures)
     hardware = describe_hardware(result["device"]["type"])
@@ -50,7 +53,7 @@ def framed(bench: str, command: str, began: datetime, figures: object) -> dict[s
         "bench": bench,
         "command": command,
         "began": began.astimezone(UTC).isoformat(timespec="seconds"),
-        "seconds": (datetime.now(UTC) - began).total_seconds(),
+        "seconds": seconds,
         "hardware": {
             **hardware,
             "versions": {**hardware["versions"], "pagedrun": __version__},

@@ -3,8 +3,8 @@
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -17,7 +17,7 @@ _KINDS = {
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, in bytes.
 
     Raises `OSError`: for a pipe, a device, a socket or a folder with `EINVAL` and its kind.
@@ -29,7 +29,7 @@ def open_regular(path: Path) -> BinaryIO:
     except OSError:
         os.close(descriptor)
         raise
-    return cast(BinaryIO, os.fdopen(descriptor, "rb"))
+    return os.fdopen(descriptor, "rb")
 
 
 def _refuse_kind(mode: int) -> None:

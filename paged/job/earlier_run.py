@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -19,16 +19,19 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from pagedrun.kernels.partition import PARTITION_TOKENS
-from pagedrun.paged.files.atomic import PRIVATE_MODE
+from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file
 from pagedrun.paged.job.config import DIGESTS_SUFFIX, MANIFEST_SUFFIX, JobConfig
 from pagedrun.paged.job.output.line_digests import (
     DIGEST_BYTES,
+    NO_LINES,
+    NO_REQUEST,
     RECORD_BYTES,
+    RecordedLines,
     line_digest,
     read_digests,
 )
 from pagedrun.paged.job.output.manifest import Manifest, read_manifest, with_prompt_time
-from pagedrun.paged.job.output.saved_rows import SavedAnswer, SavedRow
+from pagedrun.paged.job.output.saved_rows import FinishedRows, SavedAnswer, SavedRow
 from pagedrun.paged.job.progress import JobListener
 from pagedrun.paged.job.resume import differing_parameters
 from pagedrun.paged.text.channels import has_channels
@@ -328,14 +331,14 @@ def _refused(why: str) -> UsageError:
 
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NO_REQUEST = bytes(DIGEST_BYTES)  # beside a line that no run reuses
 
 
 class RowDigests:
     """Appends a record for each line: its digest and that of its request.
 
     Rows without a record are recomputed by later runs, so a failed write costs a warning and no
-    answer. Requests for vectors, scores and labels have no digest.
+    answer. Errors and requests for vectors, scores and labels have no digest of their request.
+    `lines` is the sum of all lines of the output.
     """
 
     def __init__(self, path: Path | None, questions: RequestDigests, listener: JobListener) -> None:
@@ -344,42 +347,61 @@ class RowDigests:
         self._questions = questions
         self._listener = listener
         self._file: BinaryIO | None = None
+        self.lines = NO_LINES
 
-    def begin(self, *, keep: bool) -> None:
-        """Open the file; `keep` the complete records of finished rows."""
+    def begin(self, finished: FinishedRows, read: Callable[[int, int], bytes]) -> None:
+        """Open the file, with records of the `finished` lines and of no other.
+
+        read: returns the bytes of a line by its offset and size.
+        """
+        self.lines = finished.line_sum
         if self._path is None:
             return
         try:
+            if finished.recorded is not None and finished.recorded.num_missing:
+                self._forget_missing(self._path, finished.recorded)
             descriptor = os.open(self._path, _FLAGS, PRIVATE_MODE)
             self._file = cast(BinaryIO, os.fdopen(descriptor, "ab", buffering=0))
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             size = status.st_size - status.st_size % RECORD_BYTES
-            os.ftruncate(descriptor, size if keep else 0)
+            os.ftruncate(descriptor, size if finished.recorded is not None else 0)
+            for _, *span in finished.without_record:
+                self._append(line_digest(read(*span)) + NO_REQUEST)
         except OSError as error:
             self._give_up(error)
 
-    def adopt(self, lines: Iterable[bytes]) -> None:
-        """Append records of lines that an earlier run wrote without any."""
-        if self._file is not None:
-            try:
-                self._file.write(b"".join(line_digest(line) + _NO_REQUEST for line in lines))
-            except OSError as error:
-                self._give_up(error)
-
-    def note(self, line: bytes, completion: Completion) -> None:
-        """Append the record of a line unless it is an error."""
-        if self._file is None or completion.error is not None:
+    def note(self, line: bytes, completion: Completion | None) -> None:
+        """Append the record of a line; completion: None for an invalid row."""
+        if self._path is None:
             return
-        question = _NO_REQUEST
-        if completion.pooled is None:
+        digest, question = line_digest(line), NO_REQUEST
+        self.lines = self.lines.plus(digest)
+        if self._file is None:
+            return
+        if completion is not None and completion.error is None and completion.pooled is None:
             question = self._questions.digest(completion.request, completion.num_read_once_tokens)
         try:
-            if self._file.write(line_digest(line) + question) != RECORD_BYTES:
-                raise OSError(errno.ENOSPC, "no room")
+            self._append(digest + question)
         except OSError as error:
             self._give_up(error)
+
+    def _append(self, record: bytes) -> None:
+        assert self._file is not None, "it is open"
+        if self._file.write(record) != RECORD_BYTES:
+            raise OSError(errno.ENOSPC, "no room")
+
+    def _forget_missing(self, path: Path, recorded: RecordedLines) -> None:
+        """Remove the records of lines that are no longer there, such as errors tried again.
+
+        Beside lines that a killed run did not record, they would look like those of changed lines.
+        """
+        try:
+            replace_file(path, [recorded.found_records(path)])
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
     def remove(self) -> None:
         """Close and remove the file: its lines are no longer there."""

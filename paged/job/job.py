@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from pagedrun.paged.job.progress import (
 )
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.job.resume import ResumedRun
-from pagedrun.paged.job.signals import DEADLINE, NOTHING_WRITTEN, JobInterrupted, SignalGuard
+from pagedrun.paged.job.signals import DEADLINE, JobInterrupted, JobMonitor, SignalGuard
 from pagedrun.paged.metrics.report_sections import EngineReport, JobReport, empty_engine_report
 from pagedrun.paged.metrics.snapshot import Snapshot
 from pagedrun.paged.metrics.timeline import RunHooks, StepRecord
@@ -108,7 +108,7 @@ def run_job(
                 input_name=config.input,
             )
             stack.enter_context(output)
-            monitor = JobMonitor(output, config.stall_timeout)
+            monitor = JobMonitor(output.close, config.stall_timeout)
             guard.protect(monitor)
         if config.ordered and not output.is_regular:
             raise UsageError(
@@ -143,60 +143,6 @@ def run_job(
                     "were read"
                 )
         return result
-
-
-class JobMonitor:
-    """Job with a claimed output; implements `signals.Monitored`.
-
-    `stall_timeout_s` is the longest time between two engine steps, in seconds; 0 for no limit.
-    """
-
-    def __init__(self, output: OutputFile, stall_timeout_s: float) -> None:
-        self._output = output
-        self._stall_timeout_s = stall_timeout_s
-        self._leave: Callable[[], str] | None = None
-        self._dump: Callable[[], str] | None = None
-        self._idle_s = 0.0
-
-    @property
-    def has_begun(self) -> bool:
-        """True if there are rows to lose."""
-        return self._leave is not None
-
-    def begin(self, leave: Callable[[], str]) -> None:
-        """Start protecting rows: `leave` saves them and returns the message to print."""
-        self._leave = leave
-
-    def run(self, dump: Callable[[], str]) -> None:
-        """Start expecting steps; `dump` saves the engine's state and returns its path."""
-        self._dump = dump
-        self._idle_s = 0.0
-
-    def rest(self) -> None:
-        """Stop expecting steps."""
-        self._dump = None
-
-    def step(self) -> None:
-        """Record a step."""
-        self._idle_s = 0.0
-
-    def leave(self) -> str:
-        """Save the written rows; an output without any is removed."""
-        if self._leave is not None:
-            return self._leave()
-        self._output.close()
-        return NOTHING_WRITTEN
-
-    def waited(self, seconds: float) -> str | None:
-        """Return the message to print if the last step is too long ago."""
-        self._idle_s += seconds
-        dump = self._dump
-        if dump is None or not 0 < self._stall_timeout_s <= self._idle_s:
-            return None
-        return (
-            f"the engine has not finished a step for {self._stall_timeout_s:g} seconds; "
-            f"raise --stall-timeout to allow more time; {dump()}"
-        )
 
 
 def _opener_of(config: JobConfig) -> ModelOpener:
@@ -279,6 +225,7 @@ class _Job:
         )
         if resumed is not None:
             self._finished = resumed.finished_rows(manifest, self._guard.hold)
+            manifest = replace(manifest, files=resumed.files)
         size, listener = prepared.model.config.vocab_size, self._listener
         self._earlier = open_earlier(self._config, manifest, self._questions, size, listener)
         self._tally.has_earlier = self._earlier is not None
@@ -301,16 +248,14 @@ class _Job:
             # Report and snapshot of a finished run stay beside its output.
             has_nothing_to_do = run is None and self._finished and self._files.has_report
             with self._guard.hold():
-                self._rows.begin(self._finished)
+                self._rows.begin(self._finished, output.read)
                 writer.begin(self._finished)
                 clear_files(self._layout, keep=bool(self._finished))
                 self._has_begun = True
                 if not has_nothing_to_do:
                     self._files.begin()
-                self._digests.begin(keep=bool(self._finished))
-                if not self._finished.is_checked:
-                    answered = self._finished.answered()
-                    self._digests.adopt(output.read(*span) for _, *span in answered)
+                self._digests.begin(self._finished, output.read)
+                manifest = manifest.with_lines(self._digests.lines)
                 self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._monitor.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
@@ -329,11 +274,17 @@ class _Job:
                     self._files.write_report(report)
                 if snapshot is not None:
                     self._files.write_snapshot(snapshot)
+            if manifest.files and not self._finished.is_all:
+                manifest = replace(manifest, files={})  # about to be replaced
+                self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
             self._convert(writer)
+            if not self._finished.is_all:
+                manifest = self._files.with_made(manifest, self._layout.files)
             with self._guard.hold():
                 if self._layout.files and not has_nothing_to_do:
                     report["time"]["wall_s"] = self._wall_s  # once more: a conversion may take long
                     self._files.write_report(report)
+                manifest = manifest.with_lines(self._digests.lines)
                 self._files.write_manifest(manifest, JobStatus.FINISHED, self._tally)
                 if self._layout.files and not num_failed:
                     self._digests.remove()
@@ -425,6 +376,7 @@ class _Job:
     def _save(self, writer: RowWriter, manifest: Manifest, status: JobStatus) -> None:
         with suppress(OutputError):  # the first error is reported
             writer.sync()
+            manifest = manifest.with_lines(self._digests.lines)
         if self._has_begun:
             with suppress(OutputError):
                 self._files.write_manifest(manifest, status, self._tally)
@@ -537,7 +489,7 @@ class _Job:
         for row in rows:
             if row.error is not None and row.index not in self._finished:
                 with self._guard.hold():
-                    writer.write(self._rows.failed(row, row.error))
+                    self._digests.note(writer.write(self._rows.failed(row, row.error)), None)
                     self._tally.note_failed(row, row.error)
                 self._tell(AnswerPreview.failed(row, row.error))
 

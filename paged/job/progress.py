@@ -28,7 +28,7 @@ class Phase(StrEnum):
     READ = "reading rows"
     ENCODE = "encoding prompts"
     LOAD = "loading the model"
-    COMPILE = "compiling the kernels (once on a machine; less than a minute)"
+    COMPILE = "compiling the kernels (once on a machine; may take a minute)"
     CALIBRATE = "timing a few rows"  # only for `plan`
     PLAN = "planning"
     RUN = "running"

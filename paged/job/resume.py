@@ -10,12 +10,14 @@ from pagedrun.paged.job.output.manifest import (
     JobStatus,
     Manifest,
     NotAManifest,
+    WrittenFile,
+    find_manifest,
     parse_manifest,
     read_manifest,
     with_prompt_time,
     with_raw_setting,
 )
-from pagedrun.paged.job.output.output_file import OutputFile
+from pagedrun.paged.job.output.output_file import OutputFile, OutputFormat
 from pagedrun.paged.job.output.output_layout import OutputLayout
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.values.errors import UsageError, first_option, option
@@ -42,6 +44,13 @@ class ResumedRun:
         made_by = config.manifest_path if self._layout.is_made else None
         return with_raw_setting(config, self._manifest or made_by)
 
+    @property
+    def files(self) -> Mapping[str, WrittenFile]:
+        """Files that the run made of the journal, by name."""
+        made_by = self._config.manifest_path if self._layout.is_made else None
+        old = find_manifest(self._manifest or made_by)
+        return {} if old is None else old.files
+
     def finished_rows(
         self, manifest: Manifest, hold: Callable[[], AbstractContextManager[None]]
     ) -> FinishedRows:
@@ -50,10 +59,7 @@ class ResumedRun:
         `manifest` is that of this run; `hold` blocks signals. Raises `UsageError` if the output is
         of another job, or a line has changed since it was written.
         """
-        recorded = None
-        if self._layout.digests is not None:
-            recorded = RecordedLines.of(self._layout.digests)
-        finished = FinishedRows.read(self._output.path, recorded)
+        finished = self._read()
         made_by = self._config.manifest_path
         if self._manifest is None and self._layout.is_made and made_by is not None:
             return finished_rows_of_files(self._layout, manifest, made_by)
@@ -61,12 +67,25 @@ class ResumedRun:
             return finished
         check_same_job(manifest, self._manifest)
         self._refuse_rows_without_columns(finished)
+        refuse_changed_files(self._layout, self.files, has_lines=True)
         if self._config.retry_errors and finished.num_failed:
             kept = [span for _, *span in finished.answered()]
             with hold():
                 self._output.rewrite(self._output.read(*span) for span in kept)
-            finished = FinishedRows.read(self._output.path, recorded)
+            finished = self._read()
         return finished
+
+    def _read(self) -> FinishedRows:
+        """Return the rows of the output; refuse lines other than those that its run wrote."""
+        path, old = self._layout.digests, find_manifest(self._manifest)
+        try:
+            recorded = None if path is None else RecordedLines.of(path)
+        except OSError as error:
+            raise UsageError(
+                f"{option('resume')}: {path} cannot be read ({error.strerror}), so changes in "
+                f"{self._output.path} cannot be noticed; move it away to continue without it"
+            ) from error
+        return FinishedRows.read(self._output.path, recorded, None if old is None else old.lines)
 
     def _refuse_rows_without_columns(self, finished: FinishedRows) -> None:
         """Refuse a journal of version 0.2 or older, which lacks the columns that tables need."""
@@ -99,6 +118,7 @@ def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> F
                 f"{option('resume')}: {layout.shown} was written with another {option(name)} "
                 f"({before.value}); {_INSTEAD} to recompute all rows"
             )
+    refuse_changed_files(layout, old.files, has_lines=False)
     rows = {name: value for name, value in old.rows.items() if isinstance(value, int)}
     total, failed = rows.get("total", 0), rows.get("failed", 0)
     if old.status is JobStatus.FINISHED and not failed:
@@ -107,6 +127,35 @@ def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> F
         f"{option('resume')}: {layout.shown} cannot be continued without its journal "
         f"({layout.journal}); {_INSTEAD} to recompute all rows"
     )
+
+
+def refuse_changed_files(
+    layout: OutputLayout, files: Mapping[str, WrittenFile], *, has_lines: bool
+) -> None:
+    """Raise `UsageError` if a file is not as its run wrote it; files: by its manifest.
+
+    Nothing must be taken from such a file, nor must it be replaced: the changes may be wanted.
+    has_lines: the journal is still there.
+    """
+    is_array = layout.format is OutputFormat.NPY and len(layout.files) == 1  # holds the vectors
+    way_out = f"move it elsewhere: it is written again from {layout.journal}"
+    if is_array or not has_lines:
+        way_out = f"{_INSTEAD} to recompute all rows"
+    for path in layout.files:
+        written = files.get(path.name)
+        if written is None or not path.exists():
+            continue
+        try:
+            is_same = WrittenFile.of(path) == written
+        except OSError as error:
+            raise UsageError(
+                f"{option('resume')}: {path} cannot be read ({error.strerror})"
+            ) from error
+        if not is_same:
+            raise UsageError(
+                f"{option('resume')}: {path} has changed since its run wrote it, by the SHA-256 in "
+                f"the manifest; put it back as it was, or {way_out}"
+            )
 
 
 _INSTEAD = f"pass {option('overwrite')} instead of {option('resume')}"

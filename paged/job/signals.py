@@ -6,7 +6,6 @@ a pipe, which the watchdog reads. The watchdog also ends a process with stalled 
 the standard library, since the command imports this module before anything else.
 """
 
-import mmap
 import os
 import select
 import signal
@@ -38,6 +37,61 @@ class Monitored(Protocol):
 
     def waited(self, seconds: float) -> str | None:
         """Return the message to print if the given time without a step is too long."""
+
+
+class JobMonitor:
+    """Job with a claimed output; implements `Monitored`.
+
+    `release` gives the output up while nothing is written. `stall_timeout_s` is the longest time
+    between two engine steps, in seconds; 0 for no limit.
+    """
+
+    def __init__(self, release: Callable[[], None], stall_timeout_s: float) -> None:
+        self._release = release
+        self._stall_timeout_s = stall_timeout_s
+        self._leave: Callable[[], str] | None = None
+        self._dump: Callable[[], str] | None = None
+        self._idle_s = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """True if there are rows to lose."""
+        return self._leave is not None
+
+    def begin(self, leave: Callable[[], str]) -> None:
+        """Start protecting rows: `leave` saves them and returns the message to print."""
+        self._leave = leave
+
+    def run(self, dump: Callable[[], str]) -> None:
+        """Start expecting steps; `dump` saves the engine's state and returns its path."""
+        self._dump = dump
+        self._idle_s = 0.0
+
+    def rest(self) -> None:
+        """Stop expecting steps."""
+        self._dump = None
+
+    def step(self) -> None:
+        """Record a step."""
+        self._idle_s = 0.0
+
+    def leave(self) -> str:
+        """Save the written rows; an output without any is removed."""
+        if self._leave is not None:
+            return self._leave()
+        self._release()
+        return NOTHING_WRITTEN
+
+    def waited(self, seconds: float) -> str | None:
+        """Return the message to print if the last step is too long ago."""
+        self._idle_s += seconds
+        dump = self._dump
+        if dump is None or not 0 < self._stall_timeout_s <= self._idle_s:
+            return None
+        return (
+            f"the engine has not finished a step for {self._stall_timeout_s:g} seconds; "
+            f"raise --stall-timeout to allow more time; {dump()}"
+        )
 
 
 GRACE_SECONDS = 3.0  # for the main thread to stop by itself; the rest takes less than two more
@@ -93,13 +147,9 @@ class Watchdog:
         if self._pipe is None or self._bus_errors is not None:
             return
         # Here: the command imports this module before anything else.
-        from pagedrun.kernels.environment.bus_errors import BusErrors
+        from pagedrun.kernels.environment.bus_errors import CUT_FILE, BusErrors
 
-        self._bus_errors = BusErrors(
-            self._pipe[1],
-            "Error: a file in use, such as the weights of the model, was cut or cannot be read; "
-            "finished rows are kept",
-        )
+        self._bus_errors = BusErrors(self._pipe[1], f"Error: {CUT_FILE}; finished rows are kept")
 
     @property
     def has_unsaved_rows(self) -> bool:
@@ -128,7 +178,9 @@ class Watchdog:
                 if not arrived:
                     return
                 if arrived[0] == signal.SIGBUS:
-                    self._end(STALLED, f"Error: {_unreadable_memory()}", "")
+                    from pagedrun.kernels.environment.bus_errors import unreadable_memory
+
+                    self._end(STALLED, f"Error: {unreadable_memory()}", "")
                     return
                 if arrived[0] in (*SIGNALS, DEADLINE):
                     if first is not None:
@@ -285,34 +337,3 @@ def exit_status(signum: int) -> int:
     if signum == DEADLINE:
         return STOPPED_EARLY
     return 128 + signum
-
-
-def _unreadable_memory() -> str:
-    """Return the sentence about a mapped file that has become shorter."""
-    for path, end, size in _mapped_files():
-        if size <= end - mmap.PAGESIZE:
-            return f"{path} was cut while it was in use; put the whole file back"
-    return "a file in use can no longer be read: check its disk, and the system's log"
-
-
-def _mapped_files() -> Iterator[tuple[str, int, int]]:
-    """Yield the path of each mapped file that still has its name, the end of the mapping in it, and
-    its size; of programs and libraries none, since these may be mapped beyond their ends."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            lines = maps.readlines()
-    except OSError:  # not Linux
-        return
-    # "7f01-7f02 r--p 00001000 08:01 1234   /path"
-    mapped = [fields for line in lines if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6]
-    programs = {fields[5] for fields in mapped if "x" in fields[1]}
-    for addresses, _, offset, _, inode, path in mapped:
-        if not path.startswith("/") or path in programs:
-            continue
-        try:
-            status = os.stat(path)
-        except OSError:  # removed, and still there for this process
-            continue
-        if status.st_ino == int(inode):
-            start, end = (int(each, 16) for each in addresses.split("-"))
-            yield path, int(offset, 16) + end - start, status.st_size

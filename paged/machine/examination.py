@@ -426,7 +426,7 @@ def cache_facts(findings: Findings) -> list[CacheFacts]:
     if not os.access(_numba_folder(), os.W_OK):
         findings.advice.append(
             f"compiled kernels cannot be kept in {_numba_folder()}, so every run compiles "
-            "them, which takes up to a minute; set NUMBA_CACHE_DIR to a writable folder"
+            "them, which may take a minute; set NUMBA_CACHE_DIR to a writable folder"
         )
     for each in found:
         if each["free"] is not None and each["free"] < LITTLE_SPACE:

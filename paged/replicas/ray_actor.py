@@ -186,11 +186,13 @@ class RayActor:
         model.prepare()
         import ray
 
+        from pagedrun.kernels.environment.bus_errors import watch_bus_errors
         from pagedrun.paged.replicas.replica_worker import ReplicaWorker
 
         self._node = ray.util.get_node_ip_address()
         num_sharing = _num_sharing(model.threads, most_sharing)
         self._worker = ReplicaWorker(lambda: model.load(self._node, num_sharing), self._node)
+        self._bus_errors = watch_bus_errors(self._worker.fail)
         self._arriving: dict[int, dict[int, Seq[bytes]]] = {}  # unit → call → pieces
         self._is_arriving = Lock()
 

@@ -104,6 +104,10 @@ class ReplicaWorker:
         self._is_over.set()
         self._feed.end()
 
+    def fail(self, message: str) -> None:
+        """Report that the process is about to end."""
+        self._outbox.put(Failed(message, node=self._node))
+
     def _note_step(self, record: StepRecord) -> None:
         self._outbox.note_step(record)
         if self._is_over.is_set():

@@ -100,6 +100,24 @@ class TestExitStatus:
         assert "Traceback" not in err
         assert len(err.strip().splitlines()) == 1
 
+    @pytest.mark.parametrize(
+        "error",
+        [
+            MemoryError(),
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+            OSError("Could not find/load shared object file 'libllvmlite.so' from resource"),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_a_limit_of_the_address_space_is_named(
+        self, run: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("resource.getrlimit", lambda which: (2**29, 2**29))
+        got, _, err = run(error, *GENERATE)
+        assert got == 1
+        assert "limited to 0.50 GiB (ulimit -v)" in " ".join(err.split())
+        assert "raise the limit" in " ".join(err.split())
+
     def test_a_reader_that_went_away_ends_it_quietly(self, run: Any) -> None:
         pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
         error = OutputError("stdout", pipe)

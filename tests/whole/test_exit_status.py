@@ -73,7 +73,7 @@ ProgressFiguresListener.on_phase = held
 """
 # A run's patience begins when it is held.
 PATIENT = """
-from pagedrun.paged.job.job import JobMonitor
+from pagedrun.paged.job.signals import JobMonitor
 waited, is_held = JobMonitor.waited, False
 def waited_while_held(ward, seconds):
     return waited(ward, seconds) if is_held else None

@@ -30,8 +30,11 @@ class ResultRows(Protocol):
         """True if lines refer to vectors in a file, which `sync` makes durable."""
         ...
 
-    def begin(self, finished: FinishedRows) -> None:
-        """Open the files beside the journal; `finished`: rows of an earlier run."""
+    def begin(self, finished: FinishedRows, read: Callable[[int, int], bytes]) -> None:
+        """Open the files beside the journal.
+
+        finished: rows of an earlier run. read: returns the bytes of a line by its offset and size.
+        """
 
     def answered(self, row: JobRow, completion: Completion) -> Indexed:
         """Return the line of a completion, with its result or an error. Raises `OutputError`."""
@@ -69,7 +72,7 @@ class AnswerRows:
     def __init__(self, layout: OutputLayout) -> None:
         self._layout = layout
 
-    def begin(self, finished: FinishedRows) -> None:
+    def begin(self, finished: FinishedRows, read: Callable[[int, int], bytes]) -> None:
         """Do nothing."""
 
     def answered(self, row: JobRow, completion: Completion) -> Indexed:

@@ -18,6 +18,7 @@ from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.job.config import JobConfig, RecipeFile, UserDefaults
 from pagedrun.paged.job.inputs.row import InputDigest
+from pagedrun.paged.job.output.line_digests import NO_LINES, LineSum
 from pagedrun.paged.text.prompt import RAW
 from pagedrun.paged.values.errors import ModelError, UsageError
 from pagedrun.paged.values.json_value import JSONValue, plain
@@ -108,6 +109,26 @@ class ReadInput:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """File made of a journal, by its size and SHA-256."""
+
+    num_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "WrittenFile":
+        """Return the present contents of a file. Raises `OSError`."""
+        with open_regular(path) as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(file.tell(), sha256)
+
+    @classmethod
+    def read(cls, file: JsonObject) -> "WrittenFile":
+        """Parse the manifest's object."""
+        return cls(file.integer("num_bytes", 0, MOST_BYTES), file.text("sha256"))
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """Parameter in effect, and its origin: "flag", "recipe", "environment", "config file", "model",
     "default", or "device" where device and file decide.
@@ -122,7 +143,9 @@ class Manifest:
     """Current manifest of a run; written as `json_fields` does.
 
     `prompt_time` is the local time given to chat templates. `arithmetic` has everything that the
-    last bits of answers depend on, `rows` the counts by result.
+    last bits of answers depend on, `rows` the counts by result. `lines` is the sum of the lines of
+    output or journal, None in manifests of version 0.2. `files` are those made of the journal, by
+    name.
     """
 
     version: str
@@ -138,6 +161,8 @@ class Manifest:
     arithmetic: Mapping[str, JSONValue]
     parameters: Mapping[str, Setting]
     rows: Mapping[str, object]
+    lines: LineSum | None
+    files: Mapping[str, WrittenFile]
 
     @classmethod
     def start(
@@ -162,6 +187,8 @@ class Manifest:
             arithmetic={name: plain(value) for name, value in arithmetic.items()},
             parameters=_settings(config, max_model_len, arithmetic.get("device")),
             rows={},
+            lines=NO_LINES,
+            files={},
         )
 
     def with_input(self, digest: InputDigest) -> "Manifest":
@@ -173,6 +200,10 @@ class Manifest:
         ended = None if status is JobStatus.RUNNING else _now()
         return replace(self, status=status, ended=ended, rows=rows)
 
+    def with_lines(self, lines: LineSum) -> "Manifest":
+        """Return the manifest with a new sum of lines."""
+        return replace(self, lines=lines)
+
     @classmethod
     def read(cls, manifest: JsonObject) -> "Manifest":
         """Parse a manifest; `ModelError` for an invalid field.
@@ -182,6 +213,8 @@ class Manifest:
         """
         recipe = manifest.nested("recipe")
         defaults = manifest.nested("defaults")
+        lines = manifest.nested("lines")
+        files = manifest.nested("files") or JsonObject("manifest", {})
         parameters = manifest.section("parameters")
         arithmetic = manifest.nested("arithmetic")
         settings = {name: _setting(parameters.section(name)) for name in parameters.fields}
@@ -199,6 +232,8 @@ class Manifest:
             arithmetic={} if arithmetic is None else arithmetic.fields,
             parameters={RAW: Setting(True, DEFAULT_ORIGIN), **settings},
             rows=manifest.section("rows").fields,
+            lines=None if lines is None else _line_sum(lines),
+            files={name: WrittenFile.read(files.section(name)) for name in files.fields},
         )
 
 
@@ -224,6 +259,10 @@ def _user_defaults(defaults: JsonObject) -> UserDefaults:
         defaults.string("config_text") or "",
         {name: str(value) for name, value in variables.items()},
     )
+
+
+def _line_sum(lines: JsonObject) -> LineSum:
+    return LineSum(lines.integer("count", 0, MOST_BYTES), lines.text("digests"))
 
 
 def _setting(setting: JsonObject) -> Setting:

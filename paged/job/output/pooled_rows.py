@@ -4,6 +4,8 @@ A row has a vector, documents by their scores, or a label and the probabilities 
 OpenAI batch files get the response of /v1/embeddings.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from pagedrun.paged.job.output.kept_tables import KeptTables
 from pagedrun.paged.job.output.output_file import OutputFormat
 from pagedrun.paged.job.output.output_layout import Conversion, OutputLayout
 from pagedrun.paged.job.output.output_row import ANSWERED, BROKEN, REFUSED, failed_row
+from pagedrun.paged.job.output.row_columns import VECTOR_DIGEST
 from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.output.vector_files import VectorFile
 from pagedrun.paged.job.output.writer import Indexed
@@ -65,10 +68,10 @@ class PooledRows:
         """True if lines refer to vectors in a file, which `sync` makes durable."""
         return self._vectors is not None
 
-    def begin(self, finished: FinishedRows) -> None:
-        """Open the file of vectors. Raises `UsageError` if those of finished rows are missing."""
+    def begin(self, finished: FinishedRows, read: Callable[[int, int], bytes]) -> None:
+        """Open the file of vectors. Raises `UsageError` if it lacks one of a finished row."""
         if self._vectors is not None and not finished.is_all:
-            self._vectors.begin(index for index, _, _ in finished.answered())
+            self._vectors.begin(finished, read)
 
     def answered(self, row: JobRow, completion: Completion) -> Indexed:
         """Return the line of a completion, with its result or an error. Raises `OutputError`."""
@@ -86,12 +89,15 @@ class PooledRows:
                 param="input",
             )
             return self._failed(row, error, REFUSED)
-        if self._vectors is not None:
-            try:
-                self._vectors.write(row.index, pooled[0])
-            except RowError as error:
-                return self._failed(row, error, BROKEN)
-        return self._line(row, self._result(pooled), None)
+        if self._vectors is None:
+            return self._line(row, self._result(pooled), None)
+        try:
+            digest = self._vectors.write(row.index, pooled[0])
+        except RowError as error:
+            return self._failed(row, error, BROKEN)
+        line = self._line(row, dict.fromkeys(self._names), None)
+        line[VECTOR_DIGEST] = digest
+        return line
 
     def failed(self, row: JobRow, error: RowError) -> Indexed:
         """Return the line of an invalid row."""
@@ -154,8 +160,6 @@ class PooledRows:
         """Return the keys of a result. pooled: [num_parts, size]."""
         match self._params.task:
             case Task.EMBED:
-                if self._vectors is not None:
-                    return dict.fromkeys(self._names)
                 return {EMBEDDING: numbers(pooled[0])}
             case Task.RERANK:
                 scores = pooled[:, 0]

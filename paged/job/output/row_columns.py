@@ -460,6 +460,8 @@ def _column_name(name: str, format: RowFormat) -> str:
 
 
 INPUT, USED = "input", "used"
+VECTOR_DIGEST = "vector_digest"  # of the bytes in the file of vectors
+_OF_JOURNAL = frozenset((USED, VECTOR_DIGEST))  # keys without a column
 MISSING = object()
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*", re.DOTALL)  # as quoted by chat models
 
@@ -473,8 +475,9 @@ class RowParts:
         used, given = row.get(USED), row.get(INPUT)
         self.given: OutputColumns = given if isinstance(given, dict) else {}
         self.public = row
+        if _OF_JOURNAL & row.keys():
+            self.public = {name: each for name, each in row.items() if name not in _OF_JOURNAL}
         if isinstance(used, list):
-            self.public = {name: value for name, value in row.items() if name != USED}
             if "response" in row:
                 del self.public[INPUT]
             else:

@@ -15,7 +15,12 @@ from typing import TypeVar
 import numpy as np
 
 from pagedrun.paged.files.json_object import is_integer
-from pagedrun.paged.job.output.line_digests import RecordedLines
+from pagedrun.paged.job.output.line_digests import (
+    NO_LINES,
+    LineSum,
+    RecordedLines,
+    line_digest,
+)
 from pagedrun.paged.job.output.output_row import ANSWERED
 from pagedrun.paged.values.errors import UsageError, option
 from pagedrun.paged.values.json_value import JSONValue
@@ -39,6 +44,10 @@ class Spans:
         self._offsets.append(offset)
         self._sizes.append(num_bytes)
 
+    def last(self) -> tuple[int, int, int]:
+        """Return the line that was added last."""
+        return self._indices[-1], self._offsets[-1], self._sizes[-1]
+
     def by_index(self) -> "tuple[array[int], array[int]]":
         """Return all indices in ascending order, and the place of each line in this list."""
         indices = np.array(self._indices)
@@ -59,10 +68,12 @@ _MOST_INDEX = 2**63 - 1
 class FinishedRows:
     """Set of the rows of an output file, by index, in 33 bytes each.
 
-    `lines` are their places in the file, `num_bytes` is the end of the last line that counts. A
-    killed run may have left a partial line at the end, and `num_unrecorded` lines before it that it
-    did not record; they are ignored. `is_checked`: lines were compared with their records. With
-    `is_all`, the rows are complete, in converted files, and have no lines.
+    `lines` are their places in the file, `num_bytes` is the end of the last line that counts, and
+    `line_sum` the sum of these. A killed run may have left a partial line at the end, and
+    `num_unrecorded` lines before it that it did not record; they are ignored. `recorded` are the
+    lines that it did record, None if that is unknown. `is_checked`: lines were compared with their
+    records, or with their sum. With `is_all`, the rows are complete, in converted files, and have
+    no lines.
     """
 
     def __init__(self) -> None:
@@ -70,42 +81,70 @@ class FinishedRows:
         self.num_bytes = 0
         self.num_failed = 0
         self.num_unrecorded = 0
+        self.line_sum = NO_LINES
+        self.recorded: RecordedLines | None = None
         self.is_checked = False
         self.is_all = False
         self._count = 0
+        self._unrecorded = Spans()  # lines of errors, by a version that did not record them
         self._ids = array("Q")  # digests, in the order of `lines`
         self._order: tuple[array[int], array[int]] | None = None
         self._pages: dict[int, bytearray] = {}  # a byte a row; by index // _PAGE_ROWS
 
     @classmethod
-    def read(cls, path: str, recorded: RecordedLines | None = None) -> "FinishedRows":
-        """Read an output; `recorded` are the lines that its run recorded, None if that is unknown.
+    def read(
+        cls, path: str, recorded: RecordedLines | None = None, begun: LineSum | None = None
+    ) -> "FinishedRows":
+        """Read an output.
 
+        recorded: lines that its run recorded, None if that is unknown. begun: the first lines, by
+        the manifest of that run, None for one of a version that did not record lines of errors.
         Raises `UsageError` with a line number if it is not one of ours, or a line has changed.
         """
         found = cls()
-        found.is_checked = recorded is not None
+        found.recorded = recorded
+        first = NO_LINES
         first_unrecorded = 0  # a killed run had no time to record its last lines
+        first_unknown = 0  # one of these, or an error, or a line that has changed
         try:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.endswith(b"\n"):
                         break  # partial: the run died while writing it
-                    row = SavedRow.parse(line)
-                    if recorded is not None and row is not None and not row.has_failed:
-                        is_recorded = line in recorded
-                        if not is_recorded and not first_unrecorded:
-                            first_unrecorded = number
-                        elif is_recorded and first_unrecorded:
-                            raise _refused(path, first_unrecorded, _CHANGED)
+                    row, digest = SavedRow.parse(line), line_digest(line)
+                    if begun is not None and first.count < begun.count:
+                        first = first.plus(digest)
+                    is_recorded = True
+                    if recorded is not None and row is not None:
+                        is_recorded = recorded.find(digest)
+                        is_older = row.has_failed and begun is None
+                        if is_recorded and first_unrecorded:
+                            raise _changed(path, first_unrecorded)
+                        if not is_recorded and not is_older:
+                            first_unknown = first_unknown or number
+                        if not is_recorded and not row.has_failed:
+                            first_unrecorded = first_unrecorded or number
                     if first_unrecorded:
                         found.num_unrecorded += 1
                     else:
                         found._take(path, number, line, row)
+                        found.line_sum = found.line_sum.plus(digest)
+                        if not is_recorded:
+                            found._unrecorded.add(*found.lines.last())
         except OSError as error:
             raise UsageError(
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"
             ) from error
+        if first_unknown and recorded is not None and recorded.num_missing:
+            # Either the run was killed before a record, or its disk lost the end of the lines.
+            raise _changed(path, first_unknown)
+        if recorded is None and begun is not None and first != begun:
+            raise UsageError(
+                f"{option('resume')}: {path} has changed since its run wrote it, and without the "
+                "file of digests beside it the line is unknown; put either file back as it was, "
+                f"name another output, or pass {option('overwrite')} instead of {option('resume')}"
+            )
+        found.is_checked = recorded is not None or found.line_sum == begun
         return found
 
     @classmethod
@@ -131,6 +170,11 @@ class FinishedRows:
     def answered(self) -> Iterator[tuple[int, int, int]]:
         """Yield index, offset and size in bytes of each answered row, in the order of the file."""
         return (line for line in self.lines if not self.has_failed(line[0]))
+
+    @property
+    def without_record(self) -> Iterator[tuple[int, int, int]]:
+        """Index, offset and size in bytes of each line that has no record."""
+        return iter(self.lines if self.recorded is None else self._unrecorded)
 
     def _state(self, index: int) -> int:
         page = self._pages.get(index // _PAGE_ROWS)
@@ -177,7 +221,11 @@ class FinishedRows:
         self.num_bytes += len(line)
 
 
-_CHANGED = "is not the line that its run wrote, by the digests beside it"
+def _changed(path: str, number: int) -> UsageError:
+    return UsageError(
+        f"{option('resume')}: {path}, line {number} is not the line that its run wrote, by the "
+        "digests beside it; put that line back, or remove it: its row is then computed again"
+    )
 
 
 def _refused(path: str, number: int, what: str) -> UsageError:

@@ -3,15 +3,15 @@
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagedrun.paged.files.atomic import replace_file, replace_json
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX, JobConfig
-from pagedrun.paged.job.output.manifest import JobStatus, Manifest, read_status
-from pagedrun.paged.job.output.output_file import OutputError
+from pagedrun.paged.job.output.manifest import JobStatus, Manifest, WrittenFile, read_status
+from pagedrun.paged.job.output.output_file import OutputError, reason_of
 from pagedrun.paged.job.progress import JobListener, Tally
 from pagedrun.paged.metrics.advice import Advice, advise
 from pagedrun.paged.metrics.report_sections import (
@@ -61,6 +61,19 @@ class SideFiles:
         path = self._config.manifest_path
         if path is not None:
             _write(path, manifest.at(status, tally.rows()))
+
+    def with_made(self, manifest: Manifest, paths: Iterable[Path]) -> Manifest:
+        """Return the manifest with the files made of the journal, read back.
+
+        Raises `OutputError`.
+        """
+        try:
+            return replace(manifest, files={path.name: WrittenFile.of(path) for path in paths})
+        except OSError as error:
+            raise OutputError(
+                f"an output cannot be read back ({reason_of(error)}); its rows are in the journal",
+                error,
+            ) from error
 
     def write_snapshot(self, snapshot: Snapshot | Mapping[int, Snapshot]) -> None:
         """Write the history of blocks, for replicas one file each.

@@ -9,7 +9,7 @@ become Python objects, and memory does not grow with their number.
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, sync_folder
 from pagedrun.paged.job.config import ERRORS_SUFFIX, VECTORS_SUFFIX
 from pagedrun.paged.job.output.column_types import EMBEDDING, EMBEDDING_SCALE
+from pagedrun.paged.job.output.line_digests import line_digest
 from pagedrun.paged.job.output.output_file import OutputError, OutputFormat, reason_of
 from pagedrun.paged.job.output.output_layout import OutputLayout
+from pagedrun.paged.job.output.row_columns import VECTOR_DIGEST
+from pagedrun.paged.job.output.saved_rows import FinishedRows
 from pagedrun.paged.job.output.table_files import VectorColumn
 from pagedrun.paged.values.errors import RowError, UsageError, option
 from pagedrun.paged.values.pooling import VectorType
@@ -135,35 +138,47 @@ class VectorFile:
         self._descriptor = -1
         self._form: StoredVector | None = None  # known with the first vector
 
-    def begin(self, answered: Iterable[int]) -> None:
-        """Open the file; `answered`: rows of an earlier run, whose vectors must be in it.
+    def begin(self, finished: FinishedRows, read: Callable[[int, int], bytes]) -> None:
+        """Open the file; `finished`: rows of an earlier run, whose vectors must be in it.
 
-        Raises `UsageError` if they are not, `OutputError` if it cannot be opened.
+        read: returns the bytes of a line by its offset and size. Raises `UsageError` if a vector is
+        missing or has changed, `OutputError` if the file cannot be opened.
         """
-        last = max(answered, default=-1)
+        last = max((index for index, _, _ in finished.answered()), default=-1)
         try:
-            made = self._layout.files[0]
-            renamed = self._layout.format is OutputFormat.NPY and made.exists()
-            if last >= 0 and renamed and not self.path.exists():
-                os.rename(made, self.path)
+            made, found = self._layout.files[0], self.path
+            if last >= 0 and self._layout.format is OutputFormat.NPY and not found.exists():
+                found = made if made.exists() else found
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if last < 0 else 0)
-            self._descriptor = os.open(self.path, flags, PRIVATE_MODE)
+            self._descriptor = os.open(found, flags, PRIVATE_MODE)
+            if last >= 0:
+                self._check(finished, read, last)
+            if found != self.path:
+                os.rename(found, self.path)
             sync_folder(self.path.parent)
-            if last < 0:
-                return
-            header = os.pread(self._descriptor, MOST_HEADER_BYTES, 0)
-            self._form = StoredVector.of_header(self._kind, header)
-            num_bytes = os.fstat(self._descriptor).st_size
         except OSError as error:
             raise self._error(error) from error
-        if self._form is None or num_bytes < self._place(last + 1):
+
+    def _check(self, finished: FinishedRows, read: Callable[[int, int], bytes], last: int) -> None:
+        """Raise `UsageError` unless the file has the vectors of rows, up to the `last` one."""
+        header = os.pread(self._descriptor, MOST_HEADER_BYTES, 0)
+        self._form = StoredVector.of_header(self._kind, header)
+        if self._form is None or os.fstat(self._descriptor).st_size < self._place(last + 1):
             raise UsageError(
                 f"{option('resume')}: {self.path} does not hold the vectors of the finished rows; "
                 f"pass {option('overwrite')} instead of {option('resume')}"
             )
+        for number, (index, *span) in enumerate(finished.lines, start=1):
+            written = json.loads(read(*span)).get(VECTOR_DIGEST)  # version 0.2 wrote none
+            if written is not None and written != _digest(self._read(index, 1)):
+                raise UsageError(
+                    f"{option('resume')}: {self.path} does not hold the vector that was written "
+                    f"for line {number} of {self._layout.journal}; put the file back as it was, or "
+                    "remove that line: its row is then computed again"
+                )
 
-    def write(self, index: int, vector: Vector) -> None:
-        """Write the vector of a row.
+    def write(self, index: int, vector: Vector) -> str:
+        """Write the vector of a row; return the digest of its bytes.
 
         Raises `RowError` if it has a number beyond the type's, and `OutputError`.
         """
@@ -171,7 +186,9 @@ class VectorFile:
         form = self._form = self._form or StoredVector(self._kind, len(vector))
         if is_first:
             self._put(form.header(0), 0)
-        self._put(form.packed(vector), self._place(index))
+        packed = form.packed(vector)
+        self._put(packed, self._place(index))
+        return _digest(packed)
 
     def _put(self, data: bytes, place: int) -> None:
         try:
@@ -190,10 +207,11 @@ class VectorFile:
                 raise self._error(error) from error
 
     def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the file, whose vectors were synced before; an earlier error has precedence."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
 
     def end(self, lines: Callable[[], Iterator[bytes]], num_rows: int) -> list[str]:
         """Complete the file after the last row; return the errors of failed rows as lines.
@@ -273,3 +291,7 @@ class VectorFile:
 
     def _error(self, error: OSError) -> OutputError:
         return OutputError(f"{self.path} cannot be written ({reason_of(error)})", error)
+
+
+def _digest(packed: bytes) -> str:
+    return line_digest(packed).hex()

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pagedrun.paged.job.job import JobMonitor
 from pagedrun.paged.job.output.output_file import OutputFile
-from pagedrun.paged.job.signals import SIGNALS, JobInterrupted, SignalGuard, Watchdog, exit_status
+from pagedrun.paged.job.signals import (
+    SIGNALS,
+    JobInterrupted,
+    JobMonitor,
+    SignalGuard,
+    Watchdog,
+    exit_status,
+)
 
 
 class Busy:
@@ -147,7 +153,7 @@ class TestGuard:
         output = OutputFile.claim(str(tmp_path / "out"), overwrite=False, input_name="none")
         watchdog = Watchdog(ended.said.append, exit_process=ended.exit)
         with SignalGuard(watchdog) as guard:
-            guard.protect(JobMonitor(output, 0))
+            guard.protect(JobMonitor(output.close, 0))
             with pytest.raises(JobInterrupted):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert ended.statuses == [143]
@@ -196,7 +202,7 @@ class TestWard:
     @pytest.fixture
     def ward(self, tmp_path: Path) -> JobMonitor:
         output = OutputFile.claim(str(tmp_path / "out"), overwrite=False, input_name="none")
-        return JobMonitor(output, 10.0)
+        return JobMonitor(output.close, 10.0)
 
     def test_only_a_run_can_stall(self, ward: JobMonitor) -> None:
         assert ward.waited(1e6) is None
@@ -219,6 +225,6 @@ class TestWard:
 
     def test_zero_is_never(self, ward: JobMonitor, tmp_path: Path) -> None:
         output = OutputFile.claim(str(tmp_path / "other"), overwrite=False, input_name="none")
-        patient = JobMonitor(output, 0.0)
+        patient = JobMonitor(output.close, 0.0)
         patient.run(str)
         assert patient.waited(1e9) is None

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-MODULES = ("job.output.output_file", "files.atomic")  # all that a job cannot do without
+# All that a job cannot do without.
+MODULES = ("job.output.output_file", "job.output.vector_files", "files.atomic", "files.regular")
 # What each call can fail with. A short write is no failure: the rest must follow.
 FAULTS: dict[str, tuple[int, ...]] = {
     "open": (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS),
     "write": (0, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR),
+    "pwrite": (0, errno.ENOSPC, errno.EIO),
     "fsync": (errno.EIO, errno.ENOSPC),
     "ftruncate": (errno.EIO,),
     "replace": (errno.EIO, errno.ENOSPC),
+    "rename": (errno.EIO, errno.ENOSPC),
     "close": (errno.EIO, errno.ENOSPC),
 }
 
@@ -37,9 +40,9 @@ class FaultyOs:
         real = getattr(os, name)
         return self._faulty(name, real) if name in FAULTS else real
 
-    def fdopen(self, descriptor: int, mode: str) -> "FaultyFile":
+    def fdopen(self, descriptor: int, mode: str) -> Any:
         """Return a file whose writes are counted too."""
-        return FaultyFile(self, descriptor)
+        return FaultyFile(self, descriptor) if "w" in mode else os.fdopen(descriptor, mode)
 
     def _faulty(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
@@ -51,7 +54,7 @@ class FaultyOs:
             code = codes[self._pick % len(codes)]
             self.fired.append(f"{name} {errno.errorcode.get(code, 'short')}")
             if code == 0:
-                return real(args[0], args[1][: max(len(args[1]) // 2, 1)])
+                return real(args[0], args[1][: max(len(args[1]) // 2, 1)], *args[2:])
             if name == "close":
                 real(*args)  # it says that it failed, but the descriptor is gone
             raise OSError(code, os.strerror(code))

@@ -14,10 +14,11 @@ import pytest
 from pagedrun.paged.job.config import JobConfig
 from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import RowError, UsageError
+from pagedrun.paged.values.request import Completion, Request
 from tests.job.output import faulty_os
 from tests.job.output.faulty_os import FaultyOs, failing
-from tests.support.scripted_model import ScriptedModel, config_for
+from tests.support.scripted_model import ScriptedModel, config_for, echo
 
 ROWS = [{"prompt": "a", "n": 2}, {"prompt": "é\n,"}, {"prompt": "c", "id": 7}]
 ENOUGH = 200
@@ -160,6 +161,33 @@ def test_failed_rows_are_tried_again(place: Path) -> None:
     journal.unlink()
     with pytest.raises(UsageError, match="its journal"):
         run_job(again, None, ScriptedModel().open())
+
+
+def test_a_file_of_a_killed_retry_is_not_taken_for_a_changed_one(tmp_path: Path) -> None:
+    """The first run's SHA-256 is not that of the file that the second makes."""
+
+    def refuse(request: Request) -> Completion:
+        if request.index == 1:
+            return Completion(request, (), 0, RowError("nan_logits", "the output has NaN"))
+        return echo(request)
+
+    expected = files_of(Path(undisturbed_job(tmp_path, "out.jsonl.gz").output).parent, "")
+    folder = tmp_path / "failed"
+    folder.mkdir()
+    config = config_for(tmp_path, ROWS, output=str(folder / "out.jsonl.gz"))
+    run_job(config, None, ScriptedModel(refuse).open())
+    shutil.copytree(folder, tmp_path / "whole")
+    again = replace(config, output=str(tmp_path / "whole" / "out.jsonl.gz"), resume=True)
+    again = replace(again, retry_errors=True)
+    with failing(0, 0, and_after=False) as undisturbed:
+        run_job(again, None, ScriptedModel().open())
+    for num_left in range(8):  # calls after that at which it is killed
+        here = tmp_path / str(num_left)
+        shutil.copytree(folder, here)
+        again = replace(again, output=str(here / "out.jsonl.gz"))
+        assert killed_at(again, undisturbed.num_calls - num_left)
+        run_job(again, None, ScriptedModel().open())
+        assert (here / "out.jsonl.gz").read_bytes() == expected["out.jsonl.gz"]
 
 
 def test_rows_that_came_later_are_not_lost(place: Path) -> None:

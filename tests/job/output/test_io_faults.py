@@ -17,6 +17,7 @@ from pagedrun.paged.job.job import run_job
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.values.errors import UsageError
 from tests.job.output.faulty_os import failing
+from tests.support.manifests import as_if_killed
 from tests.support.scripted_model import ScriptedModel, config_for
 
 ROWS: list[Any] = [
@@ -57,6 +58,7 @@ def begun(
         done = Path(undisturbed.output)
         (folder / "out.jsonl").write_bytes(done.read_bytes()[: done.stat().st_size * 2 // 3])
         shutil.copy(f"{done}.run.json", folder / "out.jsonl.run.json")
+        as_if_killed(folder / "out.jsonl.run.json")
         changes |= {"resume": True, "retry_errors": request.param == "failed rows again"}
     return replace(undisturbed, **changes)
 

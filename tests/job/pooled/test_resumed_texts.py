@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from pagedrun.paged.execution.pooling.texts import PooledTextEncoder
@@ -105,3 +106,55 @@ def test_rows_beyond_what_is_read_count_as_saved(
     Encoded(monkeypatch, breaks=6)
     told = run(capsys, "embed", texts, "-o", output, "--model", model, "--resume", status=1)
     assert f"{NUM_ROWS - 1} of at least {NUM_ROWS - 1} rows saved; continue with --resume" in told
+
+
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_vectors_that_were_changed_are_refused(
+    ending: str,
+    is_finished: bool,
+    texts: Path,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the line of their row, and an array also as a file that its run finished."""
+    output, array = tmp_path / f"out.{ending}", tmp_path / f"out.{ending}.vectors.npy"
+    command = "embed", texts, "-o", output, "--model", model
+    run(capsys, *command, status=3)
+    whole = output.read_bytes()
+    is_final = is_finished and ending == "npy"
+    if ending == "npy" and not is_finished:  # as a killed run leaves it
+        output.rename(array)
+    changed = output if is_final else array
+    numbers = numpy.load(changed, mmap_mode="r+")
+    numbers[5, 3] += 0.25
+    numbers.flush()
+    told = run(capsys, *command, "--resume", "--retry-errors", status=2)
+    if is_final:
+        assert f"{output} has changed since its run wrote it" in told
+        assert numpy.array_equal(numpy.load(output), numbers, equal_nan=True)
+    else:
+        journal = tmp_path / f"out.{ending}.journal.jsonl"
+        [number] = [at for at, row in enumerate(read(journal), 1) if row["index"] == 5]
+        assert f"written for line {number} of {journal}" in told
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
+        run(capsys, *command, "--resume", status=3)
+        assert output.read_bytes() == whole
+
+
+@pytest.mark.parametrize("how", ["edited", "cut"])
+def test_a_finished_array_that_was_changed_is_refused(
+    how: str, rows: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.npy"
+    command = "embed", rows, "-o", output, "--model", model
+    run(capsys, *command)
+    numbers = numpy.load(output)
+    numbers[2] *= 2
+    numpy.save(output, numbers if how == "edited" else numbers[:4])
+    before = output.read_bytes()
+    told = run(capsys, *command, "--resume", status=2)
+    assert f"{output} has changed since its run wrote it" in told
+    assert output.read_bytes() == before
