@@ -25,6 +25,7 @@ from pagedrun.paged.job.output.line_digests import (
     DIGEST_BYTES,
     RECORD_BYTES,
     line_digest,
+    num_recorded_bytes,
     read_digests,
 )
 from pagedrun.paged.job.output.manifest import Manifest, read_manifest, with_prompt_time
@@ -355,8 +356,8 @@ class RowDigests:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            size = status.st_size - status.st_size % RECORD_BYTES
-            os.ftruncate(descriptor, size if keep else 0)
+            os.ftruncate(descriptor, num_recorded_bytes(self._path.read_bytes()) if keep else 0)
+            os.fsync(descriptor)  # what was cut must not come back between new records
         except OSError as error:
             self._give_up(error)
 
@@ -380,6 +381,14 @@ class RowDigests:
                 raise OSError(errno.ENOSPC, "no room")
         except OSError as error:
             self._give_up(error)
+
+    def sync(self) -> None:
+        """Wait until the records are on disk."""
+        if self._file is not None:
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._give_up(error)
 
     def remove(self) -> None:
         """Close and remove the file: its lines are no longer there."""

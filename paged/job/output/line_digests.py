@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 DIGEST_BYTES = 16
 RECORD_BYTES = 2 * DIGEST_BYTES
@@ -19,6 +20,21 @@ _COMPARED_BYTES = 8  # of a digest, against accidents
 def line_digest(line: bytes) -> bytes:
     """Return the digest of an output line, its newline included."""
     return blake2b(line, digest_size=DIGEST_BYTES).digest()
+
+
+def num_recorded_bytes(data: bytes) -> int:
+    """Return the bytes of the complete records of a file, up to the first that is not.
+
+    A power failure may leave zeros in place of records whose rows were not yet synced.
+    """
+    records = _words(data[: len(data) - len(data) % RECORD_BYTES])
+    lost = np.flatnonzero(records[:, 1] == 0)
+    return RECORD_BYTES * int(lost[0] if len(lost) else len(records))
+
+
+def _words(records: bytes) -> NDArray[np.uint64]:
+    """Return the numbers of complete records, [num_records, 4]."""
+    return np.frombuffer(records, np.uint64).reshape(-1, RECORD_BYTES // _COMPARED_BYTES)
 
 
 def read_digests(path: Path) -> dict[bytes, bytes]:
@@ -33,19 +49,18 @@ class RecordedLines:
     """Set of the lines that a run recorded, in 8 bytes each."""
 
     def __init__(self, data: bytes) -> None:
-        """data: complete records, and perhaps the beginning of one more."""
-        words = np.frombuffer(data[: len(data) - len(data) % RECORD_BYTES], np.uint64)
-        first = words.reshape(-1, RECORD_BYTES // _COMPARED_BYTES)[:, 0]
+        """data: complete records, and perhaps what a power failure has left of more."""
+        first = _words(data[: num_recorded_bytes(data)])[:, 0]
         self._known = array("Q", np.unique(first).tobytes())
 
     @classmethod
     def of(cls, path: Path) -> "RecordedLines | None":
-        """Return the lines of a file; None if it is missing, empty or cannot be read."""
+        """Return the lines of a file; None if it is missing, has none or cannot be read."""
         try:
             data = path.read_bytes()
         except OSError:
             return None
-        return cls(data) if len(data) >= RECORD_BYTES else None
+        return cls(data) if num_recorded_bytes(data) else None
 
     def __contains__(self, line: object) -> bool:
         assert isinstance(line, bytes)

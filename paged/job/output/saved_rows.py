@@ -51,6 +51,7 @@ class Spans:
             yield self._offsets[place], self._sizes[place]
 
 
+SYNC_ROWS = 4096  # at most as many are not yet on the disk
 _MISSING, _ANSWERED, _FAILED = range(3)
 _PAGE_ROWS = 4096
 _MOST_INDEX = 2**63 - 1
@@ -61,7 +62,8 @@ class FinishedRows:
 
     `lines` are their places in the file, `num_bytes` is the end of the last line that counts. A
     killed run may have left a partial line at the end, and `num_unrecorded` lines before it that it
-    did not record; they are ignored. `is_checked`: lines were compared with their records. With
+    did not record, or that were not on the disk when the power failed; they are ignored.
+    `is_checked`: lines were compared with their records. With
     `is_all`, the rows are complete, in converted files, and have no lines.
     """
 
@@ -86,11 +88,17 @@ class FinishedRows:
         found = cls()
         found.is_checked = recorded is not None
         first_unrecorded = 0  # a killed run had no time to record its last lines
+        first_torn = 0
         try:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.endswith(b"\n"):
                         break  # partial: the run died while writing it
+                    if not first_torn and b"\0" in line:
+                        first_torn = number  # not on the disk when the power failed
+                    if first_torn:
+                        found.num_unrecorded += 1
+                        continue
                     row = SavedRow.parse(line)
                     if recorded is not None and row is not None and not row.has_failed:
                         is_recorded = line in recorded
@@ -102,6 +110,12 @@ class FinishedRows:
                         found.num_unrecorded += 1
                     else:
                         found._take(path, number, line, row)
+            if first_torn and number - first_torn >= SYNC_ROWS:
+                raise _refused(
+                    path,
+                    first_torn,
+                    "is damaged, and more rows follow it than a power failure can leave",
+                )
         except OSError as error:
             raise UsageError(
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"
