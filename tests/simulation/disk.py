@@ -91,6 +91,17 @@ class RecordedDisk:
         """Record a mark among the calls."""
         self.calls.append(Call(kind, data=data))
 
+    def drawn_place(self, draw: random.Random) -> int:
+        """Draw the number of calls before a cut: any, or those before a sync, when the most is at
+        stake."""
+        syncs = [
+            number
+            for number, call in enumerate(self.calls)
+            if call.kind.startswith("sync") and not call.place.endswith(".tmp")
+        ]
+        is_any = not syncs or draw.random() < 0.5
+        return draw.randint(0, len(self.calls)) if is_any else draw.choice(syncs)
+
     def contents(self) -> State:
         """Return what is in the folder now."""
         found: State = {}
@@ -140,12 +151,19 @@ class RecordedDisk:
             if model is DiskModel.TORN or (model is DiskModel.SUBSET and draw.random() < 0.5):
                 _move(names, each)
         last = self.calls[num_calls - 1] if num_calls else None
+        of_files = {number: draw.random() < 0.5 for number in range(len(files))}
+        by_file = model is DiskModel.SUBSET and draw.random() < 0.5  # each is written or it is not
         state: State = {}
         for path, number in sorted(names.items()):
             folder = os.path.dirname(path)
             if folder == ROOT or folder in state:  # what is in a lost folder is lost
-                left = None if number < 0 else _left(files[number], model, draw, last)
-                state[path] = left
+                if number < 0:
+                    state[path] = None
+                elif by_file:
+                    kept = files[number].pending if of_files[number] else []
+                    state[path] = _applied(files[number].synced, kept)
+                else:
+                    state[path] = _left(files[number], model, draw, last)
         return state
 
     def _place(self, path: Any) -> str | None:
@@ -153,13 +171,16 @@ class RecordedDisk:
         whole, root = os.path.abspath(os.fsdecode(path)), f"{self.root}/"
         return f"{whole}/"[len(root) : -1] if f"{whole}/".startswith(root) else None
 
-    def _write(self, number: int, offset: int, data: bytes) -> None:
-        self.calls.append(Call("write", file=number, offset=offset, data=data))
+    def _write(self, descriptor: int, data: Any, offset: int | None = None) -> None:
+        number, place = self._open[descriptor]
+        offset = self._sizes[number] if offset is None else offset
+        self.calls.append(Call("write", place, number, offset, bytes(data)))
         self._sizes[number] = max(self._sizes[number], offset + len(data))
 
-    def _truncate(self, number: int, length: int) -> None:
+    def _truncate(self, descriptor: int, length: int) -> None:
+        number, place = self._open[descriptor]
         if length != self._sizes[number]:
-            self.calls.append(Call("truncate", file=number, offset=length))
+            self.calls.append(Call("truncate", place, number, length))
             self._sizes[number] = length
 
     def _note_open(self, path: Any, flags: int, descriptor: int) -> None:
@@ -173,10 +194,9 @@ class RecordedDisk:
             self._numbers[place] = len(self._sizes)
             self._sizes.append(0)
             self.calls.append(Call("create", place, self._numbers[place]))
-        number = self._numbers[place]
-        self._open[descriptor] = number, place
+        self._open[descriptor] = self._numbers[place], place
         if flags & os.O_TRUNC:
-            self._truncate(number, 0)
+            self._truncate(descriptor, 0)
 
     def _note_move(self, kind: str, path: Any, target: Any = "") -> None:
         place = self._place(path)
@@ -208,20 +228,19 @@ class RecordedDisk:
             return real["fdopen"](descriptor, *arguments, **options)
 
         def write(descriptor: int, data: Any) -> int:
-            if descriptor in self._open:  # behind the end: all such files are appended to
-                number = self._open[descriptor][0]
-                self._write(number, self._sizes[number], bytes(data))
+            if descriptor in self._open:
+                self._write(descriptor, data)  # behind the end: all such files are appended to
             return real["write"](descriptor, data)  # type: ignore[no-any-return]
 
         def pwrite(descriptor: int, data: Any, offset: int) -> int:
             if descriptor in self._open:
-                self._write(self._open[descriptor][0], offset, bytes(data))
+                self._write(descriptor, data, offset)
             return real["pwrite"](descriptor, data, offset)  # type: ignore[no-any-return]
 
         def ftruncate(descriptor: int, length: int) -> None:
             real["ftruncate"](descriptor, length)
             if descriptor in self._open:
-                self._truncate(self._open[descriptor][0], length)
+                self._truncate(descriptor, length)
 
         def fsync(descriptor: int) -> None:
             if descriptor in self._open:

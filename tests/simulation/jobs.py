@@ -45,8 +45,9 @@ from tests.simulation.engine import (
 OUTPUTS = ("out.jsonl", "out.csv", "out.jsonl.gz", "out.parquet", "vectors.npy", "vectors.parquet")
 ACKNOWLEDGED = "acknowledged"
 MOST_CUTS = 6
+_PARAMS = ("n", "temperature", "max_tokens", "ignore_eos")
 _TRUNKS = ("", "abcab", "abcabcabcab", "babab")
-_MAX_TOKENS = 6
+_MAX_TOKENS = 8
 _TOO_LONG = 80  # tokens of a prompt, more than the model has positions
 _TOO_LARGE = 60  # more than any pool holds
 
@@ -100,13 +101,14 @@ def _row(draw: random.Random, index: int) -> JobRow:
     if kind < 0.04:
         return JobRow("torn {", None)
     row: dict[str, Any] = {"id": f"r{index}", "max_tokens": draw.randint(1, _MAX_TOKENS)}
+    row["ignore_eos"] = draw.random() < 0.5  # such an answer is as long as it may be
     if kind < 0.1:
         size = draw.choice((0, _TOO_LARGE, _TOO_LONG))
         return JobRow(json.dumps(row | ({"prompt": "a" * size} if size else {})), None)
     row["prompt"] = draw.choice(_TRUNKS) + "".join(draw.choices("abc", k=draw.randint(1, 7)))
     if kind < 0.3:
         row |= {"n": 2, "temperature": float(draw.randint(0, 1))}
-    params = {name: row[name] for name in ("n", "temperature", "max_tokens") if name in row}
+    params = {name: row[name] for name in _PARAMS if name in row}
     request = Request(index, tuple(map(ord, row["prompt"])), SamplingParams(**params))
     right = tuple((each.text, list(each.token_ids)) for each in right_outputs(request))
     return JobRow(json.dumps(row), right)
@@ -125,9 +127,9 @@ def drawn_pool(draw: random.Random) -> Pool:
     block_size = draw.choice((2, 4))
     return Pool(
         block_size,
-        draw.randint(24, 40) // block_size,
+        draw.randint(26, 32) // block_size,
         draw.choice((0, 4)),
-        draw.choice((1, 3, 8)),
+        draw.choice((2, 8)),
         draw.choice((5, 16, 64)),
         draw.choice((PreemptionMode.SWAP, PreemptionMode.RECOMPUTE)),
         prefix_caching=draw.random() < 0.8,
@@ -213,7 +215,7 @@ class Simulation:
             if number == MOST_CUTS or (number and draw.random() < 0.4):
                 return
             self.figures.cuts += 1
-            place, model = draw.randint(0, len(disk.calls)), draw.choice([*DiskModel])
+            place, model = disk.drawn_place(draw), draw.choice([*DiskModel, DiskModel.SUBSET])
             marks = [each for each in disk.calls[:place] if each.kind == ACKNOWLEDGED]
             if marks:
                 self._kept |= _answered(marks[-1].data or b"")
@@ -307,7 +309,7 @@ def quick_jobs(draw: random.Random, disk: RecordedDisk) -> Iterator[None]:
 
     compact = SimpleNamespace(dumps=lambda *of, indent=None, **more: json.dumps(*of, **more))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "SYNC_ROWS", draw.randint(1, 4))
+        patch.setattr(writer, "SYNC_ROWS", draw.choice((1, 3, 100)))
         patch.setattr(writer, "SYNC_SECONDS", math.inf)
         patch.setattr(RowWriter, "sync", sync)
         patch.setattr(atomic, "json", compact)
