@@ -127,7 +127,7 @@ def drawn_pool(draw: random.Random) -> Pool:
     block_size = draw.choice((2, 4))
     return Pool(
         block_size,
-        draw.randint(26, 32) // block_size,
+        draw.randint(28, 35) // block_size,
         draw.choice((0, 4)),
         draw.choice((2, 8)),
         draw.choice((5, 16, 64)),

@@ -1,8 +1,13 @@
 """Simulated jobs, as many as fit into the time of a default run; more by `make test-simulation`."""
 
+import random
+from pathlib import Path
+
 import pytest
 
+from pagedrun.paged.job.output.output_file import OutputFile
 from tests.simulation.__main__ import simulate
+from tests.simulation.disk import DiskModel, RecordedDisk
 from tests.simulation.jobs import OUTPUTS
 
 JOBS = {
@@ -28,3 +33,15 @@ def test_nothing_is_lost(output: str) -> None:
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_nothing_is_lost_in_many_jobs(output: str) -> None:
     simulate(range(1000, 1000 + LONG_JOBS), output)
+
+
+def test_lines_that_were_cut_do_not_come_back(tmp_path: Path) -> None:
+    """They might be those of a job that was replaced, under the manifest of the new one."""
+    path, disk = tmp_path / "out.jsonl", RecordedDisk(tmp_path)
+    path.write_bytes(b"one\ntorn")
+    with disk.recording():
+        claimed = OutputFile.claim(str(path), overwrite=False, resume=True, input_name="in.jsonl")
+        with claimed as output:
+            output.begin(len(b"one\n"))
+    left = disk.after_cut(len(disk.calls), DiskModel.LOST, random.Random(0))
+    assert left == {"out.jsonl": b"one\n"}
