@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.paged.job.output.output_file import OutputFile
+from pagedrun.paged.job.output.saved_rows import FinishedRows
 from tests.simulation.__main__ import simulate
 from tests.simulation.disk import DiskModel, RecordedDisk
 from tests.simulation.jobs import OUTPUTS
@@ -45,3 +46,11 @@ def test_lines_that_were_cut_do_not_come_back(tmp_path: Path) -> None:
             output.begin(len(b"one\n"))
     left = disk.after_cut(len(disk.calls), DiskModel.LOST, random.Random(0))
     assert left == {"out.jsonl": b"one\n"}
+
+
+def test_rows_behind_zeros_are_computed_again(tmp_path: Path) -> None:
+    lines = [b'{"index":%d,"error":null}\n' % index for index in range(3)]
+    (tmp_path / "out.jsonl").write_bytes(lines[0] + bytes(20) + lines[1] + lines[2])
+    finished = FinishedRows.read(str(tmp_path / "out.jsonl"))
+    assert (len(finished), finished.num_bytes) == (1, len(lines[0]))
+    assert finished.num_unrecorded == 2
