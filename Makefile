@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-gpu pins dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-simulation test-gpu pins dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,6 +71,11 @@ test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 # FAULTS="--room cache --narrow": see `python -m tests.faults --help`.
 test-faults: $(DEV) ## wrong patches of the source, one at a time: a test must notice each
 	$(BIN)/python -m tests.faults --processes 2 $(FAULTS)
+
+# Goes on where it was stopped; a seed that fails is printed with the command that repeats it.
+test-simulation: $(DEV) ## whole jobs on a disk that loses power: JOBS=1000000 SEED=0 PROCESSES=2
+	$(BIN)/python -m tests.simulation --jobs $(or $(JOBS),10000) --seed $(or $(SEED),0) \
+		--processes $(or $(PROCESSES),2)
 
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu

@@ -20,7 +20,8 @@ from pathlib import Path
 from pagedrun.paged.values.json_value import ALWAYS_WRITTEN
 
 PRIVATE_MODE = 0o600  # prompts and answers are the owner's
-_BESIDE = r"\.(run|report|state)\.json|\.snapshot\.npz"  # endings of files beside an output
+# Endings of files beside an output.
+_BESIDE = r"\.(run|report|state)\.json|\.errors\.jsonl|(\.replica-\d+)?\.snapshot\.npz"
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
@@ -59,6 +60,15 @@ def replace_json(path: Path, value: object) -> None:
     """Write one JSON object, or the fields of a dataclass, to `path` atomically."""
     text = json.dumps(value, default=json_fields, indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, [text.encode("utf-8", "replace"), b"\n"])
+
+
+def make_folder(path: Path, mode: int = 0o777, *, parents: bool = True) -> None:
+    """Make a folder, and those that hold it if `parents`, unless it exists; durable."""
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(mode, parents=parents, exist_ok=True)
+    for each in new:
+        with suppress(PermissionError):  # a folder that may be written, but not read
+            sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -28,6 +28,7 @@ from pagedrun.paged.job.output.line_digests import (
     RECORD_BYTES,
     RecordedLines,
     line_digest,
+    num_recorded_bytes,
     read_digests,
 )
 from pagedrun.paged.job.output.manifest import Manifest, read_manifest, with_prompt_time
@@ -365,10 +366,11 @@ class RowDigests:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            size = status.st_size - status.st_size % RECORD_BYTES
-            os.ftruncate(descriptor, size if finished.recorded is not None else 0)
+            data = b"" if finished.recorded is None else self._path.read_bytes()
+            os.ftruncate(descriptor, num_recorded_bytes(data))
             for _, *span in finished.without_record:
                 self._append(line_digest(read(*span)) + NO_REQUEST)
+            os.fsync(descriptor)  # what was cut must not come back between new records
         except OSError as error:
             self._give_up(error)
 
@@ -402,6 +404,14 @@ class RowDigests:
         except OSError:
             path.unlink(missing_ok=True)
             raise
+
+    def sync(self) -> None:
+        """Wait until the records are on disk."""
+        if self._file is not None:
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._give_up(error)
 
     def remove(self) -> None:
         """Close and remove the file: its lines are no longer there."""

@@ -242,6 +242,7 @@ class _Job:
             hold=self._guard.hold,
             shape=None if self._shaper is None else self._shaper.line,
             before_sync=self._rows.sync if self._rows.has_vectors else None,
+            after_sync=self._digests.sync,
         )
         run = self._start(writer)
         try:
@@ -251,12 +252,14 @@ class _Job:
                 self._rows.begin(self._finished, output.read)
                 writer.begin(self._finished)
                 clear_files(self._layout, keep=bool(self._finished))
-                self._has_begun = True
+                # That of complete files says so: without it they could not be resumed.
+                self._has_begun = not self._finished.is_all
                 if not has_nothing_to_do:
                     self._files.begin()
                 self._digests.begin(self._finished, output.read)
                 manifest = manifest.with_lines(self._digests.lines)
-                self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
+                if self._has_begun:
+                    self._files.write_manifest(manifest, JobStatus.RUNNING, self._tally)
                 self._monitor.begin(lambda: self._leave(writer, manifest))
             engine_report = self._answer(writer, run)
             self._guard.end_when_done()
@@ -289,6 +292,7 @@ class _Job:
                 if self._layout.files and not num_failed:
                     self._digests.remove()
                     output.remove()
+                    self._rows.remove()  # not before the journal, which cannot do without it
         except BaseException as error:
             self._explain(error, writer)
             interrupted = isinstance(error, JobInterrupted | KeyboardInterrupt)

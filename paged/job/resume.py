@@ -62,7 +62,9 @@ class ResumedRun:
         finished = self._read()
         made_by = self._config.manifest_path
         if self._manifest is None and self._layout.is_made and made_by is not None:
-            return finished_rows_of_files(self._layout, manifest, made_by)
+            return finished_rows_of_files(
+                self._layout, manifest, made_by, has_journal=not self._output.is_new
+            )
         if self._manifest is None:
             return finished
         check_same_job(manifest, self._manifest)
@@ -102,9 +104,11 @@ class ResumedRun:
 _SHAPING = ("columns", "flatten", "answer_column", "explode_json", "shards")
 
 
-def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> FinishedRows:
+def finished_rows_of_files(
+    layout: OutputLayout, new: Manifest, path: Path, *, has_journal: bool
+) -> FinishedRows:
     """Return the rows of complete output files, whose journal is removed when all rows are
-    answered.
+    answered; none if there is an empty one, which only failed rows were removed from.
 
     `path` is the manifest of their run. Raises `UsageError` unless that run was of the same job as
     `new`, finished, and wrote the same columns.
@@ -120,9 +124,11 @@ def finished_rows_of_files(layout: OutputLayout, new: Manifest, path: Path) -> F
             )
     refuse_changed_files(layout, old.files, has_lines=False)
     rows = {name: value for name, value in old.rows.items() if isinstance(value, int)}
-    total, failed = rows.get("total", 0), rows.get("failed", 0)
+    failed = rows.get("failed", 0) + rows.get("skipped_failed", 0)
     if old.status is JobStatus.FINISHED and not failed:
-        return FinishedRows.all(total)
+        return FinishedRows.all(rows.get("total", 0))
+    if has_journal:
+        return FinishedRows()
     raise UsageError(
         f"{option('resume')}: {layout.shown} cannot be continued without its journal "
         f"({layout.journal}); {_INSTEAD} to recompute all rows"

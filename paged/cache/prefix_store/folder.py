@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedrun.paged.cache.prefix_store.entry import find_entries
-from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.files.atomic import PRIVATE_MODE, make_folder, replace_file, replace_json
 from pagedrun.paged.values.errors import UsageError, option
 
 MARKER = "prefix-store.json"
@@ -69,7 +69,7 @@ class StoreFolder:
         way_out = "name another folder, or one that does not exist yet" if create else _NOT_A_STORE
         try:
             if create and not path.exists():
-                path.mkdir(_FOLDER_MODE, exist_ok=True)  # another run may just have made it
+                make_folder(path, _FOLDER_MODE, parents=False)  # another run may just have made it
             state = path.stat()
             if not stat.S_ISDIR(state.st_mode):
                 raise UsageError(f"{name} is not a folder; {way_out}")

@@ -60,6 +60,9 @@ class ResultRows(Protocol):
         """
         ...
 
+    def remove(self) -> None:
+        """Remove what the lines refer to, after the journal: all of it is in the output files."""
+
     def close(self) -> None:
         """Close the files beside the journal."""
 
@@ -95,6 +98,9 @@ class AnswerRows:
     ) -> list[str]:
         """Write the output files; return warnings. Raises `OutputError`."""
         return Conversion(self._layout, lines, num_rows, facts, kept=kept).write()
+
+    def remove(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -28,6 +28,21 @@ def line_digest(line: bytes) -> bytes:
     return blake2b(line, digest_size=DIGEST_BYTES).digest()
 
 
+def num_recorded_bytes(data: bytes) -> int:
+    """Return the bytes of the complete records of a file, up to the first that is not.
+
+    A power failure may leave zeros in place of records whose rows were not yet synced.
+    """
+    records = _words(data[: len(data) - len(data) % RECORD_BYTES])
+    lost = np.flatnonzero(records[:, 1] == 0)
+    return RECORD_BYTES * int(lost[0] if len(lost) else len(records))
+
+
+def _words(records: bytes) -> NDArray[np.uint64]:
+    """Return the numbers of complete records, [num_records, 4]."""
+    return np.frombuffer(records, np.uint64).reshape(-1, RECORD_BYTES // _COMPARED_BYTES)
+
+
 def read_digests(path: Path) -> dict[bytes, bytes]:
     """Return the request digest of each line, by the digest of the line. Raises `OSError`."""
     data = _contents(path)
@@ -40,18 +55,19 @@ class RecordedLines:
     """Set of the lines that a run recorded, and of those found in its output, in 9 bytes each."""
 
     def __init__(self, data: bytes) -> None:
-        """data: complete records, and perhaps the beginning of one more."""
-        self._known = array("Q", np.unique(_words(data)).tobytes())
+        """data: complete records, and perhaps what a power failure has left of more."""
+        first = _words(data[: num_recorded_bytes(data)])[:, 0]
+        self._known = array("Q", np.unique(first).tobytes())
         self._found = bytearray(len(self._known))
 
     @classmethod
     def of(cls, path: Path) -> "RecordedLines | None":
-        """Return the lines of a file; None if it is missing or empty. Raises `OSError`."""
+        """Return the lines of a file; None if it is missing or has none. Raises `OSError`."""
         try:
             data = _contents(path)
         except FileNotFoundError:
             return None
-        return cls(data) if len(data) >= RECORD_BYTES else None
+        return cls(data) if num_recorded_bytes(data) else None
 
     def find(self, digest: bytes) -> bool:
         """Return whether a line was recorded, by its digest, and note that it is still there."""
@@ -73,17 +89,9 @@ class RecordedLines:
         Raises `OSError`.
         """
         data = _contents(path)
-        words = _words(data)
-        places = np.searchsorted(np.frombuffer(self._known, np.uint64), words)
-        is_found = np.frombuffer(self._found, np.bool_)[places]
-        records = np.frombuffer(data[: len(words) * RECORD_BYTES], np.uint8)
-        return records.reshape(-1, RECORD_BYTES)[is_found].tobytes()
-
-
-def _words(data: bytes) -> NDArray[np.uint64]:
-    """Return the compared bytes of each complete record."""
-    words = np.frombuffer(data[: len(data) - len(data) % RECORD_BYTES], np.uint64)
-    return words.reshape(-1, RECORD_BYTES // _COMPARED_BYTES)[:, 0]
+        records = _words(data[: num_recorded_bytes(data)])
+        places = np.searchsorted(np.frombuffer(self._known, np.uint64), records[:, 0])
+        return records[np.frombuffer(self._found, np.bool_)[places]].tobytes()
 
 
 def _contents(path: Path) -> bytes:

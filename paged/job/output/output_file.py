@@ -100,6 +100,11 @@ class OutputFile:
         return self._num_bytes
 
     @property
+    def is_new(self) -> bool:
+        """True if this run created the file and has not begun."""
+        return self._created
+
+    @property
     def is_regular(self) -> bool:
         """True if this is a file on disk, not a device or standard output."""
         return self._is_regular
@@ -111,6 +116,7 @@ class OutputFile:
         if self._is_regular:
             try:
                 os.ftruncate(self._descriptor, keep)
+                os.fsync(self._descriptor)  # what was cut must not come back between new rows
                 path = Path(os.path.realpath(self.path))
                 remove_leftovers(path)
                 sync_folder(path.parent)

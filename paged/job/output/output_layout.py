@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pagedrun.paged.files.atomic import remove_leftovers, replace_file
+from pagedrun.paged.files.atomic import make_folder, remove_leftovers, replace_file
 from pagedrun.paged.job.config import DIGESTS_SUFFIX, JOURNAL_SUFFIX, STDOUT, JobConfig
 from pagedrun.paged.job.inputs.byte_streams import is_remote
 from pagedrun.paged.job.inputs.row import InputFacts
@@ -237,7 +237,7 @@ def folder_for(path: Path) -> Iterator[None]:
     """
     made = not path.exists()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(

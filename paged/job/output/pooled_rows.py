@@ -125,10 +125,12 @@ class PooledRows:
         if layout.format is OutputFormat.NPY:
             vectors.write_arrays(num_rows, errors)
             return []
-        warnings = Conversion(layout, lines, num_rows, facts, vectors.columns, kept).write()
-        if not errors:
-            vectors.remove()
-        return warnings
+        return Conversion(layout, lines, num_rows, facts, vectors.columns, kept).write()
+
+    def remove(self) -> None:
+        """Remove the file of vectors, without which the lines of the journal cannot be resumed."""
+        if self._vectors is not None:
+            self._vectors.remove()
 
     def close(self) -> None:
         """Close the file of vectors."""

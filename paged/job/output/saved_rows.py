@@ -60,6 +60,7 @@ class Spans:
             yield self._offsets[place], self._sizes[place]
 
 
+SYNC_ROWS = 4096  # at most as many are not yet on the disk
 _MISSING, _ANSWERED, _FAILED = range(3)
 _PAGE_ROWS = 4096
 _MOST_INDEX = 2**63 - 1
@@ -70,10 +71,10 @@ class FinishedRows:
 
     `lines` are their places in the file, `num_bytes` is the end of the last line that counts, and
     `line_sum` the sum of these. A killed run may have left a partial line at the end, and
-    `num_unrecorded` lines before it that it did not record; they are ignored. `recorded` are the
-    lines that it did record, None if that is unknown. `is_checked`: lines were compared with their
-    records, or with their sum. With `is_all`, the rows are complete, in converted files, and have
-    no lines.
+    `num_unrecorded` lines before it that it did not record, or that were not on the disk when the
+    power failed; they are ignored. `recorded` are the lines that it did record, None if that is
+    unknown. `is_checked`: lines were compared with their records, or with their sum. With `is_all`,
+    the rows are complete, in converted files, and have no lines.
     """
 
     def __init__(self) -> None:
@@ -106,11 +107,17 @@ class FinishedRows:
         first = NO_LINES
         first_unrecorded = 0  # a killed run had no time to record its last lines
         first_unknown = 0  # one of these, or an error, or a line that has changed
+        first_torn = 0
         try:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
                     if not line.endswith(b"\n"):
                         break  # partial: the run died while writing it
+                    if not first_torn and b"\0" in line:
+                        first_torn = number  # not on the disk when the power failed
+                    if first_torn:
+                        found.num_unrecorded += 1
+                        continue
                     row, digest = SavedRow.parse(line), line_digest(line)
                     if begun is not None and first.count < begun.count:
                         first = first.plus(digest)
@@ -131,6 +138,12 @@ class FinishedRows:
                         found.line_sum = found.line_sum.plus(digest)
                         if not is_recorded:
                             found._unrecorded.add(*found.lines.last())
+            if first_torn and number - first_torn >= SYNC_ROWS:
+                raise _refused(
+                    path,
+                    first_torn,
+                    "is damaged, and more rows follow it than a power failure can leave",
+                )
         except OSError as error:
             raise UsageError(
                 f"{option('resume')}: {path} cannot be read ({error.strerror})"

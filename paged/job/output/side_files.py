@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pagedrun.paged.files.atomic import replace_file, replace_json
+from pagedrun.paged.files.atomic import remove_leftovers, replace_file, replace_json
 from pagedrun.paged.job.config import MANIFEST_SUFFIX, REPORT_SUFFIX, SNAPSHOT_SUFFIX, JobConfig
 from pagedrun.paged.job.output.manifest import JobStatus, Manifest, WrittenFile, read_status
 from pagedrun.paged.job.output.output_file import OutputError, reason_of
@@ -43,6 +43,8 @@ class SideFiles:
         """Remove report and snapshot of an earlier run, so that they are not taken for those of
         this one.
         """
+        if self._config.report is not None:  # it may be in another folder than the output
+            remove_leftovers(self._config.report)
         snapshot = self._config.snapshot_path
         of_replicas = [] if snapshot is None else replica_snapshots(snapshot)
         for path in (self._config.report_path, snapshot, *of_replicas):

@@ -256,8 +256,6 @@ class VectorFile:
             else:
                 for path, start, count in self._layout.parts(num_rows):
                     replace_file(path.resolve(), self._array(start, count))
-                if not errors:  # failed rows may be tried again
-                    self.remove()
             beside = Path(self._layout.output + ERRORS_SUFFIX).resolve()
             if errors:
                 replace_file(beside, ["".join(f"{each}\n" for each in errors).encode()])

@@ -11,13 +11,11 @@ from typing import Protocol
 
 from pagedrun.paged.files.atomic import json_fields, replace_file
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
-from pagedrun.paged.job.output.saved_rows import FinishedRows, Spans
+from pagedrun.paged.job.output.saved_rows import SYNC_ROWS, FinishedRows, Spans
 from pagedrun.paged.job.prompts.requests import JobRow
 from pagedrun.paged.values.errors import EngineError
 
-# Rows are synced to disk after this time and this number.
-SYNC_SECONDS = 1.0
-SYNC_ROWS = 4096
+SYNC_SECONDS = 1.0  # rows are synced to disk after this time, or after `SYNC_ROWS`
 SYNC_BYTES = 2**24  # of rows that wait in memory
 
 
@@ -44,7 +42,8 @@ class RowWriter:
     With `ordered`, `finish` sorts them by their index; for a journal, `sorted_lines` yields them
     sorted. `hold` blocks signals while a row is written. `shape` converts a row's line to its
     written form. `before_sync` makes durable what the rows refer to: they are appended after it, so
-    that no row outlives that in a power failure.
+    that no row outlives that in a power failure. `after_sync` makes durable what is recorded of
+    them.
     """
 
     def __init__(
@@ -56,6 +55,7 @@ class RowWriter:
         hold: Callable[[], AbstractContextManager[None]] = nullcontext,
         shape: Callable[[bytes], bytes] | None = None,
         before_sync: Callable[[], None] | None = None,
+        after_sync: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output
@@ -64,6 +64,7 @@ class RowWriter:
         self._hold = hold
         self._shape = shape
         self._before_sync = before_sync
+        self._after_sync = after_sync
         self._delayed: list[tuple[int, bytes]] = []  # index and line of rows not yet appended
         self._delayed_bytes = 0
         self._clock = clock
@@ -100,8 +101,10 @@ class RowWriter:
     def write(self, row: Indexed) -> bytes:
         """Append one row with a single write, at once or before the next sync; return its line.
 
-        Raises `OutputError`.
+        Rows that have waited long enough are synced before it, so that what the caller records of
+        a row is synced with it. Raises `OutputError`.
         """
+        self.sync_if_due()
         data = row_line(row)
         if self._shape is not None:
             data = self._shape(data)
@@ -112,7 +115,6 @@ class RowWriter:
             else:
                 self._delayed.append((row.index, data))
                 self._delayed_bytes += len(data)
-        self.sync_if_due()
         return data
 
     def sync_if_due(self) -> None:
@@ -130,6 +132,7 @@ class RowWriter:
                 for index, data in delayed:
                     self._append(index, data)
         self._output.sync()
+        self._after_sync()
         self._synced = self._clock()
         self._num_unsynced = 0
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagedrun.kernels.environment.code_folder import private_folder
 from pagedrun.paged.cache.prefix_store.folder import stamps
-from pagedrun.paged.files.atomic import PRIVATE_MODE, replace_file, replace_json
+from pagedrun.paged.files.atomic import PRIVATE_MODE, make_folder, replace_file, replace_json
 from pagedrun.paged.files.regular import open_regular
 from pagedrun.paged.models.runnable_config import RunnableConfig, model_identity
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES, PassSpeeds
@@ -89,7 +89,7 @@ class PackedFolder:
         if not create:
             return
         try:
-            self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            make_folder(self.path, _FOLDER_MODE)
             if not (self.path / _IDENTITY).exists():
                 replace_json(self.path / _IDENTITY, dict(identity))
             os.utime(self.path)  # the time of the last use
