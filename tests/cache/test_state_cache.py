@@ -1,5 +1,7 @@
 """StateCache: a slot in each recurrent layer, and moves that no other slot notices."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -59,6 +61,23 @@ def test_what_was_read_is_loaded_again() -> None:
     for layer in range(3):
         for old, new in zip(made().layer(layer), states.layer(layer), strict=True):
             assert torch.equal(new, old[[1, 1, 2, 3]])
+
+
+def test_what_was_loaded_is_freed() -> None:
+    states = made()
+    read = states.read([3, 1])
+    held = [weakref.ref(each) for each in read]
+    load = BlockTransfer(TransferKind.LOAD, states.stage(read, 1), 0)
+    del read
+    assert all(each() is not None for each in held)
+    states.transfer([load])
+    assert [each() for each in held] == [None, None]
+
+
+def test_a_state_of_transformers_grows_with_its_tokens() -> None:
+    spec = StateSpec((StateArray("sums", (2, 3), "float32"),), bytes_per_token=10, is_opaque=True)
+    assert (spec.num_bytes_behind(0), spec.num_bytes_behind(7)) == (2 * 3 * 4, 2 * 3 * 4 + 7 * 10)
+    assert SPEC.num_bytes_behind(7) == SPEC.num_bytes
 
 
 def test_layers_whose_states_differ_are_refused() -> None:

@@ -147,3 +147,13 @@ def test_groups_without_rows_read_as_much_as_groups_made_anew(
     assert kept.num_partitions.tolist() == made.num_partitions.tolist()
     for group, row in enumerate(kept.table_rows.tolist()):
         assert row in kept.rows[kept.row_starts[group] : kept.row_starts[group + 1]]
+
+
+def test_a_row_reads_nothing_beyond_what_it_reads_with_others() -> None:
+    """Block 0 may be the one that another row reads there."""
+    tables = np.array([[3, 9], [3, 0]], np.int32)
+    groups = PrefixSharing(share=True).groups(
+        tables, np.arange(2, dtype=np.int32), np.array([1, 2], np.int32), P
+    )
+    assert groups is not None
+    assert set(coverage(groups)) == {(0, 0), (1, 0), (1, 1)}

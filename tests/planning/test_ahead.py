@@ -46,6 +46,18 @@ def test_nothing_is_made_before_the_first_is_taken_and_one_item_after_that() -> 
     assert list(ahead) == [3]
 
 
+def test_one_item_at_most_waits_to_be_taken() -> None:
+    items = Items(4)
+    for each in items.let:
+        each.set()
+    ahead = BackgroundPlanner(0, items)
+    for number in range(2):
+        assert next(ahead) == number
+        assert items.begun[number + 1].wait(SECONDS)
+        assert not items.begun[number + 2].wait(0.05)  # nothing keeps it but the bound
+    ahead.close()
+
+
 def test_an_error_is_raised_where_the_item_would_have_been_taken() -> None:
     def failing() -> Iterator[int]:
         yield 1

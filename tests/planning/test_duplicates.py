@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import pytest
-
 from pagedrun.paged.llm import LLM
 from pagedrun.paged.planning.duplicates import Duplicates, fan_out
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
+from tests.support.every_field import CASES
 
 
 def request(index: int, prompt: tuple[int, ...] = (1, 2, 3), **params: Any) -> Request:
@@ -32,21 +31,17 @@ def test_greedy_requests_with_the_same_tokens_are_one() -> None:
     assert found.num_copied_tokens(without=[request(0)]) == 0
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"max_tokens": 5},
-        {"min_tokens": 2},
-        {"stop": ("x",)},
-        {"stop_token_ids": (4,)},
-        {"ignore_eos": True},
-        {"temperature": 0.5},
-    ],
-)
-def test_what_can_change_the_answer_keeps_requests_apart(other: dict[str, Any]) -> None:
-    found = Duplicates([request(0), request(1, **other)])
-    assert [each.index for each in found.distinct] == [0, 1]
-    assert found.asked == {}
+IGNORED_BY_GREEDY = {"n", "seed", "top_p", "top_k", "min_p"}
+
+
+def test_what_can_change_the_answer_keeps_requests_apart() -> None:
+    for name, case in CASES.items():
+        others = SamplingParams().override({**case.beside, name: case.good})
+        plain = SamplingParams().override(case.beside)
+        found = Duplicates([Request(0, (1, 2), plain), Request(1, (1, 2), others)])
+        num_distinct = 1 if name in IGNORED_BY_GREEDY else 2
+        assert len(found.distinct) == num_distinct, name
+        assert found.num_duplicates == 2 - num_distinct, name
 
 
 def test_sampled_requests_are_never_the_same() -> None:

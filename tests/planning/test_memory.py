@@ -214,3 +214,11 @@ def test_no_room_for_a_single_block() -> None:
     with pytest.raises(UsageError, match=r"127 bytes are free for it and one block takes 128"):
         choose(available=159)
     assert choose(available=160) == 1
+
+
+def test_what_others_hold_of_a_device_counts_as_used() -> None:
+    budget = MemoryBudget.of_device(total=1000, free=700, activations=50, utilization=0.9)
+    # Nine tenths of all, less the 300 in use and a step.
+    assert (budget.available, budget.pool) == (650, 550)
+    full = MemoryBudget.of_device(total=1000, free=80, activations=50, utilization=0.9)
+    assert (full.available, full.pool) == (30, 0)

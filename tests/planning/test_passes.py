@@ -14,8 +14,11 @@ from pagedrun.paged.planning.passes import (
     NUM_SEQS,
     UNKNOWN_STEP_TOKENS,
     PassCosts,
+    fitted_to_pass,
 )
 from pagedrun.paged.values.engine_config import EngineConfig
+from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.tiny_models import published_config
 
 GIB = 2**30
@@ -117,3 +120,24 @@ def test_weights_that_fit_are_resident() -> None:
     assert memory_for_weights("auto", sizes, 4 * GIB, mapped=6 * GIB) is None
     assert memory_for_weights(8 * GIB, sizes, GIB) is None
     assert memory_for_weights(3 * GIB, sizes, 100 * GIB) == 3 * GIB
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_transient"), [((), True), ((0,), False), ((0, 1), False)], ids=str
+)
+def test_layers_share_memory_where_none_has_a_window(
+    windows: tuple[int, ...], is_transient: bool
+) -> None:
+    """A window's layers begin behind tokens that a step without them does not have."""
+    config = published_config(
+        "tiny",
+        use_sliding_window=True,
+        sliding_window=8,
+        layer_types=[f"{'sliding' if each in windows else 'full'}_attention" for each in range(2)],
+    )
+    network = config.network
+    specs = tuple(network.kv_cache_specs("float32"))
+    label = Request(0, (1, 2, 3), SamplingParams(max_tokens=1))
+    fitted, found = fitted_to_pass(CONFIG, network, specs, [label], pool_bytes=1000, longest=4)
+    assert all(spec.is_transient is is_transient for spec in found)
+    assert (found == specs) is (fitted == CONFIG) is not is_transient

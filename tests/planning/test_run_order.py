@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.prefix_tree import MAX_EXTRA_SHARE, PROMPT_TOKENS_A_NEW_ONE
+from pagedrun.paged.planning.prefix_tree import (
+    MAX_EXTRA_SHARE,
+    PROMPT_TOKENS_A_NEW_ONE,
+    RandomOrder,
+)
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -124,3 +128,14 @@ def test_rows_keep_their_draw_when_a_run_is_resumed() -> None:
     done = set(order[:20])
     rest = Plan(requests, PlanRules(2), done=done, sample_seed=5)
     assert [each.request.index for each in rest] == order[20:]
+
+
+def test_rows_keep_their_draw_beside_rows_that_are_refused() -> None:
+    """What is refused with one pool or context may run with another."""
+    requests = requests_of([([index, 1], 0) for index in range(64)])
+    every = RandomOrder.of(requests, 5).values
+    left = [request for request in requests if request.index % 5 != 2]
+    assert np.array_equal(
+        RandomOrder.of(left, 5).values, every[[request.index for request in left]]
+    )
+    assert len(set(every.tolist())) == 64

@@ -10,7 +10,7 @@ from pagedrun.paged.cache.block_pool import BlockPool
 from pagedrun.paged.scheduling import admission_policy as predictor
 from pagedrun.paged.scheduling.admission_policy import OutputLengthPredictor
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import SequenceTable
+from pagedrun.paged.scheduling.sequence_table import SequenceTable, group_number
 from tests.support.made_step import made_sequence
 
 SIZE = 4
@@ -97,6 +97,19 @@ def test_old_answers_and_old_groups_are_forgotten() -> None:
     for group in range(predictor.MAX_GROUPS + 10):
         known.learn(sequence(num_output=1, group=group))
     assert len(known._groups) == predictor.MAX_GROUPS
+
+
+def test_the_group_that_was_learnt_of_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor, "MAX_GROUPS", 2)
+    known = OutputLengthPredictor()
+    for group in (1, 2, 1, 3):
+        known.learn(sequence(num_output=1, group=group))
+    assert set(known._groups) == {1, 3}
+
+
+def test_subtrees_of_two_windows_are_two_groups() -> None:
+    numbers = {group_number((window, subtree)) for window in range(4) for subtree in range(4)}
+    assert len(numbers) == 16
 
 
 def test_full_lengths_that_fit_are_let_in_whatever_is_expected() -> None:

@@ -143,6 +143,11 @@ def test_the_first_of_several_stop_strings_cuts() -> None:
     assert (output.text, output.stop_reason) == ("a", "bEN")
 
 
+def test_the_longest_of_several_stop_strings_is_found_across_tokens() -> None:
+    output = ended(ids("a", "a", "b", "b", "a", "a"), stop=("D", "abba"))
+    assert (output.text, output.stop_reason) == ("a", "abba")
+
+
 def test_a_stop_string_at_max_tokens_is_a_stop() -> None:
     assert ended(ids("a", "END"), stop=("END",), max_tokens=2).finish_reason is FinishReason.STOP
 

@@ -3,9 +3,10 @@
 import pytest
 
 from pagedrun.paged.values.errors import RowError
-from pagedrun.paged.values.logprobs import Continuation
-from pagedrun.paged.values.request import Completion, FinishReason, Request
+from pagedrun.paged.values.logprobs import Continuation, Score
+from pagedrun.paged.values.request import Completion, FinishReason, Request, SampleOutput
 from pagedrun.paged.values.sampling_params import SamplingParams
+from pagedrun.paged.values.vote import VoteResult
 
 
 def request(
@@ -99,3 +100,23 @@ def test_a_text_that_is_only_scored_may_fill_the_context() -> None:
     assert asked.fitted(10, 100) is asked
     error = refusal(Request(0, (1,) * 11, asked.params))
     assert (error.code, error.param) == ("prompt_too_long", "prompt")
+
+
+def test_the_text_of_scores_is_the_likeliest_continuation() -> None:
+    scores = (
+        Score("long", -3.0, 3, False, (-1.0,) * 3),
+        Score("best", -0.5, 1, True, (-0.5,)),
+        Score("last", -2.0, 2, False, (-1.0,) * 2),
+    )
+    assert Completion(Request(0, (1,), SamplingParams()), scores=scores).text == "best"
+
+
+def test_the_answer_of_a_vote_is_the_first_for_the_winner() -> None:
+    asked = Request(0, (1,), SamplingParams(n=4, temperature=1.0, vote="[ab]"))
+    texts = ["none", "a", "b 1", "b 2"]
+    outputs = tuple(
+        SampleOutput(index, text, (1,), FinishReason.STOP) for index, text in enumerate(texts)
+    )
+    vote = VoteResult("b", {"a": 1, "b": 2}, 4)
+    assert Completion(asked, outputs, vote=vote).text == "b 1"
+    assert Completion(asked, outputs, vote=VoteResult(None, {}, 4)).text == "none"

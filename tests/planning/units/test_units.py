@@ -322,6 +322,15 @@ def test_a_pool_finds_what_parts_were_planned_to_find(
         assert planned == plan.sharing.block_hit_tokens
 
 
+def test_a_part_without_rows_changes_nothing_for_the_next() -> None:
+    """A replica may be given rows of which all are answered by then."""
+    plan = plan_of([(1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 7)])
+    planner = PartPlanner()
+    planner.window(plan.part(0, 1))
+    assert len(planner.window(plan.part(0, 0)).plan) == 0
+    assert planner.window(plan.part(1, 2)).plan.num_common_tokens.tolist() == [5]
+
+
 def test_the_nodes_of_a_part_are_those_of_its_rows() -> None:
     prompts = grouped(5, 80)
     plan = plan_of(prompts)

@@ -93,6 +93,10 @@ def test_what_led_to_nan_is_found_by_nobody_behind_the_window_either() -> None:
     prompt = [1] * 40
     requests = [request(0, [*prompt, 2], max_tokens=9), request(1, [*prompt, 3], max_tokens=9)]
     drive = Drive(requests, SIZE, 60, max_num_seqs=1, fails_at={0: 6}, windows={4: 12})
+    while not drive.failed:
+        drive.step()
+    # A later row would publish the first group's blocks anew, and find these beside them.
+    assert [group.pool.published for group in drive.scheduler.groups] == [[], []]
     drive.finish()
     assert drive.scheduler.counts.cached_tokens == 0
 

@@ -28,6 +28,7 @@ from pagedrun.paged.values.structure import (
     MAX_SCHEMA_DEPTH,
     STRUCTURES,
     Structure,
+    is_json_schema,
 )
 
 INT32 = 2**31 - 1
@@ -333,3 +334,11 @@ def test_what_beams_are_not_combined_with_is_named(params: Mapping[str, Any], pa
 def test_early_stopping_is_a_boolean_or_a_word(given: Any) -> None:
     params = SamplingParams().override({"early_stopping": given})
     assert params.early_stopping is EarlyStopping.TRUE
+
+
+@pytest.mark.parametrize(("begin", "end"), [('{"a":', "}"), ("[", "]")], ids=["objects", "lists"])
+def test_a_schema_is_refused_by_its_depth_in_objects_and_in_lists(begin: str, end: str) -> None:
+    depth = 62  # below the outermost object, which has a level for itself and one for its values
+    assert is_json_schema('{"enum":' + begin * depth + "1" + end * depth + "}")
+    deep = depth + 2
+    assert not is_json_schema('{"enum":' + begin * deep + "1" + end * deep + "}")
