@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from pagedrun.cli.terminal.units import parse_span
+from pagedrun.cli.terminal.units import parse_span, show_span
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,16 @@ def test_spans_as_people_write_them(text: str, wanted: float) -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="such as"):
         parse_span(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (3.2, 8.1, "3 s to 9 s"),
+        (121, 301, "2 min to 6 min"),
+        (4, 4, "4 s"),
+        (59, 60, "55 s to 1 min"),
+    ],
+)
+def test_a_shown_interval_contains_the_computed_one(low: float, high: float, shown: str) -> None:
+    assert show_span(low, high) == shown

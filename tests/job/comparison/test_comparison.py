@@ -122,3 +122,17 @@ def test_exit_status_and_screen(pagedrun: Command, tmp_path: Path) -> None:
     assert status == 1
     assert '"changed": 1' in out
     assert "\x1b" not in out
+
+
+def test_a_row_that_one_output_has_alone_is_a_difference(tmp_path: Path) -> None:
+    one, two = [row(0)], [row(0), row(1)]
+    assert not compared(tmp_path, one, two)["same"]
+    assert not compared(tmp_path, two, one)["same"]
+
+
+def test_a_line_without_its_end_is_told_and_no_row(tmp_path: Path) -> None:
+    paths = [write_jsonl(tmp_path / name, [row(0), row(1)]) for name in ("a", "b")]
+    paths[1].write_bytes(paths[1].read_bytes().removesuffix(b"\n"))
+    found = compare(paths[0], paths[1], 2)
+    assert (found["a"]["torn"], found["b"]["torn"]) == (False, True)
+    assert (found["b"]["rows"], found["missing"]) == (1, ["r1"])

@@ -111,6 +111,18 @@ def test_int8_vectors_are_multiplied_by_their_scales(tmp_path: Path, capsys: Cap
     assert 0.999 < found["min_cosine"] < 1
 
 
+def test_the_same_integers_of_other_scales_are_other_numbers(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    numbers = (VECTORS * 20).astype(np.int8)
+    a, b = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for path, scale in ((a, 0.5), (b, 0.25)):
+        pq.write_table(table(numbers, scales=np.full(len(numbers), scale, np.float32)), path)
+    found, _ = diff(capsys, a, b)
+    assert (found["compared"], found["equal"]) == (len(numbers), 0)
+    assert found["min_cosine"] == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
