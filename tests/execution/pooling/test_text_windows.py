@@ -34,7 +34,12 @@ def test_a_step_has_no_more_tokens_unless_it_is_one_text(
     assert count_steps(texts, most) == len(expected)
 
 
-def test_a_row_is_finished_with_the_last_of_its_texts_and_once() -> None:
+@pytest.mark.parametrize(
+    ("order", "expected"), [((0, 1, 2), [[], [0], [1]]), ((2, 1, 0), [[], [1], [0]])]
+)
+def test_a_row_is_finished_with_the_last_of_its_texts_and_once(
+    order: tuple[int, ...], expected: list[list[int]]
+) -> None:
     one, two, three = text(1, 2), text(3), text(4, 5)
     rows = [
         Request.pooling(0, (one, two._replace(part=1), one._replace(part=2))),
@@ -43,6 +48,6 @@ def test_a_row_is_finished_with_the_last_of_its_texts_and_once() -> None:
     window = TextWindow.of(rows)
     assert [each.num_uses for each in window.distinct] == [2, 2, 1]
     found = [
-        [row.request.index for row in finished_rows([each])] for each in reversed(window.distinct)
+        [row.request.index for row in finished_rows([window.distinct[number]])] for number in order
     ]
-    assert found == [[], [1], [0]]
+    assert found == expected
