@@ -1,5 +1,6 @@
 """What doctor finds: a fault is a sentence with what mends it, and nothing it asks can hang it."""
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def test_a_missing_package_is_a_problem_and_an_optional_one_is_not() -> None:
     assert found["no-such-package"] is None
     assert found["numpy"]
     assert findings.problems == ["no-such-package is not installed: pip install no-such-package"]
+
+
+def test_a_version_that_is_not_supported_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedrun.paged.machine.examination.version", lambda name: "0.0.1")
+    findings = Findings()
+    assert versions(findings, ("numpy",))["numpy"] == "0.0.1"
+    (sentence,) = findings.problems
+    assert sentence.startswith("numpy 0.0.1 is not supported (pagedrun needs ")
+    assert "pip install 'numpy" in sentence
 
 
 def test_a_package_that_does_not_load_is_a_problem() -> None:
@@ -93,6 +103,34 @@ def test_what_the_user_has_set_is_shown_and_not_what_was_prepared() -> None:
     facts = limit_facts(Findings(), {"OMP_NUM_THREADS": "3", "HOME": "/home/ann"})
     assert facts["environment"] == {"OMP_NUM_THREADS": "3"}
     assert facts["threads"] >= 1
+
+
+@pytest.mark.parametrize(("threads", "num_told"), [(2, 0), (3, 1)])
+def test_more_threads_than_processors_are_worth_a_word(
+    threads: int, num_told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"OMP_NUM_THREADS": str(threads)}
+    monkeypatch.setenv(*next(iter(asked.items())))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    findings = Findings()
+    limit_facts(findings, asked)
+    told = [each for each in findings.advice if "OMP_NUM_THREADS" in each]
+    assert len(told) == num_told
+    findings = Findings()
+    limit_facts(findings, {})  # set by the program itself
+    assert not [each for each in findings.advice if "OMP_NUM_THREADS" in each]
+
+
+@pytest.mark.parametrize(("free", "is_told"), [(5 * 2**20, True), (2**40, False)])
+def test_a_disk_that_is_nearly_full_is_named(
+    free: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    usage = type(shutil.disk_usage(tmp_path))(2**41, 2**41 - free, free)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    findings = Findings()
+    cache_facts(findings)
+    assert (f"{tmp_path}: only 5 MiB are free on this disk" in findings.advice) == is_told
 
 
 def test_a_folder_that_cannot_keep_kernels_is_worth_a_word(

@@ -9,7 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.expert_choice import ExpertChoice, Score
+from pagedrun.kernels.ops import Backend
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.modules.linear import LinearSpec, Projection
+from pagedrun.paged.models.modules.moe import RouterSpec
+from pagedrun.paged.models.modules.moe_layer import Router
+from pagedrun.paged.models.quant.linear_methods import Dense
 from pagedrun.paged.values.errors import ModelError
 from tests.models.configs import moe_layers
 from tests.models.oracle import MakeOracle
@@ -119,3 +126,15 @@ def test_layers_that_guess_ahead_are_left_in_the_file(
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"extra: model\.layers\.4\.eh_proj\.weight"):
         LLM(folder, dtype="float32")
+
+
+@pytest.mark.parametrize("in_float32", [True, False])
+def test_a_router_in_float32_is_so_beside_layers_in_bfloat16(in_float32: bool) -> None:
+    """Logits that differ by less than bfloat16 shows are told apart, and only there."""
+    weight = torch.ones(2, 16) + torch.tensor([[0.0], [1e-4]])
+    logits = (Projection("router", 2),)
+    linear = LinearSpec(logits, 16, has_bias=False, method=Dense(), keep_precision=True)
+    spec = RouterSpec(linear, ExpertChoice(1, Score.SIGMOID), None, in_float32)
+    source = WeightSource(lambda name: weight, torch.bfloat16, torch.device("cpu"), Backend())
+    routing = Router(spec, source)(torch.ones(3, 16, dtype=torch.bfloat16))
+    assert routing.experts.flatten().tolist() == [int(in_float32)] * 3

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.files.json_object import JsonObject
 from pagedrun.paged.models.model_config import ModelConfig
+from pagedrun.paged.models.modules.attention import Heads
 from pagedrun.paged.models.modules.rotary import RopeConfig
 from tests.models.configs import read, refusal, write
 
@@ -72,6 +74,27 @@ def test_both_styles_of_config_are_the_same_model(tmp_path: Path) -> None:
         high_freq_factor=4.0,
         original_max_positions=8192,
     )
+
+
+def test_rope_scaling_comes_before_rope_parameters() -> None:
+    from transformers import LlamaConfig
+
+    old, new = ({"rope_type": "linear", "rope_theta": 1e4, "factor": each} for each in (2.0, 4.0))
+    given: dict[str, Any] = {"rope_scaling": old, "rope_parameters": new}
+    theirs = LlamaConfig(**given).rope_parameters
+    assert theirs["factor"] == 2.0
+    assert RopeConfig.from_json(JsonObject("config.json", given), 4096).factor == 2.0
+
+
+def test_key_heads_of_null_are_those_of_queries_and_missing_ones_those_of_the_family() -> None:
+    from transformers import SmolLM3Config
+
+    given = {"hidden_size": 64, "num_attention_heads": 8}
+    assert SmolLM3Config(**given, num_key_value_heads=None).num_key_value_heads == 8
+    null = JsonObject("config.json", {**given, "num_key_value_heads": None})
+    assert Heads.from_json(null, num_kv_heads=4).num_kv_heads == 8
+    assert SmolLM3Config(**given).num_key_value_heads == 4
+    assert Heads.from_json(JsonObject("c", {**given}), num_kv_heads=4).num_kv_heads == 4
 
 
 def test_yarn_fields_are_read(tmp_path: Path) -> None:

@@ -183,8 +183,10 @@ def test_mixtures_are_those_of_transformers(
         assert found.experts.intermediate_size == block.experts.intermediate_dim
         if inner:
             assert found.experts.intermediate_size == getattr(theirs, inner)
+        width = 0 if found.shared is None else found.shared.intermediate_size
+        if (all_pass := getattr(block, "shared_experts", None)) is not None:
+            assert width == all_pass.gate_proj.out_features
         if shared:
-            width = 0 if found.shared is None else found.shared.intermediate_size
             assert width == (0 if shared == "0" else getattr(theirs, shared))
 
 

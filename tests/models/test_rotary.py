@@ -122,6 +122,48 @@ def test_equals_transformers(case: str, head_dim: int) -> None:
     assert torch.allclose(table[:, 1], sin[0, :, : head_dim // 2], rtol=0, atol=2e-4)
 
 
+def test_longrope_equals_transformers() -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    short, long = [1.0, 1.0, 1.25, 2.0], [3.0, 4.0, 9.0, 30.0]
+    original = 32_768
+    config = LlamaConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        head_dim=8,
+        max_position_embeddings=MAX_POSITIONS,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "factor": MAX_POSITIONS / original,
+            "original_max_position_embeddings": original,
+            "short_factor": short,
+            "long_factor": long,
+        },
+    )
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(NUM_POSITIONS)[None])
+    rope = RopeConfig(
+        theta=10_000.0,
+        kind="longrope",
+        factor=MAX_POSITIONS / original,
+        original_max_positions=original,
+        periods=tuple(short),
+    )
+    table = rotary_table(rope, 8, NUM_POSITIONS, MAX_POSITIONS)
+    assert cos[0, 0, 0] > 1.01  # the attention factor
+    assert torch.allclose(table[:, 0], cos[0, :, :4], rtol=0, atol=2e-4)
+    assert torch.allclose(table[:, 1], sin[0, :, :4], rtol=0, atol=2e-4)
+
+
+def test_positions_of_long_contexts_have_their_own_angles() -> None:
+    """The first pair turns by one radian a position; tables are made in pieces."""
+    table = rotary_table(RopeConfig(theta=1e4), 4, 40_000, MAX_POSITIONS)[:, :, 0].double()
+    angles = torch.arange(40_000).double()
+    assert torch.allclose(table[:, 0], angles.cos(), rtol=0, atol=1e-6)
+    assert torch.allclose(table[:, 1], angles.sin(), rtol=0, atol=1e-6)
+
+
 def test_position_zero_turns_nothing_and_each_pair_has_unit_length() -> None:
     table = rotary_table(RopeConfig(theta=1e4), 64, 100, 2048).double()
     assert torch.equal(table[0, 0], torch.ones(32, dtype=torch.float64))

@@ -50,6 +50,19 @@ def test_an_index_of_answers_keeps_the_latest() -> None:
     assert oldest.propose(9) is None
 
 
+def test_answers_that_wait_for_the_index_are_bounded() -> None:
+    """In a run whose steps have no drafts nothing enters them: the latest are kept."""
+    answers = OtherAnswers(20)
+    for first in range(0, 200, 4):
+        answers.add([*range(first, first + 4)])
+        assert 4 <= answers.num_tokens <= 10
+    for known, expected in (([196, 197, 198], [199]), ([0, 1, 2], None)):
+        running = RunningAnswer(answers)
+        running.append(known)
+        proposal = running.propose(2)
+        assert (proposal and proposal.tokens) == expected
+
+
 def test_an_earlier_answer_is_followed_from_its_first_token_and_after_a_change() -> None:
     drafter = EarlierAnswer([5, 6, 7, 8, 9])
     drafter.append([4])

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from pagedrun.paged.execution.pooling.pairs import Given
 from pagedrun.paged.execution.pooling.texts import PooledTextEncoder, TextLimits
-from pagedrun.paged.models.sentence_folder import SentenceFolder
+from pagedrun.paged.models.sentence_folder import PairForm, SentenceFolder
 from pagedrun.paged.text.prompt import Overlong
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt, check_length
 from pagedrun.paged.text.tokenizer import Tokenizer
@@ -38,13 +38,20 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 
 def encode(
-    tokenizer: Tokenizer, given: Given, limit: int, mode: Overlong, *, in_chunks: bool = False
+    tokenizer: Tokenizer,
+    given: Given,
+    limit: int,
+    mode: Overlong,
+    *,
+    in_chunks: bool = False,
+    saved: SentenceFolder | None = None,
 ) -> EncodedPrompt:
     """Return a row of one text."""
     embedding = SimpleNamespace(types=SimpleNamespace(shape=(2, 8)))
     config: Any = SimpleNamespace(network=SimpleNamespace(embedding=embedding), vocab_size=1000)
     pooler = SimpleNamespace(with_prompt=True)
-    spec: Any = SimpleNamespace(config=config, saved=SentenceFolder(), pooler=pooler, prompt="")
+    saved = saved or SentenceFolder()
+    spec: Any = SimpleNamespace(config=config, saved=saved, pooler=pooler, prompt="", folder="")
     limits = TextLimits(limit, 1000, mode, in_chunks)
     [row] = PooledTextEncoder(tokenizer, spec, limits).requests([0], [[given]])
     return row
@@ -116,6 +123,33 @@ def test_chunks_have_all_words_once(tokenizer: Tokenizer) -> None:
     assert [len(each) for each in chunks] == [9] * 5 + [7]
     assert [token for each in chunks for token in each[1:-1]] == whole[1:-1]
     assert row.num_truncated_tokens == 0
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40])
+def test_token_ids_are_cut_at_either_end(tokenizer: Tokenizer, limit: int) -> None:
+    ids = tuple(range(5, 35))
+    right = encode(tokenizer, ids, limit, Overlong.TRUNCATE_RIGHT)
+    left = encode(tokenizer, ids, limit, Overlong.TRUNCATE_LEFT)
+    assert (ids_of(right), ids_of(left)) == ([ids[:limit]], [ids[-limit:]])
+    assert right.num_truncated_tokens == left.num_truncated_tokens == max(0, 30 - limit)
+
+
+def test_a_pair_in_a_template_keeps_what_stands_behind_its_texts(tmp_path: Path) -> None:
+    words = {word: n for n, word in enumerate(("unknown", *"abcdefgh01234", "ask", "of", "end"))}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="unknown"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    fast.chat_template = "ask {{ messages[0].content }} of {{ messages[1].content }} end of ask"
+    fast.save_pretrained(tmp_path)
+    own = Tokenizer.from_folder(tmp_path)
+    saved = SentenceFolder(pairs=PairForm.TEMPLATE)
+    for limit, kept in ((20, "ask a b of c d e f g end of ask"), (9, "ask a b of c d end of ask")):
+        row = encode(own, ("a b", "c d e f g"), limit, Overlong.TRUNCATE_RIGHT, saved=saved)
+        assert ids_of(row) == [tuple(words[word] for word in kept.split())]
+        assert row.num_truncated_tokens == max(0, 12 - limit)
+    row = encode(own, ("a b", "c d e f g"), 3, Overlong.TRUNCATE_RIGHT, saved=saved)
+    assert isinstance(row.result, RowError)
+    assert "leaves no room" in str(row.result)
 
 
 def test_an_error_names_the_whole_length(tokenizer: Tokenizer) -> None:

@@ -73,6 +73,19 @@ def test_documents_and_labels(tmp_path: Path) -> None:
         assert first.scores[first.label] == max(first.scores.values())
 
 
+def test_a_vector_with_a_number_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    """Also where the others of it are: a weight of the last norm is near the largest float."""
+    model = write_model(tmp_path, "bert")
+    model.encoder.layer[-1].output.LayerNorm.weight.data[5] = 3.4e38
+    model.encoder.layer[-1].output.LayerNorm.bias.data[5] = 3.4e38
+    model.save_pretrained(tmp_path)
+    with LLM(tmp_path, runner="pooling", dtype="float32") as llm:
+        for text in texts([9, 20], seed=1):
+            with pytest.raises(RowError, match="contains NaN or infinity") as found:
+                llm.embed([text], pooling="mean", normalize=False)
+            assert found.value.code == "nan_vector"
+
+
 def test_answers_need_another_runner(tmp_path: Path) -> None:
     write_model(tmp_path, "qwen3", "ForCausalLM", is_original_qwen3_reranker=True)
     with LLM(tmp_path, dtype="float32") as llm, pytest.raises(UsageError, match="runner must be"):

@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from pagedrun.paged.execution.pooling.flat_pass import FlatPass
-from pagedrun.paged.values.pooling import Pooling, Task
+from pagedrun.paged.execution.pooling.pairs import pair_texts
+from pagedrun.paged.values.pooling import Pooling, PoolingParams, Task
 from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import FAMILIES, WORDS, texts, write_model
 
@@ -108,7 +114,9 @@ def test_labels_are_those_of_transformers(
     "family", ["bert", *(pytest.param(e, marks=pytest.mark.long) for e in ("electra", "albert"))]
 )
 def test_pairs_have_two_token_types(family: str, tmp_path: Path) -> None:
-    write_model(tmp_path, family, "ForSequenceClassification", num_labels=1)
+    # Weights so large that the type of a single token shows.
+    kind = "ForSequenceClassification"
+    write_model(tmp_path, family, kind, num_labels=1, initializer_range=0.1)
     path = tmp_path / "tokenizer_config.json"
     names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
     path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
@@ -149,6 +157,23 @@ def test_pairs_have_the_special_tokens_of_their_tokenizer(tmp_path: Path) -> Non
         with torch.no_grad():
             logits = theirs(ids).logits[0]
         assert np.abs(found[index] - torch.softmax(logits, 0).numpy()).max() <= MOST
+
+
+def test_the_score_of_a_causal_reranker_is_the_chance_of_yes_instead_of_no(tmp_path: Path) -> None:
+    known: dict[str, Any] = {"tie_word_embeddings": True, "is_original_qwen3_reranker": True}
+    write_model(tmp_path, "qwen3", "ForCausalLM", initializer_range=0.2, **known)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    query, *documents = texts([4, 3, 20])
+    model = pooled_model(tmp_path, Task.RERANK)
+    pairs = pair_texts(query, documents, model.spec, PoolingParams(task=Task.RERANK))
+    asked = requests(model, pairs)
+    found = results(model.load_engine(), asked)
+    for index, request in enumerate(asked):
+        with torch.no_grad():
+            logits = theirs(torch.tensor([request.texts[0].token_ids])).logits[0, -1]
+        answers = logits[[WORDS.index("no"), WORDS.index("yes")]]
+        assert abs(answers[0] - answers[1]) > 0.1
+        assert abs(found[index][0] - torch.softmax(answers, 0)[1].item()) <= MOST
 
 
 def test_a_causal_model_has_vectors_of_texts_of_all_its_positions(tmp_path: Path) -> None:

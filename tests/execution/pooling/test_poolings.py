@@ -47,6 +47,23 @@ def test_formula(pooling: Pooling, dtype: torch.dtype) -> None:
         np.testing.assert_allclose(row, expected(pooling, own), rtol=1e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_tokens_of_a_prompt_are_left_out_and_those_behind_it_keep_their_weights(
+    pooling: Pooling,
+) -> None:
+    """As by sentence-transformers, whose mask hides the prompt from the sums of all poolings."""
+    hidden = states(torch.float32)
+    skipped = np.array([0, 3, 11, 1, 0])
+    found = pooled(pooling, hidden, STARTS, skipped)
+    for text, row in enumerate(found):
+        own = hidden[STARTS[text] : STARTS[text + 1]].double().numpy()[skipped[text] :]
+        wanted = expected(pooling, own)
+        if pooling is Pooling.WEIGHTED_MEAN:
+            weights = np.arange(skipped[text] + 1, skipped[text] + 1 + len(own))[:, None]
+            wanted = (own * weights).sum(axis=0) / weights.sum()
+        np.testing.assert_allclose(row, wanted, rtol=1e-6, atol=1e-3)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("pooling", list(Pooling))
 def test_a_device_sums_to_the_same_bytes(

@@ -37,17 +37,20 @@ def test_items_cover_each_token_of_each_prefix_once(share: bool, rows_of_tile: i
     _, context, _, shared = nested(64, 1, 64, torch.float32)
     work = PrefixWork.of(groups_of(context, shared, 64, share), rows_of_tile, torch.device("cpu"))
     seen: dict[int, list[tuple[int, int]]] = {}
-    for table, unit, tokens, first, count, _ in work.items.tolist():
+    states: dict[int, list[int]] = {}
+    for table, unit, tokens, first, count, state in work.items.tolist():
         assert 1 <= count <= rows_of_tile
         begin, end = unit * UNIT_TOKENS, unit * UNIT_TOKENS + tokens
         for row in work.rows[first : first + count].tolist():
             seen.setdefault(row, []).append((begin, end))
+            states.setdefault(row, []).append(state)
             blocks = slice(begin // 64, end // 64)
             assert context.block_tables[table, blocks].equal(context.block_tables[row, blocks])
     for row, partitions in enumerate(shared.tolist()):
         units = -(-partitions // U)
         borders = [min(unit * UNIT_TOKENS, partitions * P) for unit in range(units + 1)]
         assert sorted(seen.get(row, [])) == list(pairwise(borders))
+        assert sorted(states.get(row, [])) == list(range(int(work.num_states[row])))
     assert sorted(seen) == [row for row, partitions in enumerate(shared.tolist()) if partitions]
 
 
