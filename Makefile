@@ -11,16 +11,12 @@ PUBLISH := $(VENV)/.publish
 # Nothing here is needed to run or to test: twine says what an index would refuse, mkdocs makes a
 # site of docs/.
 PUBLISH_TOOLS := "build>=1.3" "twine>=6.1" "mkdocs-material>=9.6"
-# Most tests use one core: interpreted kernels, bookkeeping. A process that gets through its half
-# early takes tests over from the others. Two leave two cores idle for a seventh of the time, while
-# programs that tests started wait.
+# Most tests use one core: interpreted kernels, bookkeeping. Two processes leave two cores idle for a
+# seventh of the time, while programs that tests started wait. Each takes a file at a time, the
+# longest first (tests/durations.json). A kernel that several need is compiled by one of them.
 WORKERS ?= 3
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# The tests run in several processes, and each would compile the kernels that most tests need. So
-# these are compiled first, a number format in a process of its own.
-COMPILED := $(VENV)/.compiled-bfloat16 $(VENV)/.compiled-float32
-KERNELS := $(shell find kernels -name '*.py')
 # Some containers forbid Python to keep what it makes of sources. Every process of the tests, and
 # every program that they start, would make it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,8 +34,7 @@ demo: $(RUNTIME) ## answer the bundled prompts with the bundled model and show t
 	$(BIN)/pagedrun demo --overwrite
 
 test: $(DEV) ## everything: lint, types, import layers, all tests
-	$(MAKE) --no-print-directory --jobs 3 check $(COMPILED)
-	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory --jobs 2 check unit
 
 check: $(DEV) ## lint, format, types, import layers
 	$(BIN)/ruff check .
@@ -47,8 +42,8 @@ check: $(DEV) ## lint, format, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(DEV) $(COMPILED) ## the tests
-	$(PYTEST)
+unit: $(DEV) ## the tests
+	$(PYTEST) $(PYTEST_ARGS)
 
 # A forgotten package works while editable and is missing from the wheel: run what users run on
 # a real install. It comes first on the path, so the editable one is not seen. test_layout.py finds
@@ -75,7 +70,7 @@ test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 	HF_HUB_OFFLINE=1 $(PYTEST) tests/evaluation
 
 # FAULTS="--room cache --narrow": see `python -m tests.faults --help`.
-test-faults: $(DEV) $(COMPILED) ## wrong patches of the source, one at a time: a test must notice each
+test-faults: $(DEV) ## wrong patches of the source, one at a time: a test must notice each
 	$(BIN)/python -m tests.faults --processes 2 $(FAULTS)
 
 test-gpu: $(DEV) ## what needs a GPU
@@ -99,11 +94,6 @@ format: $(DEV) ## let ruff fix and format
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f demo.out.jsonl*
-
-$(VENV)/.compiled-%: $(KERNELS) | $(DEV)
-	$(BIN)/pagedrun generate recipes/demo/prompts.jsonl --model demo --limit 40 --dtype $* --quiet \
-		--temperature 1 --top-k 5 --top-p 0.9 --output $(VENV)/compiled-$*.jsonl --overwrite
-	touch $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
