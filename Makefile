@@ -63,6 +63,7 @@ test-processors-quick: $(DEV) ## the quick part of test-processors, on processor
 
 test-long: $(DEV) ## the thorough forms, minutes each
 	$(PYTEST) -m long --ignore=tests/whole/test_neighbour.py
+	$(PYTEST) -m "hypothesis and not gpu" --hypothesis-profile=thorough
 	$(BIN)/pytest -m long tests/whole/test_neighbour.py # takes times: nothing may run beside it
 
 test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers

@@ -32,11 +32,16 @@ from tests.support.command import Command, run_command  # noqa: E402
 from tests.support.interpreter import patch_language_once  # noqa: E402
 
 # An example takes as long as the machine is busy: none is too slow.
-settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-load")
+ANY_LOAD: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("default-run", max_examples=25, **ANY_LOAD)
+settings.register_profile("thorough", max_examples=500, **ANY_LOAD)
+settings.load_profile("default-run")
 # For planted faults: that an example fails is enough, the smallest takes minutes to find.
 settings.register_profile(
-    "no-shrinking", settings.get_profile("any-load"), phases=[Phase.explicit, Phase.generate]
+    "no-shrinking", settings.get_profile("default-run"), phases=[Phase.explicit, Phase.generate]
 )
 
 NUM_BYTES = 256

@@ -110,6 +110,7 @@ def all_in(kind: str) -> KindOf:
     return lambda name: kind
 
 
+@pytest.mark.long
 def test_a_gguf_file_against_the_folder_that_it_was_made_of(folder: Path, tmp_path: Path) -> None:
     """Coarser codes are further away: the order of formats is what the command is for."""
     apart = {}

@@ -199,6 +199,7 @@ class TestFlow:
 
 
 class TestMemoryBench:
+    @pytest.mark.long
     def test_the_usual_table(self, usual: dict[str, Any]) -> None:
         """What others tell of this setting: about 24 % if reserved, about 98.5 % if paged."""
         drawn = NormalLengths().draw(0, 200)
@@ -215,6 +216,7 @@ class TestMemoryBench:
             assert contiguous["utilization"] == pytest.approx(0.244, abs=0.025)
             assert paged["utilization"] == pytest.approx(0.985, abs=0.005)
 
+    @pytest.mark.long
     def test_the_usual_system_prompt(self, usual: dict[str, Any]) -> None:
         assert usual["shape"]["bytes_per_token"] == 524_288
         sharing = usual["sharing"]
@@ -232,6 +234,7 @@ class TestMemoryBench:
         assert sharing["rows"]["blocks"] == alone - 9 * 12
         assert sharing["rows"]["bytes_saved"] == 9 * 12 * 16 * 524_288
 
+    @pytest.mark.long
     def test_the_usual_comparison_over_time(self, usual: dict[str, Any]) -> None:
         flows = usual["over_time"]
         contiguous, paged = flows["contiguous"], flows["paged"]
@@ -244,6 +247,7 @@ class TestMemoryBench:
         assert paged["utilization"] > 0.96
         assert paged["steps"] < contiguous["steps"] / 3
 
+    @pytest.mark.long
     def test_the_usual_block_sizes(self, usual: dict[str, Any]) -> None:
         lengths = NormalLengths().draw(0, 200)
         sizes = usual["block_sizes"]

@@ -3,7 +3,7 @@
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool
@@ -157,7 +157,6 @@ def test_the_digest_is_the_documented_one() -> None:
 
 
 @given(tokens=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=24), data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_digest_depends_on_every_token_before_it(tokens: list[int], data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 5))
     place = data.draw(st.integers(0, len(tokens) - 1))
@@ -176,7 +175,6 @@ def test_a_digest_depends_on_the_order_of_tokens_and_of_blocks() -> None:
 
 
 @given(tokens=st.lists(st.integers(0, 300), min_size=1, max_size=16))
-@settings(max_examples=100, deadline=None)
 def test_no_two_splits_of_a_prompt_share_a_digest(tokens: list[int]) -> None:
     """Neither [1, 2] + [3] and [1] + [2, 3], nor a block and the same tokens elsewhere."""
     digests: dict[bytes, tuple[tuple[int, ...], ...]] = {}

@@ -84,7 +84,6 @@ def any_transfer() -> st.SearchStrategy[BlockTransfer]:
 
 
 @given(st.lists(any_transfer(), max_size=14))
-@settings(max_examples=150, deadline=None)
 def test_grouped_transfers_are_those_done_one_at_a_time(transfers: list[BlockTransfer]) -> None:
     assert_same_result(transfers)
 

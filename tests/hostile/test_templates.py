@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pagedrun.paged.text.templates.sandbox import Sandbox
 from tests.hostile.hostile_templates import hostile_templates
+from tests.support.every_pair import every_pair
 
 Run = Callable[..., Any]
 BIG = "{% set big = 'x' * 10**7 %}"
@@ -62,16 +63,18 @@ REACHING = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_25_s03_a_template_ends(generate: Run, name: str) -> None:
-    """A prompt template and a chat template, each by its flag, with a row beside that is fine."""
-    prompt = generate([{"prompt": "a"}], "--prompt-template", ENDLESS[name])
+@every_pair(in_turn="name", is_chat=[False, True], name=list(ENDLESS))
+def test_25_s03_a_template_ends(generate: Run, name: str, is_chat: bool) -> None:
+    """A prompt template or a chat template, each by its flag; a row beside a chat is fine."""
+    if not is_chat:
+        prompt = generate([{"prompt": "a"}], "--prompt-template", ENDLESS[name])
+        assert (prompt.status, prompt.codes) == (3, ["template_error"])
+        return
     chat = generate(
         [{"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a", "raw": True}],
         "--chat-template",
         ENDLESS[name],
     )
-    assert (prompt.status, prompt.codes) == (3, ["template_error"])
     assert (chat.status, chat.codes) == (3, ["template_error", None])
     assert chat.error(0)["line"] == 1
     assert len(chat.error(0)["message"]) < 200

@@ -25,14 +25,19 @@ from tests.support.plan_jobs import LAYERS, assert_told, generated_rows, job
     ("flags", "num_rows"),
     [
         ({}, 160),
-        ({"num_blocks": 120}, 160),
-        ({"num_blocks": 45}, 160),
         ({"num_blocks": 45, "preemption_mode": "recompute"}, 160),
         ({"num_blocks": 45, "swap_space_bytes": 20_000}, 160),
-        ({"prefix_caching": False, "num_blocks": 130}, 160),
         ({"block_size": 8, "max_num_batched_tokens": 70}, 160),
-        ({"block_size": 32, "max_num_seqs": 3}, 80),
-        ({"num_blocks": 12}, 160),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [
+                ({"num_blocks": 120}, 160),
+                ({"num_blocks": 45}, 160),
+                ({"prefix_caching": False, "num_blocks": 130}, 160),
+                ({"block_size": 32, "max_num_seqs": 3}, 80),
+                ({"num_blocks": 12}, 160),
+            ]
+        ),
     ],
     ids=str,
 )

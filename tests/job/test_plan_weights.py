@@ -177,7 +177,7 @@ def test_weights_that_cannot_be_read_are_of_no_known_size(
     assert told["held_bytes"] > 0
 
 
-@pytest.mark.parametrize("is_gguf", [False, True], ids=["folder", "gguf"])
+@pytest.mark.parametrize("is_gguf", [pytest.param(False, marks=pytest.mark.long), True])
 def test_headers_are_read_without_torch(
     is_gguf: bool, make_model: MakeModel, rows: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.kernels import token_rows
@@ -29,7 +29,6 @@ def num_common(one: list[int], two: list[int]) -> int:
 
 
 @given(rows=ROWS)
-@settings(max_examples=200, deadline=None)
 def test_rows_are_sorted_like_lists(rows: Rows) -> None:
     order, common = sort_rows(*flat(rows))
     assert order.tolist() == sorted(range(len(rows)), key=lambda i: (rows[i], i))
@@ -63,7 +62,6 @@ def brute_walk(rows: Rows, weight: list[int]) -> list[int]:
 
 
 @given(rows=ROWS, data=st.data())
-@settings(max_examples=200, deadline=None)
 def test_the_walk_puts_the_heaviest_sibling_first(rows: Rows, data: st.DataObject) -> None:
     weight = [data.draw(st.integers(1, 4)) for _ in rows]
     order, common = sort_rows(*flat(rows))

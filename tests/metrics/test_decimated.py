@@ -1,7 +1,7 @@
 """Decimated: any number of items in bounded memory, evenly spaced."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.metrics.timeline import Decimated, StepRecord
@@ -45,7 +45,6 @@ def test_one_too_many_halves_it() -> None:
 
 
 @given(num_steps=st.integers(1, 3000), capacity=st.integers(2, 40))
-@settings(max_examples=60, deadline=None)
 def test_a_long_run_stays_bounded_and_even(num_steps: int, capacity: int) -> None:
     steps = run(num_steps, capacity)
     stride = 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
@@ -33,7 +33,6 @@ def num_common(one: Seq[int], two: Seq[int]) -> int:
 
 
 @given(prompts=PROMPTS, size=st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
 def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], size: int) -> None:
     plan = Plan(requests_of(prompts), PlanRules(size))
     ordered = [list(sequence.request.prompt_token_ids) for sequence in plan]
@@ -59,7 +58,6 @@ def test_the_walk_agrees_with_one_over_plain_prefixes(prompts: list[list[int]], 
 
 
 @given(prompts=PROMPTS, size=st.integers(1, 5))
-@settings(max_examples=50, deadline=None)
 def test_rows_that_share_a_prefix_are_neighbours(prompts: list[list[int]], size: int) -> None:
     """No row is between two others that share more with each other than with it."""
     plan = Plan(requests_of(prompts), PlanRules(size))

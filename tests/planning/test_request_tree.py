@@ -1,6 +1,6 @@
 """What a row has in common with others, against prompts laid side by side."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.planning.prefix_tree import request_tree
@@ -11,7 +11,6 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size
 
 
 @given(prompts=PROMPTS)
-@settings(max_examples=100)
 def test_every_prefix_of_a_row_is_found_with_all_rows_that_have_it(
     prompts: list[list[int]],
 ) -> None:

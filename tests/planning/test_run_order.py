@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
@@ -41,7 +41,6 @@ def num_common(one: tuple[int, ...], two: tuple[int, ...]) -> int:
 
 
 @given(rows=ROWS, seed=st.none() | st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
 def test_another_order_changes_no_decision_about_bytes(
     rows: list[tuple[list[int], int]], seed: int | None
 ) -> None:
@@ -55,7 +54,6 @@ def test_another_order_changes_no_decision_about_bytes(
 
 
 @given(rows=ROWS, seed=st.none() | st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
 def test_lower_numbers_run_first_and_the_plan_knows_its_neighbours(
     rows: list[tuple[list[int], int]], seed: int | None
 ) -> None:
@@ -70,7 +68,6 @@ def test_lower_numbers_run_first_and_the_plan_knows_its_neighbours(
 
 
 @given(rows=ROWS)
-@settings(max_examples=50, deadline=None)
 def test_rows_of_one_priority_keep_the_order_in_which_they_share(
     rows: list[tuple[list[int], int]],
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.cli.options.settings import recipe_settings
@@ -176,7 +176,6 @@ def test_a_name_is_a_bundled_recipe_and_a_path_a_file(
         find_recipe(str(tmp_path))
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_is_in_the_file_it_is_read_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.replicas.unit_queue import FEW_ROWS, PIECES, UNITS_AHEAD, Unit, UnitQueue
@@ -89,7 +89,6 @@ class Cluster:
     num_stuck=st.integers(0, 2),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=150, deadline=None)
 def test_every_row_is_answered_once_or_given_up(
     sizes: list[int],
     num_replicas: int,

@@ -7,7 +7,7 @@ cache of the same size would run them: how many blocks does either find again?
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, SwapSpace
@@ -70,7 +70,6 @@ def lru_hits(prompts: Seq[tuple[int, ...]], num_blocks: int) -> int:
 
 
 @given(prompts=PROMPTS, spare=st.integers(0, 12))
-@settings(max_examples=300, deadline=None)
 def test_knowing_the_future_never_finds_less_than_remembering_the_past(
     prompts: list[list[int]], spare: int
 ) -> None:

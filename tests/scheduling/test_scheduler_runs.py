@@ -25,7 +25,6 @@ from tests.support.every_pair import long_except
 
 
 @given(drive=drives())
-@settings(max_examples=60, deadline=None)
 def test_any_run_ends_with_the_right_tokens(drive: Drive) -> None:
     drive.finish()
     counts, moves = drive.scheduler.counts, drive.model.moves
@@ -102,7 +101,6 @@ def test_a_large_pool_computes_each_prefix_once(
     budget=st.integers(1, 64),
     max_num_seqs=st.integers(1, 8),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_planned_pool_is_large_enough(
     requests: list[Request], block_size: int, budget: int, max_num_seqs: int
 ) -> None:

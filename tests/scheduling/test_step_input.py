@@ -4,7 +4,7 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.scheduling.sequence_table import NO_SCORES, UNKNOWN_TOKEN
@@ -84,7 +84,6 @@ PIECE_SIZES = st.integers(1, 40)
     seed=st.integers(0, 9),
     size=PIECE_SIZES,
 )
-@settings(max_examples=100, deadline=None)
 def test_a_piece_reads_the_states_that_the_one_before_wrote(
     given_chunks: list[MadeChunk], seed: int, size: int
 ) -> None:
@@ -98,7 +97,6 @@ def test_a_piece_reads_the_states_that_the_one_before_wrote(
 
 
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), size=PIECE_SIZES)
-@settings(max_examples=200, deadline=None)
 def test_pieces_are_the_whole(given_chunks: list[MadeChunk], size: int) -> None:
     whole = made_step(*given_chunks)
     pieces = whole.pieces(size)
@@ -112,7 +110,6 @@ def test_pieces_are_the_whole(given_chunks: list[MadeChunk], size: int) -> None:
 
 
 @given(given_chunks=st.lists(chunks(), min_size=1, max_size=6), data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_split_loses_nothing_and_keeps_the_order(
     given_chunks: list[MadeChunk], data: st.DataObject
 ) -> None:

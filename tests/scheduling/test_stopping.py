@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.scheduling.stopping import MAX_CYCLE, StopRule, repeats
@@ -273,7 +273,6 @@ def test_a_cycle_longer_than_the_longest_is_none() -> None:
     ),
     min_tokens=st.sampled_from([0, 0, 1, 5]),
 )
-@settings(max_examples=300, deadline=None)
 def test_any_stop_string_ends_at_its_first_token(
     output_ids: list[int], stop: list[str], min_tokens: int
 ) -> None:

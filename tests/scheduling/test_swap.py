@@ -1,7 +1,7 @@
 """Swapping: the host's free list, and what a preempted sequence saves and gets back."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.cache.block_pool import BlockPool, BlockTransfer, SwapSpace, TransferKind
@@ -19,7 +19,6 @@ SIZE = 4
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
-@settings(max_examples=60, deadline=None)
 def test_host_blocks_are_taken_once_and_given_back(counts: list[int]) -> None:
     space = SwapSpace(10)
     held: list[list[int]] = []

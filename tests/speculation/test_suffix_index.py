@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.paged.speculation.suffix_index import IndexedText, SuffixIndex
@@ -31,7 +31,6 @@ def behind(own: list[int], suffix: list[int], others: Sequence[list[int]] = ()) 
 
 
 @given(st.lists(st.integers(0, 2), max_size=40))
-@settings(max_examples=200, deadline=None)
 def test_one_text_matches_its_longest_suffix(tokens: list[int]) -> None:
     index, text = SuffixIndex(), IndexedText()
     for end in range(1, len(tokens) + 1):
@@ -44,7 +43,6 @@ def test_one_text_matches_its_longest_suffix(tokens: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60))
-@settings(max_examples=200, deadline=None)
 def test_matches_of_several_growing_texts_occur_elsewhere(steps: list[tuple[int, int]]) -> None:
     index, texts = SuffixIndex(), [IndexedText() for _ in range(3)]
     for which, token in steps:

@@ -66,7 +66,7 @@ def answer(data: bytes, suffix: str) -> list[dict[str, Any]] | None:
         return [json.loads(line) for line in lines]
 
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MANY = settings(FEW, max_examples=5000)
 FILES = st.tuples(st.lists(LINES, max_size=6), st.booleans())
 

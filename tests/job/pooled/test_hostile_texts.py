@@ -12,7 +12,6 @@ from tests.support.tiny_encoders import write_model
 
 Capsys = pytest.CaptureFixture[str]
 KINDS = ["bert", "qwen3"]  # an encoder with special tokens, and a causal model without
-HUGE = "w1 w2 w3 w4 " * (10 * 2**20 // 12)  # 10 MB
 GOOD = b'{"id": "good", "text": "w1 w2"}\n'
 
 
@@ -60,13 +59,17 @@ def test_empty(models: dict[str, Path], tmp_path: Path, capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_megabytes(kind: str, models: dict[str, Path], tmp_path: Path, capsys: Capsys) -> None:
-    _, errors = embed(models[kind], line(HUGE), tmp_path, capsys, status=3)
+@pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.long)])
+def test_a_huge_text(
+    megabytes: int, kind: str, models: dict[str, Path], tmp_path: Path, capsys: Capsys
+) -> None:
+    huge = "w1 w2 w3 w4 " * (megabytes * 2**20 // 12)
+    _, errors = embed(models[kind], line(huge), tmp_path, capsys, status=3)
     assert errors == {"bad": "prompt_too_long"}
     cut = ("--on-overlong", "truncate-right")
-    array, errors = embed(models[kind], line(HUGE), tmp_path, capsys, *cut)
+    array, errors = embed(models[kind], line(huge), tmp_path, capsys, *cut)
     assert errors == {}
-    short, _ = embed(models[kind], line(HUGE[: 12 * 200]), tmp_path, capsys, *cut)
+    short, _ = embed(models[kind], line(huge[: 12 * 200]), tmp_path, capsys, *cut)
     assert np.array_equal(array, short)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagedrun.kernels.stored_layers import Bytes
@@ -35,7 +35,6 @@ def in_turn(sizes: Sequence[int], gap: int) -> Iterator[range]:
 
 
 @given(st.lists(st.integers(1, 20_000), min_size=2, max_size=8), st.integers(0, 9_000))
-@settings(max_examples=60, deadline=None)
 def test_they_cover_an_entry(sizes: Sequence[int], gap: int) -> None:
     places = [[each] for each in in_turn(sizes, gap)]
     num_bytes = -(-(places[-1][0].stop + gap) // PAGE_BYTES) * PAGE_BYTES

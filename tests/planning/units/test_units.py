@@ -74,7 +74,6 @@ def computed_by(part: PlanPart, has: tuple[int, ...] | None) -> int:
     has_next=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
 def test_units_have_all_rows_and_the_sizes_that_they_may_have(
     num_rows: int, num_replicas: int, has_next: bool, seed: int
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_unit_ends_at_the_edge_of_a_subtree_near_its_size() -> None:
     num_windows=st.integers(1, 3),
     num_cuts=st.integers(0, 12),
 )
-@settings(max_examples=150, deadline=None)
 def test_no_assignment_of_units_computes_more_than_the_bound(
     seed: int, num_rows: int, num_replicas: int, num_windows: int, num_cuts: int
 ) -> None:
