@@ -11,7 +11,7 @@ import pytest
 from tests.support.families import RECURRENT, TINY
 from tests.support.mixture_families import MIXTURES
 
-SHORT = ("qwen3", "gpt_oss", "qwen3_next")
+SHORT = ("qwen3",)
 
 
 def forms_of(*families: str) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ def test_another_file_with_the_same_prefix_finds_it(
     "engine",
     [
         {"max_num_seqs": 1},
-        {"max_num_batched_tokens": 37},
+        {"max_num_batched_tokens": 137},
         {"num_blocks": 130},
         {"num_blocks": 130, "preemption_mode": "recompute"},
         {"num_blocks": 130, "swap_space_bytes": 0},
@@ -163,8 +163,9 @@ def test_two_runs_at_once(
     server: CommandServer, rows: Path, model: Path, store: Path, filled: tuple[Path, Ran]
 ) -> None:
     """In two processes."""
-    args = ["generate", rows, "--model", model, "--prefix-store", store, "--dtype", "float32"]
-    other = server.start([*args, "--quiet", "--ordered", "-o", "other.jsonl"], rows.parent)
+    args: list[str | Path] = ["generate", rows, "--model", model, "--prefix-store", store]
+    args += ["--dtype", "float32", "--quiet", "--ordered", "-o", "other.jsonl"]
+    other = server.start(args, rows.parent)
     mine = run(rows, model, store)
     assert (other.wait(), other.told()) == (0, "")
     report = json.loads(rows.with_name("other.jsonl.report.json").read_text())

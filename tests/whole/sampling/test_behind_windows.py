@@ -31,7 +31,11 @@ def make_whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize(
     ("kind", "mode", "speculate"),
-    [("mixed", "swap", "off"), ("all", "recompute", "off"), ("all", "swap", "2")],
+    [
+        ("mixed", "swap", "2"),
+        ("all", "recompute", "off"),
+        pytest.param("all", "swap", "2", marks=pytest.mark.long),
+    ],
 )
 def test_in_a_pool_where_rows_give_way(
     make_whole: MakeWhole, kind: str, mode: str, speculate: str, tmp_path: Path
@@ -59,7 +63,9 @@ def test_whatever_the_engine_has(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "mode"), [("mixed", "recompute"), ("all", "swap")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("mixed", "recompute"), ("mixed", "swap"), ("all", "swap")]
+)
 def test_in_a_pool_where_rows_give_way_otherwise(
     make_whole: MakeWhole, kind: str, mode: str, tmp_path: Path
 ) -> None:
