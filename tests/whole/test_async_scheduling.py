@@ -23,7 +23,7 @@ from tests.support.admit_all import AdmitAll
 from tests.support.engines import ANY_PREFIX, load_engine
 from tests.support.every_pair import long_except
 
-NUM_ROWS = 24
+NUM_ROWS = 40
 
 
 @pytest.fixture(scope="module")
