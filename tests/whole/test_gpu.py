@@ -97,6 +97,7 @@ SAMPLED = SamplingParams(
 )
 
 
+@pytest.mark.heavy("a whole run on the kernels that Triton interprets")
 def test_the_tokens_of_transformers(folder: Path, device: Device) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     got = answers(folder, device, GREEDY)
@@ -192,6 +193,7 @@ def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     return kept[-1][-1].cpu()
 
 
+@pytest.mark.heavy("whole runs on the kernels that Triton interprets")
 @pytest.mark.parametrize(
     ("model", "form"),
     [

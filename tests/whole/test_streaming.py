@@ -222,6 +222,7 @@ print(peak - idle)
 """
 
 
+@pytest.mark.heavy("weights of several times the budget are written, packed and streamed")
 @pytest.mark.parametrize(
     ("dtype", "budget"),
     [("float32", 64), pytest.param("bfloat16", 36, marks=pytest.mark.long)],
