@@ -81,13 +81,13 @@ def test_rows_of_one_directory_are_spread_over_the_file(rows: list[Row]) -> None
 
 def test_the_shipped_model_answers_its_prompts(rows: list[Row], shipped_tokenizer: Any) -> None:
     model = AutoModelForCausalLM.from_pretrained(demo_model_folder(), dtype=torch.float32)
-    chosen = rows[:24]  # the file is shuffled: several directories, all kinds
+    chosen = rows[:10]  # the file is shuffled: several directories, all kinds
     answers = [greedy_answer(model, shipped_tokenizer, row["messages"]) for row in chosen]
     num_exact = sum(
         text == row["expected"] and last == shipped_tokenizer.eos_token_id
         for (text, last), row in zip(answers, chosen, strict=True)
     )
-    assert num_exact >= 23
+    assert num_exact >= 9
 
 
 def cached_directory(model: Any, ids: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

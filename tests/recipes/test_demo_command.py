@@ -21,6 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.heavy("the whole demo, in a process of its own")
 def test_in_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
     """In a process of its own; under `make test-installed` the package is the installed one."""
     folder = tmp_path / "empty"

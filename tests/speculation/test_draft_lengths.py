@@ -16,7 +16,13 @@ FLAT = {1: 1.0, 64: 1.1, 4096: 5.0}
 
 @pytest.mark.parametrize(
     ("given", "max_num_seqs", "chance"),
-    [(WIDE, 1, 0.6), (WIDE, 4, 0.9), (NARROW, 1, 0.9), (NARROW, 4, 0.6), (FLAT, 1, 0.6)],
+    [
+        *((WIDE, 4, 0.9), (NARROW, 1, 0.9)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in ((WIDE, 1, 0.6), (NARROW, 4, 0.6), (FLAT, 1, 0.6))
+        ),
+    ],
 )
 def test_the_choice_is_near_the_best(
     given: dict[int, float], max_num_seqs: int, chance: float

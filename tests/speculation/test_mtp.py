@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pagedrun.kernels.array_types import Int64s
 from pagedrun.kernels.cpu.recording import Recording
-from pagedrun.kernels.partition import PARTITION_TOKENS
+from pagedrun.kernels.partition import PARTITION_TOKENS, ReadOnce
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.execution.device_facts import probe_device
 from pagedrun.paged.execution.engine import Engine
@@ -32,7 +32,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.drive import OneBlockEach
 from tests.support.engines import ANY_PREFIX, load_engine
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 from tests.support.mtp_models import NAMES, PREFIXES, MtpTwin, save_mtp
 from tests.support.streamed import streaming
 
@@ -45,9 +45,10 @@ SAMPLED = [
     replace(GREEDY, temperature=0.4, logprobs=2, repetition_penalty=1.1, seed=2),
 ]
 NEAR = 0.05  # mixing at which modules are right at times
+KINDS = long_except(NAMES, ["mimo", "qwen3_next"])  # a plain one, and all that differs from it
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=KINDS)
 def random_model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, MtpTwin]:
@@ -55,7 +56,7 @@ def random_model(
     return folder, save_mtp(request.param, folder)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=KINDS)
 def near_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp(request.param)
     save_mtp(request.param, folder, mixing=NEAR)
@@ -122,8 +123,14 @@ class Watched:
     def share_of(self, twin: MtpTwin) -> float:
         """Return the share of predictions that are those of a twin."""
         assert self.found
-        equal = [twin.drafts(before, len(tokens)) == tokens for before, tokens in self.found]
-        return sum(equal) / len(equal)
+        num_equal = 0
+        for start in range(0, len(self.found), 32):
+            some = self.found[start : start + 32]
+            most = max(len(tokens) for _, tokens in some)
+            expected = twin.drafts([before for before, _ in some], most)
+            for (_, tokens), drafts in zip(some, expected, strict=True):
+                num_equal += drafts[: len(tokens)] == tokens
+        return num_equal / len(self.found)
 
 
 @pytest.fixture
@@ -189,10 +196,10 @@ def test_rows_that_share_a_prefix_share_the_keys_of_the_module(
     """But for the last token of the prefix, behind which they differ."""
     folder, twin = random_model
     shared = [j % 90 + 5 for j in range(2 * PARTITION_TOKENS)]
-    prompts = [[*shared, *range(i, i + 9)] for i in range(17)]
-    engine = load_engine(tiny(folder, speculate="2"), RunPolicy(read_once=ANY_PREFIX))
+    prompts = [[*shared, *range(i, i + 9)] for i in range(5)]
+    engine = load_engine(tiny(folder, speculate="2"), RunPolicy(read_once=ReadOnce(4, 1)))
     _, report = run(engine, [replace(GREEDY, max_tokens=4)], prompts)
-    assert report["tokens"]["cached"] > 15 * len(shared)
+    assert report["tokens"]["cached"] > 3 * len(shared)
     assert watched.share_of(twin) > 0.8
 
 
@@ -400,7 +407,7 @@ def test_a_store_gets_the_keys_of_the_module_from_runs_that_need_none(
     assert watched.share_of(twin) > 0.9
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_crowded_steps_write_the_keys_for_the_few_that_remain(
     kind: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.drive import OneBlockEach
 from tests.support.engines import ANY_PREFIX, load_engine
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 from tests.support.families import RECURRENT, save_tiny
 from tests.support.quantized_checkpoints import write
 from tests.support.quantized_forms import PACKED
@@ -123,11 +123,17 @@ def assert_same(drafting: Callable[..., None]) -> Same:
     """Compare a run without drafts to one with drafts of which every other is right; return the
     figures."""
 
-    def compare(config: EngineConfig, *args: Any) -> Any:
-        expected, _ = answers(config, *args)
+    def compare(
+        config: EngineConfig,
+        params: Seq[SamplingParams] = PARAMS,
+        policy: RunPolicy = DEFAULT_POLICY,
+        device: Device | None = None,
+        prompts: Seq[Seq[int]] = PROMPTS,
+    ) -> Any:
+        expected, _ = answers(config, params, policy, device, prompts)
         generator = random.Random(1)
-        drafting(expected, lambda token: token if generator.random() < 0.6 else token ^ 1)
-        found, report = answers(replace(config, speculate="5"), *args)
+        drafting(expected, lambda token: token ^ (generator.random() > 0.6), prompts)
+        found, report = answers(replace(config, speculate="5"), params, policy, device, prompts)
         assert found == expected
         figures = report["speculation"]
         assert 0 < figures["accepted"] <= figures["proposed"]  # grammars cut off wrong ones
@@ -136,10 +142,10 @@ def assert_same(drafting: Callable[..., None]) -> Same:
     return compare
 
 
-@pytest.mark.parametrize("kernel_set", KernelSet.supported())
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "flags", [{}, {"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str
+@every_pair(
+    kernel_set=KernelSet.supported(),
+    dtype=["float32", "bfloat16"],
+    flags=[{}, {"quantization": "int8"}, {"kv_cache_dtype": "int8"}],
 )
 def test_each_kernel_set(
     flags: dict[str, Any],
@@ -165,15 +171,14 @@ def test_low_bit_weights_and_experts(
     assert_same(tiny(folder, dtype="float32"))
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-@pytest.mark.parametrize(
-    "flags",
-    [
+@every_pair(
+    in_turn="mode",
+    mode=["swap", "recompute"],
+    flags=[
         {"num_blocks": 14},
         {"num_blocks": 40, "max_num_batched_tokens": 3},
         {"num_blocks": 40, "block_size": 16, "max_num_seqs": 3},
     ],
-    ids=str,
 )
 def test_small_pools_and_steps(
     flags: dict[str, Any], mode: str, make_model: MakeModel, assert_same: Same
@@ -188,9 +193,10 @@ def test_windows(make_model: MakeModel, assert_same: Same) -> None:
     assert_same(tiny(folder, dtype="float32", block_size=4))
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize(
-    "flags", [{}, {"block_size": 4}, {"num_blocks": 14}, {"max_num_seqs": 2}], ids=str
+@every_pair(
+    in_turn="graphs",
+    graphs=[True, False],
+    flags=[{}, {"num_blocks": 14}, {"block_size": 4}, {"max_num_seqs": 2}],
 )
 def test_a_device_that_the_host_runs_ahead_of(
     flags: dict[str, Any], graphs: bool, make_model: MakeModel, assert_same: Same
@@ -288,11 +294,17 @@ FOLLOWING: list[dict[str, Any]] = [
 def test_rules_that_follow_tokens(
     changes: dict[str, Any], make_model: MakeModel, assert_same: Same
 ) -> None:
-    """Alone, and beside rows whose draws need not wait."""
     config = tiny(make_model("qwen3", "drafted"), dtype="float32")
-    params = replace(GREEDY, **changes)
-    assert_same(config, [GREEDY, params])
-    assert_same(config, [params])
+    assert_same(config, [replace(GREEDY, **changes)])
+
+
+def test_rules_that_follow_tokens_beside_rows_whose_draws_need_not_wait(
+    make_model: MakeModel, assert_same: Same
+) -> None:
+    params = [GREEDY, *(replace(GREEDY, **changes) for changes in FOLLOWING)]
+    prompts = [[place, *PROMPTS[0]] for place in range(len(params))]
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32")
+    assert_same(config, params, prompts=prompts)
 
 
 def test_each_parameter_that_the_next_draw_follows_is_known() -> None:
@@ -362,9 +374,10 @@ def test_drafts_end_with_the_longest_answer(make_model: MakeModel, assert_same: 
 
 
 KINDS = ["lfm2", "qwen3_5", "qwen3_next"]
+TELLING = long_except(KINDS, ["lfm2", "qwen3_5"])  # convolutions and delta rules
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=TELLING)
 def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with recurrent layers: short convolutions, or gated delta rules."""
     folder: Path = tmp_path_factory.mktemp(request.param)
@@ -383,8 +396,13 @@ def num_slots(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return limit
 
 
-@pytest.mark.parametrize("kernel_set", KernelSet.supported())
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_pair(
+    "recurrent",
+    in_turn="recurrent",
+    recurrent=KINDS,
+    kernel_set=KernelSet.supported(),
+    dtype=["float32", "bfloat16"],
+)
 def test_states(dtype: str, kernel_set: KernelSet, recurrent: Path, assert_same: Same) -> None:
     """A sequence goes on from the state behind its last right draft."""
     assert_same(tiny(recurrent, dtype=dtype, kernel_set=kernel_set.value))
@@ -451,7 +469,7 @@ def test_drafts_that_have_no_slot_preempt_and_delay_no_row(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-@pytest.mark.parametrize("name", [None, *KINDS])
+@pytest.mark.parametrize("name", [None, *TELLING])
 def test_a_drafter_that_is_always_right_or_wrong(
     name: str | None,
     is_right: bool,

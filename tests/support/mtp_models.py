@@ -34,29 +34,33 @@ class MtpTwin:
     kind: str
 
     @torch.inference_mode()
-    def drafts(self, token_ids: Sequence[int], count: int) -> list[int]:
-        """Return the tokens predicted behind those given, of which the newest is not computed."""
-        model, found = self.model.model, list[int]()
+    def drafts(self, texts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        """Return `count` tokens predicted behind each text, of which the newest is not computed.
+
+        Tokens see none behind them, so that texts may be filled up.
+        """
+        model, found = self.model.model, list[Tensor]()
         embed, head = model.embed_tokens, self.model.lm_head
-        ids = torch.tensor([token_ids])
+        rows, places = torch.arange(len(texts)), torch.tensor([len(text) - 2 for text in texts])
+        longest = max(map(len, texts)) + count
+        ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
         states: list[Tensor] = []
         with model.norm.register_forward_pre_hook(lambda _, given: states.append(given[0])):
-            normed = model(ids[:, :-1]).last_hidden_state
+            normed = model(ids[:, :-1], use_cache=False).last_hidden_state
         is_mimo = self.kind == "mimo"
-        hidden = states[0] if is_mimo else normed
-        next_ids = ids[:, 1:]
+        hidden = (states[0] if is_mimo else normed).clone()
+        next_ids = ids[:, 1:].clone()
         for _ in range(count):
             of_embedding, of_hidden, of_result = self.norms
             parts = [of_embedding(embed(next_ids)), of_hidden(hidden)]
             joined = torch.cat(parts[::-1] if is_mimo else parts, dim=-1)
-            result = self._layered(joined @ self.projection.T)
-            last = of_result(result[:, -1:])
-            token = head(last).argmax(dim=-1)
-            found.append(int(token))
-            next_ids = torch.cat([next_ids, token], dim=1)
-            repeated = result[:, -1:] if self.kind == "glm4_moe" else last
-            hidden = torch.cat([hidden, repeated], dim=1)
-        return found
+            result = self._layered(joined @ self.projection.T)[rows, places]
+            last = of_result(result)
+            found.append(head(last).argmax(dim=-1))
+            places = places + 1
+            next_ids[rows, places] = found[-1]
+            hidden[rows, places] = result if self.kind == "glm4_moe" else last
+        return torch.stack(found, dim=1).tolist()
 
     def _layered(self, x: Tensor) -> Tensor:
         count = x.shape[1]

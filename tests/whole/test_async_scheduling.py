@@ -21,6 +21,9 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.every_pair import long_except
+
+NUM_ROWS = 40
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def requests() -> list[Request]:
     rng = random.Random(5)
     shared = [rng.randrange(256) for _ in range(140)]
     made = []
-    for index in range(40):
+    for index in range(NUM_ROWS):
         prompt = shared[: rng.choice([0, 40, 140, 140])] + [
             rng.randrange(256) for _ in range(rng.randrange(1, 20))
         ]
@@ -88,11 +91,15 @@ def runs(folder: Path) -> Runs:
     return run
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+TELLING = ["roomy", "few-seats", "tiny-chunks", "swapped", "recomputed"]
+OTHERS = ["tiny-chunks", "recomputed"]
+
+
+@pytest.mark.parametrize("setting", long_except(SETTINGS, TELLING))
 def test_same_answers(setting: str, runs: Runs) -> None:
     expected, at_once = runs(False, setting)
     got, behind = runs(True, setting)
-    assert len(got) == 40
+    assert len(got) == NUM_ROWS
     for index, completion in got.items():
         assert completion.error is None
         assert completion.outputs == expected[index].outputs
@@ -108,7 +115,10 @@ def test_same_answers(setting: str, runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "graphs"),
-    [("roomy", True), ("tiny-chunks", False), ("swapped", False), ("recomputed", False)],
+    [
+        *(("roomy", True), ("swapped", False)),
+        *(pytest.param(each, False, marks=pytest.mark.long) for each in OTHERS),
+    ],
 )
 def test_what_an_earlier_run_left_changes_nothing(
     setting: str, graphs: bool, runs: Runs, folder: Path, tmp_path: Path
@@ -142,13 +152,13 @@ def test_no_choice_is_seen_late(folder: Path, tmp_path: Path) -> None:
     got, _ = answers(bad, True)
     failed = {index for index, completion in got.items() if completion.error is not None}
     assert 0 in failed
-    assert len(failed) < 40
+    assert len(failed) < NUM_ROWS
     for index, completion in got.items():
         assert completion.outputs == expected[index].outputs
         assert (completion.error is None) == (expected[index].error is None)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", long_except(SETTINGS, [*set(TELLING) - set(OTHERS)]))
 def test_decode_steps_that_go_on_by_themselves(setting: str, runs: Runs, folder: Path) -> None:
     expected, at_once = runs(True, setting)
     got, run = answers(folder, True, graphs=True, **SETTINGS[setting])

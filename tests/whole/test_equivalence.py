@@ -17,7 +17,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 from tests.support.oracle import Oracle
 
 NUM_GENERATED = 20  # into the next block of 16 from anywhere
@@ -67,7 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 # For one sequence at a time in the default run.
-TELLING = ("llama-gqa-tied-llama3", "mistral-window", "qwen3-mqa-yarn-tied")
+TELLING = ["mistral-window"]
 
 
 @pytest.fixture
@@ -149,10 +149,6 @@ def test_tokens_equal_transformers_when_preempted(
         assert report["preemptions"][mode] > 0
 
 
-@pytest.mark.parametrize(
-    "oracle",
-    [pytest.param(each, marks=() if each in TELLING else pytest.mark.long) for each in MODELS],
-    indirect=True,
-)
+@pytest.mark.parametrize("oracle", long_except(MODELS, TELLING), indirect=True)
 def test_a_single_sequence_at_a_time_gives_the_same_tokens(oracle: Oracle) -> None:
     _check(oracle, max_num_seqs=1, max_num_batched_tokens=64)

@@ -20,6 +20,7 @@ if not torch.cuda.is_available():
 from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
+from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.execution.device import Device, choose_device
 from pagedrun.paged.execution.device_options import CpuDtypes
 from pagedrun.paged.execution.engine import Engine
@@ -31,7 +32,7 @@ from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
-from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.engines import load_engine
 from tests.support.quantized_checkpoints import write
 from tests.support.quantized_forms import PACKED
 from tests.support.streamed import packed_entries, streamed_by
@@ -43,6 +44,7 @@ pytestmark = [
     pytest.mark.gpu if ON_GPU else pytest.mark.timeout(600),
 ]
 NUM_GENERATED = 24 if ON_GPU else 3
+NUM_TOGETHER = 16 if ON_GPU else 5  # rows that share a prefix
 POOL_BYTES = 256 << 20  # so that other tests can run beside these
 # In the interpreter each of these takes the better part of a minute.
 thorough = [] if ON_GPU else [pytest.mark.long, pytest.mark.timeout(900)]
@@ -65,7 +67,7 @@ def prompts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(3)
     shared = torch.randint(256, (140,), generator=generator).tolist()
     own = [torch.randint(256, (size,), generator=generator).tolist() for size in (3, 9, 17)]
-    return [*([*shared, 1 + index] for index in range(16)), *own, [7]]
+    return [*([*shared, 1 + index] for index in range(NUM_TOGETHER)), *own, [7]]
 
 
 def answers(
@@ -75,7 +77,7 @@ def answers(
     if ON_GPU and "num_blocks" not in engine:
         engine["kv_cache_memory_bytes"] = POOL_BYTES
     config = EngineConfig(model=folder, **engine)
-    loaded = load_engine(config, RunPolicy(read_once=ANY_PREFIX), device)
+    loaded = load_engine(config, RunPolicy(read_once=ReadOnce(NUM_TOGETHER, 1)), device)
     requests = [Request(i, tuple(prompt), params) for i, prompt in enumerate(prompts())]
     run = loaded.start(requests, hooks=RunHooks(on_step=lambda _: run.scheduler.check()))
     got = {completion.request.index: completion for completion in run}
@@ -95,6 +97,7 @@ SAMPLED = SamplingParams(
 )
 
 
+@pytest.mark.heavy("a whole run on the kernels that Triton interprets")
 def test_the_tokens_of_transformers(folder: Path, device: Device) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     got = answers(folder, device, GREEDY)
@@ -190,8 +193,15 @@ def first_logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     return kept[-1][-1].cpu()
 
 
+@pytest.mark.heavy("whole runs on the kernels that Triton interprets")
 @pytest.mark.parametrize(
-    ("model", "form"), [("qwen3", None), ("qwen3_moe", None), ("qwen3", "awq")], ids=str
+    ("model", "form"),
+    [
+        pytest.param("qwen3", None, marks=thorough),
+        ("qwen3_moe", None),
+        pytest.param("qwen3", "awq", marks=thorough),
+    ],
+    ids=str,
 )
 def test_streamed_weights(
     model: str, form: str | None, make_model: MakeModel, tmp_path: Path

@@ -27,9 +27,10 @@ from tests.whole.command_server import CommandServer
 from tests.whole.written_rows import wait_for_rows
 
 NEAR = 0.05  # mixing at which modules are right at times
-SHORT, LONG = 5, 30
+SHORT, LONG = 5, 20
 ASKED = ("auto", "1", "4")
-SMALL: dict[str, Any] = {"num_blocks": 12, "max_num_batched_tokens": 33}
+KINDS = ["mimo", "qwen3_next"]  # a plain module, and all that differs from it
+SMALL: dict[str, Any] = {"num_blocks": 8, "max_num_batched_tokens": 33}
 
 
 def rows_of_many_kinds() -> list[dict[str, Any]]:
@@ -44,14 +45,14 @@ def rows_of_many_kinds() -> list[dict[str, Any]]:
         {"beam_width": 2},
         {"temperature": 0.6, "top_p": 0.8, "min_tokens": 4},
     ]
-    prompts = [[*(shared if i % 3 else []), rng.randrange(5, 95), i + 5] for i in range(18)]
+    prompts = [[*(shared if i % 3 else []), rng.randrange(5, 95), i + 5] for i in range(12)]
     return [
         {"prompt_token_ids": prompt, "id": f"r{index}", "seed": index, **kinds[index % len(kinds)]}
         for index, prompt in enumerate(prompts)
     ]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=long_except(NAMES, ["mimo"]))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp(request.param)
     save_mtp(request.param, folder, mixing=NEAR)
@@ -107,14 +108,14 @@ def test_the_rows_are_those_without_drafts(asked: str, fresh: JobConfig, tmp_pat
     run_to_the_same_rows(drafting(fresh, asked, tmp_path / "out.jsonl"), fresh)
 
 
-@every_pair("model", in_turn="model", model=[*NAMES], mode=["swap", "recompute"])
+@every_pair("model", in_turn="model", model=KINDS, mode=["recompute", "swap"])
 def test_small_pools(mode: str, fresh: JobConfig, tmp_path: Path) -> None:
     job = drafting(fresh, "3", tmp_path / "out.jsonl", preemption_mode=mode, **SMALL)
     report = run_to_the_same_rows(job, fresh, RunPolicy(new_predictor=OneBlockEach))
     assert report["preemptions"][mode] > 0
 
 
-@every_pair("model", in_turn="model", model=[*NAMES], asked=ASKED)
+@every_pair("model", in_turn="model", model=KINDS, asked=ASKED)
 def test_a_job_that_died_goes_on(asked: str, fresh: JobConfig, tmp_path: Path) -> None:
     """With as many drafts as before, or another number."""
     job = drafting(fresh, asked, tmp_path / "out.jsonl")
@@ -128,14 +129,14 @@ def test_a_job_that_died_goes_on(asked: str, fresh: JobConfig, tmp_path: Path) -
     run_to_the_same_rows(replace(drafting(job, "2", output), resume=True), fresh)
 
 
-@every_pair("model", in_turn="model", model=[*NAMES], asked=ASKED)
+@every_pair("model", in_turn="model", model=KINDS, asked=ASKED)
 def test_answers_go_on_from_those_of_an_earlier_job(
     asked: str, fresh: JobConfig, old: JobConfig, tmp_path: Path
 ) -> None:
     """The module follows the tokens of the earlier answers, too."""
     job = drafting(fresh, asked, tmp_path / "out.jsonl")
     counts = run_to_the_same_rows(replace(job, from_output=Path(old.output)), fresh)["rows"]
-    assert counts["continued"] > 5
+    assert counts["continued"] > 3
 
 
 def test_answers_to_other_questions_are_drafts_beside_those_of_the_module(

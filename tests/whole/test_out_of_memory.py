@@ -25,6 +25,7 @@ from pagedrun.paged.values.errors import EngineError, UsageError
 from pagedrun.paged.values.request import Request
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 from tests.support.families import save_tiny
 from tests.support.tiny_models import tiny_engine
 
@@ -49,9 +50,10 @@ class Shortage:
         monkeypatch.setattr(Decoder, "hidden", hidden)
 
 
-@pytest.mark.parametrize("room", [100, 37, 5, 1])
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(HOST_ERROR)]
+@every_pair(
+    in_turn="error",
+    room=[100, 37, 5, 1],
+    error=[torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(HOST_ERROR)],
 )
 def test_the_answers_stay_the_same(
     room: int, error: Exception, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch

@@ -66,12 +66,14 @@ def pagedrun(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
 
 
 @pytest.fixture(scope="module")
-def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def demo_run(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo")
-    done = pagedrun("generate", str(demo.demo_prompts_path()), cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""  # stdout is for data
-    return folder / "prompts.out.jsonl", done.stderr
+    stdout = folder / "stdout.txt"
+    args: list[str | Path] = ["generate", demo.demo_prompts_path()]
+    status, told = server.run(args, folder, stdout=str(stdout))
+    assert status == 0, told
+    assert stdout.read_text() == ""  # stdout is for data
+    return folder / "prompts.out.jsonl", told
 
 
 def test_the_demo_answers_its_questions(demo_run: tuple[Path, str]) -> None:
@@ -146,7 +148,7 @@ def test_the_screen_names_the_model_the_accuracy_and_the_memory(demo_run: tuple[
     assert "\x1b" not in screen  # not a terminal: no escapes
 
 
-def test_a_file_of_every_kind_of_row(tmp_path: Path) -> None:
+def test_a_file_of_every_kind_of_row(server: CommandServer, tmp_path: Path) -> None:
     """Good, sampled, malformed and impossible rows side by side: one answer each, in order."""
     lines = [
         '{"id": "plain", "prompt": "Hello"}',
@@ -160,9 +162,9 @@ def test_a_file_of_every_kind_of_row(tmp_path: Path) -> None:
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     flags = ("--model", "demo", "--ordered", "--max-tokens", "9")
-    done = pagedrun("generate", "rows.jsonl", *flags, cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert "\x1b" not in done.stderr
+    status, told = server.run(["generate", "rows.jsonl", *flags], tmp_path)
+    assert status == 3, told
+    assert "\x1b" not in told
     rows = read_jsonl(tmp_path / "rows.out.jsonl")
     assert [row["index"] for row in rows] == list(range(7))
     codes = [row["error"] and row["error"]["code"] for row in rows]

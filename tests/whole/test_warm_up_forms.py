@@ -11,7 +11,7 @@ import pytest
 from tests.support.families import RECURRENT, TINY
 from tests.support.mixture_families import MIXTURES
 
-SHORT = ("qwen3", "gpt_oss", "qwen3_next")
+SHORT = ("qwen3",)
 
 
 def forms_of(*families: str) -> list[dict[str, Any]]:
@@ -27,6 +27,7 @@ def forms_of(*families: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.heavy("a warm-up and a run on the interpreted kernels, in a process of its own")
 def test_a_run_compiles_nothing() -> None:
     """A form that comes during a run stops all of its rows for a second or two."""
     found = {each["family"]: each for each in forms_of(*SHORT)}

@@ -26,6 +26,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.models.quant.mxfp4 import folders as mxfp4_folders  # noqa: F401 - a fixture
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 from tests.support.gguf_writer import mixed, wide, write_gguf
 from tests.support.quantized_checkpoints import write, write_plain
 from tests.support.quantized_forms import HELD
@@ -59,8 +60,11 @@ def test_layers_are_held_in_few_bits(form: str, make_model: MakeModel, tmp_path:
     assert held(tmp_path / "codes", "float32") == held(tmp_path / "plain", "float32")
 
 
-@pytest.mark.parametrize("form", ["fp8", "awq", "pack-quantized", "int-quantized"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])
+@every_pair(
+    in_turn="family",
+    form=["fp8", "awq", "pack-quantized", "int-quantized"],
+    family=["qwen3_moe", "qwen2_moe"],
+)
 def test_experts_are_held_in_few_bits(
     family: str, form: str, make_model: MakeModel, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,9 +50,13 @@ ANYTHING = st.recursive(
 METHODS = st.sampled_from([each for each in LINEAR_METHODS if each is not None]) | ANYTHING
 
 
-@settings(max_examples=400)
+@pytest.mark.parametrize("num_examples", [60, pytest.param(4000, marks=pytest.mark.long)])
+def test_it_is_read_or_refused(num_examples: int) -> None:
+    settings(max_examples=num_examples)(read_or_refused)()
+
+
 @given(method=METHODS, fields=st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=8))
-def test_it_is_read_or_refused(method: Any, fields: dict[str, Any]) -> None:
+def read_or_refused(method: Any, fields: dict[str, Any]) -> None:
     quantization = {**fields, "quant_method": method}
     config = JsonObject("config.json", {"quantization_config": quantization})
     try:

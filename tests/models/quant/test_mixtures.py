@@ -19,6 +19,7 @@ from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.support.eight_bit_writers import blocks
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 from tests.support.quantized_checkpoints import write, write_plain
 from tests.support.quantized_forms import EXPERT_FORMS, EXPERTS, experts
 
@@ -26,8 +27,7 @@ from tests.support.quantized_forms import EXPERT_FORMS, EXPERTS, experts
 FAMILIES = ("qwen3_moe", "qwen2_moe", "mixtral")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("form", EXPERT_FORMS)
+@every_pair(in_turn="family", form=[*EXPERT_FORMS], family=FAMILIES)
 def test_experts_are_those_that_were_rounded(
     form: str, family: str, make_model: MakeModel, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ LIBRARY_RUN = ("--model-impl", "transformers", *RUN)
 
 def write_rows(folder: Path) -> Path:
     shared = [7 * i % 256 for i in range(40)]
-    rows = [{"prompt_token_ids": [*shared, 9 + i]} for i in range(12)]
+    rows = [{"prompt_token_ids": [*shared, 9 + i]} for i in range(7)]
     return write_jsonl(folder / "rows.jsonl", rows)
 
 

@@ -10,13 +10,18 @@ from pagedrun.paged.execution.run import RunPolicy
 from tests.models.oracle import NUM_TOKENS, MakeOracle, check
 from tests.models.transformers_backend.library_models import LIBRARY
 from tests.support.admit_all import AdmitAll
+from tests.support.every_pair import long_except
 from tests.support.families import save_tiny
 
 # Around the borders of blocks of 16, of a window of 50, and of chunks of 64.
 LENGTHS = (1, 17, 49, 51, 70)
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+# Beside those that give way below: residuals in parallel and partial rotation, windows, sinks.
+TELLING = ["gpt_neox", "starcoder2", "gpt_oss"]
+
+
+@pytest.mark.parametrize("name", long_except(LIBRARY, TELLING))
 def test_tokens_and_first_logits_are_those_of_transformers(
     name: str, make_oracle: MakeOracle
 ) -> None:
@@ -48,7 +53,7 @@ def test_tokens_are_the_same_when_sequences_give_way(
     assert report["preemptions"][mode] > 0
 
 
-@pytest.mark.parametrize("name", ["olmoe", "stablelm"])
+@pytest.mark.parametrize("name", long_except(["olmoe", "stablelm"], ["olmoe"]))
 def test_a_row_has_the_same_bytes_alone_in_bfloat16(name: str, tmp_path: Path) -> None:
     save_tiny(LIBRARY[name], tmp_path, torch.bfloat16)
     params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=3)

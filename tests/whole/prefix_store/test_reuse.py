@@ -2,9 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from pagedrun.paged.job.model import LocalModel
 from pagedrun.paged.values.engine_config import WindowSize
 from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
+from tests.whole.command_server import CommandServer
 from tests.whole.prefix_store.stored_runs import PREFIX_TOKENS, Ran, run, tokens, write_rows
 
 INT8 = ("bfloat16", "int8")  # number formats of the model and of its cache
@@ -109,7 +107,7 @@ def test_another_file_with_the_same_prefix_finds_it(
     "engine",
     [
         {"max_num_seqs": 1},
-        {"max_num_batched_tokens": 37},
+        {"max_num_batched_tokens": 137},
         {"num_blocks": 130},
         {"num_blocks": 130, "preemption_mode": "recompute"},
         {"num_blocks": 130, "swap_space_bytes": 0},
@@ -161,36 +159,18 @@ def test_nested_prefixes_and_windows(
     assert second.report["prefix"]["hit_rate"] <= second.report["prefix"]["achievable_hit_rate"]
 
 
-@pytest.fixture
-def two_at_once(rows: Path, model: Path, store: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "pagedrun", "generate", str(rows), "--model", str(model)]
-    command += ["--prefix-store", str(store), "--dtype", "float32", "--quiet", "--overwrite"]
-    runs = [
-        subprocess.Popen(
-            [*command, "--ordered", "-o", str(rows.with_name(f"{number}.jsonl"))],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    yield runs
-    for each in runs:
-        each.kill()
-        each.communicate()
-
-
 def test_two_runs_at_once(
-    two_at_once: list[subprocess.Popen[str]],
-    rows: Path,
-    model: Path,
-    store: Path,
-    filled: tuple[Path, Ran],
+    server: CommandServer, rows: Path, model: Path, store: Path, filled: tuple[Path, Ran]
 ) -> None:
-    for number, each in enumerate(two_at_once):
-        _, told = each.communicate(timeout=240)
-        assert each.returncode == 0, told
-        assert told == ""
-        report = json.loads(rows.with_name(f"{number}.jsonl.report.json").read_text())
-        assert Ran(rows.with_name(f"{number}.jsonl"), report, []).answers == filled[1].answers
+    """In two processes."""
+    args: list[str | Path] = ["generate", rows, "--model", model, "--prefix-store", store]
+    args += ["--dtype", "float32", "--quiet", "--ordered", "-o", "other.jsonl"]
+    other = server.start(args, rows.parent)
+    mine = run(rows, model, store)
+    assert (other.wait(), other.told()) == (0, "")
+    report = json.loads(rows.with_name("other.jsonl.report.json").read_text())
+    theirs = Ran(rows.with_name("other.jsonl"), report, [])
+    assert mine.answers == theirs.answers == filled[1].answers
+    assert mine.warnings == []
     assert run(rows, model, store).store["loaded_tokens"] == PREFIX_TOKENS
     assert len(find_entries(store)) == 1  # the same bytes have the same name

@@ -119,7 +119,7 @@ def test_small_pools_and_stores_give_the_same_bytes(
     for cut in (203, 120, 203, 70, 160):
         branch = prefix[:cut] + tokens(rng, 70)
         prompts += [branch + tokens(rng, 3 + each) for each in range(3)]
-    rows = write_rows(tmp_path / "rows.jsonl", prompts, max_tokens=20)
+    rows = write_rows(tmp_path / "rows.jsonl", prompts, max_tokens=12)
     answers = run(rows, model, None).answers
     assert run(rows, model, store, **engine).answers == answers
     again = run(rows, model, store, **engine)

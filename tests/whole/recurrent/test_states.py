@@ -18,7 +18,7 @@ from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 from tests.support.families import save_tiny
 from tests.support.jsonl import write_jsonl
 from tests.support.plan_jobs import job
@@ -198,7 +198,7 @@ def test_bytes_do_not_depend_on_who_else_runs(
         assert sum(report["preemptions"].values()) > 0
 
 
-@pytest.mark.parametrize("window_rows", [1000, 90])
+@pytest.mark.parametrize("window_rows", long_except([1000, 90], [90]))
 def test_a_shared_prefix_is_computed_once_as_planned(
     window_rows: int, models: Models, tmp_path: Path
 ) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeModel
+from tests.support.every_pair import long_except
 from tests.support.families import save_tiny
 from tests.whole.sampling.whole_job import CROWDED, LONG_ANSWERS, SOME_PREFIX, Whole, windowed
 
 # Windows in some or all layers, recurrent layers, windows with sinks, and none of these.
 KINDS = ["mixed", "all", "lfm2", "qwen3_5", "gpt_oss", "llama"]
+# Others run crowded in test_behind_windows.py and test_all_together.py.
+TELLING = ["lfm2", "qwen3_5", "gpt_oss"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def drawn_engine(pick: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 40))]
 )
-@pytest.mark.parametrize("whole", KINDS, indirect=True)
+@pytest.mark.parametrize("whole", long_except(KINDS, TELLING), indirect=True)
 def test_the_same_bytes_in_any_engine(whole: Whole, seed: int, tmp_path: Path) -> None:
     pick = random.Random(seed)
     engine = drawn_engine(pick)

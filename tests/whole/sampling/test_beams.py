@@ -18,6 +18,7 @@ from pagedrun.paged.values.sampling_params import EarlyStopping, SamplingParams
 from tests.conftest import MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import load_engine
+from tests.support.every_pair import every_pair
 
 SHARED = [7 * i % 251 for i in range(37)]
 PROMPTS = [[5], SHARED[:16], [*SHARED, 1, 2, 3], [*SHARED, 1, 9], SHARED[:32], list(range(40))]
@@ -109,8 +110,7 @@ def beams(width: int, **changes: Any) -> SamplingParams:
 VARIANTS = {"length_penalty": (1.0, 0.0, 2.0, -1.0), "early_stopping": tuple(EarlyStopping)}
 
 
-@pytest.mark.parametrize("block_size", [16, 64])
-@pytest.mark.parametrize("width", [2, 4, 8, 16])
+@every_pair(in_turn="block_size", width=[2, 16, 4, 8], block_size=[16, 64])
 def test_the_answers_are_those_of_transformers(folder: Path, width: int, block_size: int) -> None:
     engine = load_engine(config(folder, block_size=block_size))
     asked = [

@@ -119,6 +119,12 @@ def answers(
     return sorted(run, key=lambda each: each.request.index), run.report()
 
 
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[Completion]:
+    """The answers of a run that nothing disturbs."""
+    return answers(folder)[0]
+
+
 def test_as_transformers(folder: Path) -> None:
     found, report = answers(folder)
     for prompt, completion in zip(PROMPTS, found, strict=True):
@@ -133,6 +139,7 @@ def test_as_transformers(folder: Path) -> None:
     assert report["tokens"]["generated"] == sum(len(output.token_ids) for output in answered)
 
 
+OTHER_PATHS = [(True, False), (False, True)]
 # Without drafts, which follow measured times.
 FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
 
@@ -149,8 +156,9 @@ FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
     ],
     ids=str,
 )
-def test_the_same_however_it_runs(folder: Path, engine: dict[str, Any]) -> None:
-    expected, _ = answers(folder)
+def test_the_same_however_it_runs(
+    folder: Path, expected: list[Completion], engine: dict[str, Any]
+) -> None:
     # With few blocks let in whoever fits, so that somebody must give way.
     policy = RunPolicy(AdmitAll) if "num_blocks" in engine else DEFAULT_POLICY
     found, report = answers(folder, policy, **engine)
@@ -174,19 +182,23 @@ def test_a_row_has_its_bytes_beside_rows_that_ask_for_more(folder: Path) -> None
         assert [o.token_ids for o in one.outputs] == [o.token_ids for o in other.outputs]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("graphs", [False, True])
-def test_on_every_path(folder: Path, is_async: bool, graphs: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_async", "graphs"),
+    [(True, True), *(pytest.param(*each, marks=pytest.mark.long) for each in OTHER_PATHS)],
+)
+def test_on_every_path(
+    folder: Path, expected: list[Completion], is_async: bool, graphs: bool
+) -> None:
     """A token that was computed behind a stop is dropped, and what is known of it."""
-    expected, _ = answers(folder)
     device = replace(choose_device("cpu"), async_scheduling=is_async, graphs=graphs)
     found, _ = answers(folder, device=device)
     for one, other in zip(found, expected, strict=True):
         assert (one.outputs, one.prompt_logprobs) == (other.outputs, other.prompt_logprobs)
 
 
-def test_in_pieces_where_memory_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, _ = answers(folder)
+def test_in_pieces_where_memory_is_short(
+    folder: Path, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
+) -> None:
     compute = Decoder.hidden
 
     def hidden(model: Decoder, batch: Any, cache: Any) -> Tensor:
@@ -201,9 +213,8 @@ def test_in_pieces_where_memory_is_short(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_the_logits_of_few_positions_are_there_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, _ = answers(folder)
     row_bytes = 4 * oracle(folder).config.vocab_size
     monkeypatch.setattr("pagedrun.paged.execution.model_runner.MAX_SCORED_BYTES", 3 * row_bytes + 1)
     tall: list[int] = []

@@ -27,7 +27,7 @@ from tests.support.comparable import comparable_rows
 from tests.support.engines import load_engine
 from tests.support.jsonl import read_jsonl, write_jsonl
 
-NUM_GENERATED = 30
+NUM_GENERATED = 22
 LETTERS = tuple(range(94))  # the tokens of the characters from "!" on
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},

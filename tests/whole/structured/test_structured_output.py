@@ -20,6 +20,7 @@ from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import IM_END, MakeModel
 from tests.support.admit_all import AdmitAll
 from tests.support.engines import ANY_PREFIX, load_engine
+from tests.support.every_pair import long_except
 
 SCHEMA = {
     "type": "object",
@@ -54,7 +55,7 @@ def requests() -> list[Request]:
     rng = random.Random(5)
     shared = [rng.randrange(256) for _ in range(140)]
     made = []
-    for index in range(36):
+    for index in range(24):
         own = [rng.randrange(256) for _ in range(rng.randrange(1, 20))]
         params = SamplingParams(
             max_tokens=rng.choice([3, 9, 60, 60]),
@@ -119,7 +120,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", long_except(SETTINGS, [*SETTINGS.keys() - {"few-seats", "uncached", "jump-ahead"}])
+)
 def test_the_same_bytes_on_every_schedule(name: str, folder: Path, expected: Answers) -> None:
     found, run = answers(folder, requests(), **SETTINGS[name])
     assert outputs(found) == outputs(expected)
@@ -149,7 +152,7 @@ def test_every_answer_has_its_structure(expected: Answers) -> None:
                 check_structure(output.text, params)
             elif output.finish_reason is FinishReason.LENGTH:
                 assert len(output.token_ids) == params.max_tokens, index
-    assert num_ended > 20
+    assert num_ended > 14
 
 
 def check_structure(text: str, params: SamplingParams) -> None:
