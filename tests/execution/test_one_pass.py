@@ -17,7 +17,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
-from tests.support.every_pair import long_except
+from tests.support.every_pair import every_pair, long_except
 from tests.support.families import TINY, save_tiny
 from tests.support.mixture_families import MIXTURES, ONE_OF_EACH_KIND
 from tests.support.streamed import streamed_by, streaming
@@ -51,8 +51,11 @@ def in_one_pass(engine: Engine, asked: Sequence[Request], pool: int = POOL) -> l
     return answers(run)
 
 
-@pytest.mark.parametrize("params", [LABEL, SCORED, replace(LABEL, temperature=1.0, n=3)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_pair(
+    in_turn="dtype",
+    params=[LABEL, SCORED, replace(LABEL, temperature=1.0, n=3)],
+    dtype=["float32", "bfloat16"],
+)
 def test_rows_have_the_same_bytes(
     dtype: str, params: SamplingParams, make_model: MakeModel
 ) -> None:

@@ -31,9 +31,18 @@ def answers(engine: Engine) -> list[Any]:
     return [each.outputs for each in done]
 
 
-@pytest.mark.parametrize("cache_dtype", ["auto", "int8"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_bytes_are_those_of_memory(family: str, cache_dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "dtype", "cache_dtype"),
+    [
+        ("smollm3", "bfloat16", "int8"),
+        ("qwen3_next", "float32", "auto"),
+        pytest.param("smollm3", "float32", "auto", marks=pytest.mark.long),
+        pytest.param("qwen3_next", "bfloat16", "int8", marks=pytest.mark.long),
+    ],
+)
+def test_the_bytes_are_those_of_memory(
+    family: str, dtype: str, cache_dtype: str, tmp_path: Path
+) -> None:
     save_tiny(FAMILIES[family], tmp_path / "model", torch.float32)
     swap = tmp_path / "swap"
     swap.mkdir()
@@ -42,6 +51,7 @@ def test_the_bytes_are_those_of_memory(family: str, cache_dtype: str, tmp_path: 
         config = EngineConfig.fitting(
             model=tmp_path / "model",
             device="cpu",
+            dtype=dtype,
             num_blocks=12,
             kv_cache_dtype=cache_dtype,
             **flags,

@@ -274,7 +274,6 @@ RECURRENT: dict[str, Tiny] = {
     ),
     "qwen3_next": Tiny("Qwen3NextConfig", {**_DELTA_NET, **_EXPERTS, "mlp_only_layers": [1]}),
 }
-RECURRENT_KINDS = ["lfm2_moe", "qwen3_5", "qwen3_next"]  # convolutions, delta rules, both layouts
 
 
 def save_tiny(what: str | Tiny, folder: Path, dtype: torch.dtype = torch.float32) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import product
 
 import pytest
 import torch
@@ -11,9 +12,15 @@ from torch import Tensor
 from pagedrun.kernels.cpu import grouped_linear, jit
 from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.kernel_set import KernelSet
+from pagedrun.kernels.quantized_form import Activations
+from tests.support.every_pair import long_except
 
 DTYPES = [torch.float32, torch.bfloat16]
 THREADS = [1, 2]
+# How products of quantized weights are computed, and the dtype of their inputs. Each has a kernel
+# for every kind of codes, which takes seconds to compile: the default run needs half of them.
+USUAL_PRODUCTS = [(Activations.EXACT, torch.bfloat16), (Activations.INT8, torch.float32)]
+PRODUCTS = long_except(product(Activations, DTYPES), USUAL_PRODUCTS)
 
 
 @contextmanager

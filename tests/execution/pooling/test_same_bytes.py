@@ -11,6 +11,7 @@ from pagedrun.paged.execution.pooling.text_windows import DistinctText, RecentRe
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.pooling import PooledText
 from pagedrun.paged.values.request import Request
+from tests.support.every_pair import every_pair
 from tests.support.kernel_cases import THREADS, threads
 from tests.support.pooled_engines import pooled_model, requests, results
 from tests.support.tiny_encoders import texts, write_model
@@ -33,13 +34,12 @@ def test_batches_and_threads(family: str, tmp_path: Path) -> None:
     expected = results(engine, asked)
     for each in asked:
         assert np.array_equal(results(engine, [each])[each.index], expected[each.index])
-    for num_tokens in (1, 64, 200, 4096):
+    for num_tokens, number in zip((1, 64, 200, 4096), [*THREADS, *THREADS], strict=True):
         config = replace(engine.config, max_num_batched_tokens=num_tokens)
         other = PoolingEngine(config, engine.loaded, engine.spec, engine.pooler)
-        for number in THREADS:
-            with threads(number):
-                found = results(other, asked)
-            assert all(np.array_equal(found[i], expected[i]) for i in expected)
+        with threads(number):
+            found = results(other, asked)
+        assert all(np.array_equal(found[i], expected[i]) for i in expected), num_tokens
 
 
 def test_equal_texts_are_computed_once(tmp_path: Path) -> None:
@@ -108,9 +108,10 @@ def test_recent_results_that_were_used_stay() -> None:
     assert recent.find([of_pair]) == []
 
 
-@pytest.mark.parametrize("settings", [{"quantization": "int8"}, {"dtype": "bfloat16"}])
-@pytest.mark.parametrize(
-    "family", ["bert", "deberta-v2", pytest.param("albert", marks=pytest.mark.long)]
+@every_pair(
+    in_turn="settings",
+    family=["bert", "deberta-v2", "albert"],
+    settings=[{"quantization": "int8"}, {"dtype": "bfloat16"}],
 )
 def test_narrower_numbers_are_near_and_have_the_same_bytes(
     family: str, settings: dict[str, str], tmp_path: Path

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from tests.support.attention_cases import Chunk, in_float64, on_device, prefill_
 from tests.support.every_pair import every_pair
 
 # A tile of the GPU kernel has 16 to 64 of these tokens, and 32 or 64 keys.
-SIZES = [1, 15, 16, 17, 64, 137]
+SIZES = [1, 15, 16, 17, 70]
 CHUNKS = [(table, 0, size) for table, size in enumerate(SIZES)]
 STARTS = [0, *accumulate(SIZES)]
 WINDOWS = [None, 1, 9, 65]
@@ -51,7 +50,7 @@ def queries(num_tokens: int, num_heads: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(num_tokens, num_heads, 32).to(dtype)
 
 
-@every_pair(window=WINDOWS, dtype=DTYPES)
+@every_pair(in_turn="dtype", window=WINDOWS, dtype=DTYPES)
 def test_matches_reference(
     window: int | None,
     dtype: torch.dtype,
@@ -75,8 +74,7 @@ def test_the_reference_is_softmax_of_all_scores(make_context: Callable[..., Any]
     torch.testing.assert_close(out[:, 0], weights @ values[0].double())
 
 
-@pytest.mark.parametrize("window", [None, 9])
-@pytest.mark.parametrize("dtype", DTYPES)
+@every_pair(in_turn="dtype", window=[None, 9], dtype=DTYPES)
 def test_a_text_alone_has_the_bytes_of_a_text_among_others(
     window: int | None, dtype: torch.dtype, twin: Twin, make_context: Callable[..., Any]
 ) -> None:
@@ -88,8 +86,7 @@ def test_a_text_alone_has_the_bytes_of_a_text_among_others(
         assert torch.equal(attend(q[own], context, [chunk], window, twin), together[own]), size
 
 
-@pytest.mark.parametrize("position", [0, 66, 76])
-@pytest.mark.parametrize("spoilt", ["key_cache", "value_cache"])
+@every_pair(in_turn="spoilt", position=[0, 66, 76], spoilt=["key_cache", "value_cache"])
 def test_nan_spoils_those_who_see_it_and_no_others(
     spoilt: str, position: int, twin: Twin, make_context: Callable[..., Any]
 ) -> None:

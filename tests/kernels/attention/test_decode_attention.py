@@ -96,8 +96,15 @@ def test_scores_are_capped_and_an_empty_slot_is_zero(
     assert (expected - expect(q, context, rows, Softmax(0.5), 250)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [
+        (torch.bfloat16, torch.int8),
+        (torch.float32, torch.float8_e4m3fn),
+        pytest.param(torch.bfloat16, torch.float8_e4m3fn, marks=pytest.mark.long),
+        pytest.param(torch.float32, torch.int8, marks=pytest.mark.long),
+    ],
+)
 def test_quantised_caches(
     dtype: torch.dtype,
     cache_dtype: torch.dtype,

@@ -10,6 +10,7 @@ from pagedrun.kernels.cpu.attention import group_attention
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.kernels.reference import attention as reference
 from tests.support.attention_cases import Chunk, in_float64, prefill_inputs
+from tests.support.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 P = PARTITION_TOKENS
@@ -69,19 +70,19 @@ def test_matches_reference(
     assert_close(out, run(q, context, chunks, window, backend=reference))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 150])
-@pytest.mark.parametrize(
-    ("num_kv_heads", "group", "head_dim"), [(2, 2, 64), (1, 1, 16), (1, 7, 80)]
+@every_pair(
+    in_turn="shape",
+    shape=[(2, 2, 64), (1, 1, 16), (1, 7, 80)],  # num_kv_heads, group, head_dim
+    window=[None, 150],
+    dtype=DTYPES,
 )
 def test_prefill_in_chunks_equals_prefill_at_once(
-    num_kv_heads: int,
-    group: int,
-    head_dim: int,
+    shape: tuple[int, int, int],
     window: int | None,
     dtype: torch.dtype,
     make_context: Callable[..., Any],
 ) -> None:
+    num_kv_heads, group, head_dim = shape
     torch.manual_seed(0)
     full = make_context(
         [600], num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=16, dtype=dtype

@@ -21,13 +21,13 @@ from pagedrun.kernels.reference import attention as reference
 from pagedrun.paged.execution.prefix_sharing import PrefixSharing
 from tests.kernels.conftest import Twin
 from tests.support.attention_cases import as_int32, in_float64, on_device, prefill_inputs
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 
 P = PARTITION_TOKENS
 DTYPES = [torch.float32, torch.bfloat16]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 16, 16
 SCALE = 0.3
-LENGTHS = [1, P - 1, P, 2 * P + 17]
+LENGTHS = [1, P - 1, P, P + 17]
 CHUNK = 20  # of each row's last tokens, or fewer
 SINKS = torch.tensor([0.7, -1.5, 2.0, 0.0, -0.3, 5.0])
 
@@ -108,7 +108,7 @@ def test_the_reference_is_a_softmax_with_one_more_column(make_context: Callable[
         torch.testing.assert_close(found[0, head].double(), expected, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", long_except(DTYPES, [torch.bfloat16]))
 def test_a_sink_that_weighs_nothing_changes_no_bit(
     dtype: torch.dtype, twin: Twin, make_context: Callable[..., Any]
 ) -> None:

@@ -21,7 +21,7 @@ LENGTHS = [300, 77, 131]
 
 
 @every_pair(
-    in_turn="block_size",
+    in_turn="window",
     formats=[(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.float8_e4m3fn)],
     window=[1, 50, 131],
     block_size=[5, 16],

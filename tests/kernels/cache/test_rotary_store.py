@@ -90,6 +90,7 @@ def written(cache: Tensor, slots: Tensor) -> Tensor:
 
 
 @every_pair(
+    in_turn="shape",
     shape=[  # num_tokens, (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
         (1, (2, 2, 64), 64, 16),
         (3, (4, 2, 80), 32, 5),
@@ -195,6 +196,7 @@ def test_slots_beyond_32_bits_of_elements(codes: torch.dtype | None, twin: Twin)
 
 
 @every_pair(
+    in_turn="shape",
     # (num_heads, num_kv_heads, head_dim), rotary_dim, block_size
     shape=[
         ((4, 2, 64), 64, 16),

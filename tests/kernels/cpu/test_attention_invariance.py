@@ -95,7 +95,15 @@ def test_block_sizes_give_the_same_bytes(head_dim: int, way: Way, kind: Kind, fo
         assert torch.equal(other, expected), block_size
 
 
-@every_pair(head_dim=HEAD_DIMS, group=GROUPS, way=WAYS, kind=KINDS, form=FORMS, block_size=[16, 5])
+@every_pair(
+    in_turn="head_dim",
+    head_dim=HEAD_DIMS,
+    group=GROUPS,
+    way=WAYS,
+    kind=KINDS,
+    form=FORMS,
+    block_size=[16, 5],
+)
 def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
     head_dim: int,
     group: int,
@@ -141,6 +149,7 @@ def test_chunks_behind_nested_prefixes_give_the_bytes_of_each_alone(
 
 
 @every_pair(
+    in_turn="head_dim",
     head_dim=HEAD_DIMS,
     group=GROUPS,
     way=WAYS,

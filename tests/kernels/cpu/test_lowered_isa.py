@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pagedrun.kernels.environment.threads import cpu_quota
+from tests.support.every_pair import long_except
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
@@ -62,8 +63,6 @@ def run(code: str, tmp_path: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize(
-    "isa", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.long), "AVX512_CORE_BF16"]
-)
+@pytest.mark.parametrize("isa", long_except(["AVX2", "AVX512_CORE", "AVX512_CORE_BF16"], ["AVX2"]))
 def test_linears_where_onednn_has_fewer_instructions(isa: str, tmp_path: Path) -> None:
     run(f"{LINEARS}\ncheck_linears()", tmp_path, ONEDNN_MAX_CPU_ISA=isa)

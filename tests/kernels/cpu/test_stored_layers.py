@@ -18,11 +18,11 @@ from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import all_alike
 from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer, put_together, take_apart
+from tests.support.kernel_cases import PRODUCTS
 from tests.support.packed_forms import FORMS
 
 SIZES = 72, 256  # outputs, which fill no panel, and inputs
 ROWS = [1, 5, 33]
-BACKENDS = [(each, mode) for each in KernelSet.supported() for mode in ("exact", "int8")]
 
 
 def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -75,12 +75,13 @@ def test_an_int8_layer_has_the_same_bytes(kernel_set: KernelSet) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("kernel_set", "activations"), BACKENDS)
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
 def test_a_quantized_layer_has_the_same_bytes(
-    kernel_set: KernelSet, activations: str, dtype: torch.dtype, form: str
+    kernel_set: KernelSet, product: tuple[Activations, torch.dtype], form: str
 ) -> None:
-    kernels = CpuBackend(kernel_set, Activations(activations))
+    activations, dtype = product
+    kernels = CpuBackend(kernel_set, activations)
     assert_same(kernels.pack_quantized(FORMS[form](*SIZES), dtype), dtype)
 
 
@@ -103,15 +104,16 @@ def test_plain_experts_have_the_same_bytes(kernel_set: KernelSet, dtype: torch.d
 
 
 @pytest.mark.parametrize("form", ["q4_0", "q4_1", "q6_k", "q8_0"])
-@pytest.mark.parametrize(("kernel_set", "activations"), BACKENDS)
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.parametrize("kernel_set", KernelSet.supported())
 def test_quantized_experts_have_the_same_bytes(
-    kernel_set: KernelSet, activations: str, form: str
+    kernel_set: KernelSet, product: tuple[Activations, torch.dtype], form: str
 ) -> None:
+    activations, dtype = product
     parts = [[FORMS[form](*SIZES) for _ in range(3)]]
     assert all_alike(parts[0])
-    kernels = CpuBackend(kernel_set, Activations(activations))
-    layer = kernels.pack_quantized_experts(parts, torch.float32)
-    assert_same_experts(layer, 3, torch.float32)
+    kernels = CpuBackend(kernel_set, activations)
+    assert_same_experts(kernels.pack_quantized_experts(parts, dtype), 3, dtype)
 
 
 def test_a_layer_in_the_layout_of_onednn_is_refilled() -> None:

@@ -8,23 +8,27 @@ from pagedrun.kernels.expert_choice import ExpertChoice, Score
 from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
+from tests.support.every_pair import every_pair
 
 SCORES = [*Score]
 IN_GROUPS = {"num_groups": 4, "num_chosen_groups": 2}
 SOFTMAX = Score.SOFTMAX
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize(("num_experts", "num_chosen"), [(8, 3), (1, 1), (60, 4), (5, 5)])
+@every_pair(
+    in_turn="size",
+    size=[(8, 3), (1, 1), (60, 4), (5, 5)],  # num_experts, num_chosen
+    score=SCORES,
+    normalize=[True, False],
+)
 def test_matches_reference(
-    num_experts: int,
-    num_chosen: int,
+    size: tuple[int, int],
     score: Score,
     normalize: bool,
     twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
+    num_experts, num_chosen = size
     torch.manual_seed(0)
     logits = torch.randn(7, num_experts) * 4
     choice = ExpertChoice(num_chosen, score, normalize)
@@ -35,17 +39,15 @@ def test_matches_reference(
     assert_close(found.weights, expected.weights)
 
 
-@pytest.mark.parametrize("groups", [{}, IN_GROUPS], ids=["one group", "groups"])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize(("num_experts", "num_chosen"), [(8, 3), (60, 7)])
+@every_pair(size=[(8, 3), (60, 7)], score=SCORES, groups=[{}, IN_GROUPS])
 def test_corrected_choices_match_reference(
-    num_experts: int,
-    num_chosen: int,
+    size: tuple[int, int],
     score: Score,
     groups: dict[str, int],
     twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
+    num_experts, num_chosen = size
     torch.manual_seed(0)
     logits, correction = torch.randn(9, num_experts) * 2, torch.randn(num_experts) / 4
     choice = ExpertChoice(num_chosen, score, True, 1e-2, 2.5, **groups)

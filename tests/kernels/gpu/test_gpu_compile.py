@@ -104,6 +104,7 @@ def all_jobs() -> Iterator[Any]:
                 yield pytest.param(job, case, id=f"{case.name}-{chip}", marks=marks)
 
 
+@pytest.mark.heavy("the time of the compilers counts for the case after which they end")
 @pytest.mark.parametrize(("job", "case"), list(all_jobs()))
 def test_compiles_without_spills(
     job: Job, case: Case, compiled: Callable[[Job], Future[list[Launch]]]

@@ -28,14 +28,15 @@ from tests.support.every_pair import every_pair, long_except
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FORMS = (decode_single_pass, decode_split)
 P = DECODE_PARTITION
-# Every head size, block size and group size; with those that are `long`, each head size with each
-# block size.
+# Every head size and block size; with those that are `long`, every group size, and each head size
+# with each block size.
 SHAPES = [
-    (64, 16, 1, BF16), (64, 5, 2, BF16), (64, 64, 3, FP32), (80, 16, 7, BF16), (80, 256, 2, FP16),
-    (96, 32, 16, BF16), (128, 16, 8, FP16), (128, 64, 17, BF16), (128, 128, 2, FP32),
-    (256, 64, 4, BF16), (512, 16, 8, BF16),
+    (64, 5, 1, BF16), (80, 256, 7, FP16), (96, 32, 16, BF16), (128, 64, 17, BF16),
+    (256, 128, 2, FP32), (512, 16, 8, BF16),
 ]  # fmt: skip
 OTHER_SHAPES = [
+    (64, 16, 1, BF16), (64, 64, 3, FP32), (80, 16, 7, BF16), (128, 16, 8, FP16),
+    (128, 128, 2, FP32), (256, 64, 4, BF16),
     (64, 32, 2, FP16), (64, 128, 4, BF16), (64, 256, 16, BF16), (80, 64, 8, FP32),
     (80, 32, 3, BF16), (80, 128, 1, BF16), (96, 16, 4, FP32), (96, 64, 1, BF16),
     (96, 128, 7, FP16), (96, 256, 3, BF16), (128, 32, 4, BF16), (128, 256, 1, BF16),
@@ -112,9 +113,9 @@ def test_both_forms_match_the_reference_and_each_other(
     assert not once[1].any()  # the empty slot
 
 
-@pytest.mark.parametrize("window", long_except([1, 33, 64, 65, P, P + 1], [1, 65, P + 1]))
+@pytest.mark.parametrize("window", long_except([1, 33, 64, 65, P, P + 1], [65, P + 1]))
 def test_a_window_begins_anywhere(window: int, gpu_device: torch.device) -> None:
-    lengths = [1, 64, 65, P + 1, 2 * P]
+    lengths = [1, 65, P + 1, 2 * P]
     q, context, context_lens = ragged(lengths, 64, 16, 2, FP32)
     once, split = (
         run(form, gpu_device, q, context, context_lens, 0.125, window=window) for form in FORMS
@@ -123,7 +124,7 @@ def test_a_window_begins_anywhere(window: int, gpu_device: torch.device) -> None
     assert torch.equal(once, split)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 1200), min_size=1, max_size=3),
     window=st.none() | st.integers(1, 1200),
@@ -142,8 +143,7 @@ def test_any_lengths_and_window(
     assert torch.equal(once, split)
 
 
-@pytest.mark.parametrize("window", [None, 70])
-@pytest.mark.parametrize("dtype", [FP32, BF16])
+@every_pair(in_turn="window", window=[None, 70], dtype=[FP32, BF16])
 def test_both_forms_join_the_sinks_alike(
     dtype: torch.dtype, window: int | None, gpu_device: torch.device
 ) -> None:
@@ -157,7 +157,7 @@ def test_both_forms_join_the_sinks_alike(
     assert not once[1].any()
 
 
-@pytest.mark.parametrize("dtype", [FP32, BF16])
+@pytest.mark.parametrize("dtype", long_except([FP32, BF16], [BF16]))
 def test_scores_are_capped(dtype: torch.dtype, gpu_device: torch.device) -> None:
     q, context, lengths = ragged([1, 300, P + 5], 64, 64, 4, dtype)
     q = q * 20  # scores far beyond the cap
@@ -171,49 +171,45 @@ def test_scores_are_capped(dtype: torch.dtype, gpu_device: torch.device) -> None
 @every_pair(
     in_turn="tokens",
     tokens=[(BF16, 16), (FP16, 64), (FP32, 128)],  # dtype, block_size
-    cache_dtype=[torch.int8, torch.float8_e4m3fn],
-    arch=[80, 90],
+    codes=[(torch.int8, 90), (torch.float8_e4m3fn, 80), (torch.float8_e4m3fn, 90)],  # and chip
 )
 def test_quantised_caches(
     tokens: tuple[torch.dtype, int],
-    cache_dtype: torch.dtype,
-    arch: int,
+    codes: tuple[torch.dtype, int],
     gpu_device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    cache_dtype, arch = codes
     if gpu_device.type == "cpu":  # an sm_80 has no float8 and takes its bits apart
         on = chip.chip_of(gpu_device)
         monkeypatch.setattr(chip, "chip_of", lambda device: replace(on, arch=arch))
     dtype, block_size = tokens
     q, context, lengths = ragged([1, 0, 65, P + 17], 64, block_size, 3, FP32)
     q = q.to(dtype)
-    codes, scales = [], []
+    quantised, scales = [], []
     for cache in (context.key_cache, context.value_cache):
         # What is not written is as bad as it can be: NaN scales, and NaN codes where there are any.
         scale = cache.abs().amax(dim=-1) / (100.0 if cache_dtype is torch.int8 else 448.0)
         code = (cache / scale[..., None]).nan_to_num(
             127 if cache_dtype is torch.int8 else torch.nan
         )
-        codes.append(
+        quantised.append(
             code.round().to(cache_dtype) if cache_dtype is torch.int8 else code.to(cache_dtype)
         )
         scales.append(scale)
-    context, both = replace(context, key_cache=codes[0], value_cache=codes[1]), KVScales(*scales)
+    context, both = Context(quantised[0], quantised[1], context.block_tables), KVScales(*scales)
     once, split = (run(form, gpu_device, q, context, lengths, 0.125, scales=both) for form in FORMS)
     assert_near(once, expect(q, context, lengths, 0.125, scales=both))
     assert torch.equal(once, split)
 
 
 def test_a_row_gets_the_same_bytes_in_any_batch(gpu_device: torch.device) -> None:
-    lengths = [5, 0, 127, 128, P, P + 70]
+    lengths = [5, 0, 128, P + 70]
     q, context, context_lens = ragged(lengths, 80, 16, 3, BF16)
     together = run(decode_attention, gpu_device, q, context, context_lens, 0.1)
-    crowd = torch.arange(len(lengths)).repeat(20)  # enough rows for one pass
-    tables = context.block_tables[crowd]
-    many = run(
-        decode_single_pass, gpu_device, q[crowd[:18]],
-        replace(context, block_tables=tables[:18]), context_lens[crowd[:18]], 0.1,
-    )  # fmt: skip
+    crowd = torch.arange(len(lengths)).repeat(2)  # each twice, in one pass
+    twice = replace(context, block_tables=context.block_tables[crowd])
+    many = run(decode_single_pass, gpu_device, q[crowd], twice, context_lens[crowd], 0.1)
     for row in range(len(lengths)):
         one = slice(row, row + 1)
         # A table that just holds the row: other shapes, other splits.
@@ -221,7 +217,7 @@ def test_a_row_gets_the_same_bytes_in_any_batch(gpu_device: torch.device) -> Non
         table = replace(context, block_tables=context.block_tables[one, :width].contiguous())
         alone = run(decode_attention, gpu_device, q[one], table, context_lens[one], 0.1)
         assert torch.equal(alone, together[one])
-        assert torch.equal(many[row::6], together[row].expand(3, -1, -1))
+        assert torch.equal(many[row::4], together[row].expand(2, -1, -1))
 
 
 def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
@@ -229,7 +225,7 @@ def test_bytes_depend_neither_on_block_size_nor_on_where_blocks_lie(
 ) -> None:
     dense = torch.randn(2, 700, 2, 64).to(BF16)
     results = []
-    for block_size, seed in ((5, 1), (16, 2), (64, 3), (256, 4), (64, 5)):
+    for block_size, seed in ((5, 1), (64, 3), (256, 4), (64, 5)):
         q, context, lengths = ragged([700], 64, block_size, 2, BF16, seed)
         positions = torch.arange(700)
         slots = (context.block_tables[0, positions // block_size].long(), slice(None))

@@ -100,7 +100,7 @@ def test_matches_reference(
     gpu_device: torch.device,
 ) -> None:
     num_kv_heads, group, head_dim, block_size = shape
-    chunks = [(0, 0, 1), (1, 5, 63), (2, 63, 2), (3, 130, 1), (4, 0, 140)]
+    chunks = [(0, 0, 1), (1, 5, 63), (2, 63, 2), (3, 130, 1), (4, 0, 75)]
     context = make_context(
         lengths(chunks),
         num_kv_heads=num_kv_heads,
@@ -174,7 +174,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(
     make_context: Callable[..., Any],
     gpu_device: torch.device,
 ) -> None:
-    length = 150
+    length = 100
     num_kv_heads, group, head_dim = shape
     full = make_context(
         [length], num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=16, dtype=dtype
@@ -182,7 +182,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(
     q = queries([(0, 0, length)], num_kv_heads * group, head_dim, dtype)
     at_once = run(gpu_device, q, full, [(0, 0, length)], codes, window=window)
     for borders in (
-        [0, 1, 8, 63, 64, 129, length],
+        [0, 1, 63, 64, length],
         [*range(0, length, 77), length],
     ):
         # As in a run: while a chunk is computed, nothing after it is written yet.
@@ -206,7 +206,7 @@ def test_chunk_alone_equals_chunk_in_batch(
     dtype: torch.dtype, make_context: Callable[..., Any], gpu_device: torch.device
 ) -> None:
     # More chunks than one load of the search finds, and one that is long beside them.
-    chunks = [(row, row % 7, 1 + row % 3) for row in range(130)] + [(130, 3, 90)]
+    chunks = [(row, row % 7, 1 + row % 3) for row in range(130)] + [(130, 3, 20)]
     context = make_context(lengths(chunks), num_kv_heads=1, head_dim=64, block_size=16, dtype=dtype)
     q = queries(chunks, 3, 64, dtype)
     together = run(gpu_device, q, context, chunks)
@@ -219,7 +219,7 @@ def test_chunk_alone_equals_chunk_in_batch(
 
 @every_pair(
     in_turn="poison",
-    position=[3, 137],
+    position=[3, 87],
     spoilt=["key_cache", "value_cache"],
     poison=[torch.nan, torch.inf, -torch.inf],
     is_causal=[True, False],
@@ -234,16 +234,16 @@ def test_what_is_not_finite_spoils_those_who_see_it_and_no_others(
     make_context: Callable[..., Any],
     gpu_device: torch.device,
 ) -> None:
-    context = make_context([150], num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
+    context = make_context([100], num_kv_heads=2, head_dim=64, block_size=16, dtype=dtype)
     block = int(context.block_tables[0, position // 16])
     getattr(context, spoilt)[block, 1, position % 16, 3] = poison
-    q = queries([(0, 0, 150)], 4, 64, dtype)
+    q = queries([(0, 0, 100)], 2, 64, dtype)
     for window in (None, 20):
-        seen = torch.zeros(150, 4, dtype=torch.bool)
-        reach = 150 if window is None else window
+        seen = torch.zeros(100, 2, dtype=torch.bool)
+        reach = 100 if window is None else window
         first = position if is_causal else max(position - reach + 1, 0)
-        seen[first : position + reach, 2:] = True
-        out = run(gpu_device, q, context, [(0, 0, 150)], window=window, is_causal=is_causal)
+        seen[first : position + reach, 1:] = True
+        out = run(gpu_device, q, context, [(0, 0, 100)], window=window, is_causal=is_causal)
         assert torch.equal(out.isnan().all(dim=-1), seen)
         assert torch.equal(out.isfinite().all(dim=-1), ~seen)
 

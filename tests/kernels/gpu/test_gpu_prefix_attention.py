@@ -76,11 +76,15 @@ SHAPES: list[tuple[Callable[..., Tensor], int, int, int, torch.dtype, float | No
     (decode_single_pass, 64, 1, 16, torch.float32, None),
     (decode_split, 80, 7, 64, torch.bfloat16, None),
     (decode_split, 128, 4, 32, torch.bfloat16, 3.0),
-    (decode_single_pass, 256, 3, 128, torch.float16, None),
-    (decode_split, 512, 8, 16, torch.bfloat16, None),
 ]
 OTHER_SHAPES = [
-    (form, 96, 16, 128, torch.bfloat16, None) for form in (decode_single_pass, decode_split)
+    (form, *shape, None)
+    for form in (decode_single_pass, decode_split)
+    for shape in (
+        (96, 16, 128, torch.bfloat16),
+        (256, 3, 128, torch.float16),
+        (512, 8, 16, torch.bfloat16),
+    )
 ]
 OTHER_FORM = {decode_single_pass: decode_split, decode_split: decode_single_pass}
 
@@ -139,20 +143,10 @@ def test_quantised_caches(cache_dtype: torch.dtype, gpu_device: torch.device) ->
     assert_near(out, expected)
 
 
-def test_both_forms_take_up_a_prefix_with_the_same_bytes(gpu_device: torch.device) -> None:
-    q, context, lengths, shared = nested(64, 3, 16, torch.bfloat16)
-    groups = groups_of(context, shared, 16)
-    once, split = (
-        attend(gpu_device, q, context, lengths, groups, form)
-        for form in (decode_single_pass, decode_split)
-    )
-    assert torch.equal(once, split)
-
-
 company = given(present=st.sets(st.integers(0, 8), min_size=1), seed=st.integers(0, 9))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @company
 def test_a_row_gets_the_same_bytes_whoever_runs_beside_it(present: set[int], seed: int) -> None:
     """Who is there decides where groups begin and end, inside of units too."""
@@ -185,7 +179,7 @@ def check_company(present: set[int], seed: int) -> None:
     assert torch.equal(together, alone[order])
 
 
-@pytest.mark.parametrize("num_rows", long_except([1, 9, 33, 70], [9, 70]))
+@pytest.mark.parametrize("num_rows", long_except([1, 9, 33, 70], [70]))
 def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.device) -> None:
     """Whatever the height of the matrix, and whatever a row's place in it."""
     context = build_context(
@@ -214,24 +208,26 @@ def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.d
 def test_a_launch_reads_its_work_from_memory_of_a_fixed_size(gpu_device: torch.device) -> None:
     """As a captured graph does: the same tensors, other groups in them at each step."""
     q, context, lengths, shared = nested(64, 2, 64, torch.float32)
+    rows = np.array([3, 4, 5, 8], np.int32)
+    q, lengths, shared = q[rows], lengths[rows], shared[rows]
     work = PrefixWork.allocate(
         max_items=40, max_entries=60, max_rows=16, max_slots=32, tile_rows=16, device=gpu_device
     )
     address = work.items.data_ptr()
     outs = []
     for share in (False, True):  # the second time less than there was
-        work.write(groups_of(context, shared, 64, share=share))
-        outs.append(attend(gpu_device, q, context, lengths, work))
+        work.write(groups_of(context, shared, 64, share=share, rows=rows))
+        outs.append(attend(gpu_device, q, context, lengths, work, rows=rows))
     assert work.items.data_ptr() == address
     assert torch.equal(outs[0], outs[1])
     # Nobody shares anything: no items, and rows without a state.
     work.write(empty_groups(len(q)))
     assert int(work.num_items) == 0
-    out = attend(gpu_device, q, context, lengths, work)
+    out = attend(gpu_device, q, context, lengths, work, rows=rows)
     wide = KVLayer(context.key_cache.double(), context.value_cache.double())
-    rows = DecodeInputs(as_int32(range(len(q))), lengths)
     expected = reference.decode_attention(
-        q.double(), wide, context.block_tables, rows, Softmax(0.125), None
+        *(q.double(), wide, context.block_tables, DecodeInputs(as_int32(rows), lengths)),
+        *(Softmax(0.125), None),
     )
     assert_near(out, expected)
 

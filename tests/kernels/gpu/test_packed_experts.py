@@ -13,6 +13,7 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.quantized_weight import PackedWeight
 from pagedrun.kernels.reference.experts import PackedGroupedLinear as PlainGroupedLinear
 from tests.kernels.gpu.packed_inputs import inputs, moved
+from tests.support.every_pair import long_except
 from tests.support.packed_forms import GPU_FORMS
 
 NUM_EXPERTS, OUT, IN = 5, 40, 256
@@ -30,7 +31,10 @@ def starts_of(counts: list[int], device: torch.device) -> Tensor:
     return torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], device=device)
 
 
-@pytest.mark.parametrize("form", ["mxfp4", "awq", "q4_k", "q5_k", "q6_k", "float8"])
+@pytest.mark.parametrize(
+    "form",
+    long_except(["mxfp4", "awq", "q4_k", "q5_k", "q6_k", "float8"], ["mxfp4", "awq", "float8"]),
+)
 def test_each_row_passes_its_own_expert(
     form: str, gpu_device: torch.device, assert_close: Callable[[Tensor, Tensor], None]
 ) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pagedrun.kernels.gpu.sampling import CAPACITY, find_thresholds
 from pagedrun.kernels.reference.sampling import GREEDY_BELOW, _keep
+from tests.support.every_pair import long_except
 
 CHUNK = 1000
 
@@ -74,7 +75,9 @@ def rows() -> dict[str, Tensor]:
         (9000, 0.999, 0.0, 1.0),
     ],
 )
-@pytest.mark.parametrize("name", list(rows()))
+@pytest.mark.parametrize(
+    "name", long_except(rows(), ["flat", "tail", "ties", "zeros of both signs"])
+)
 def test_keeps_what_the_reference_keeps(
     name: str,
     top_k: int,

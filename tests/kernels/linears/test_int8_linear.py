@@ -1,6 +1,7 @@
 """Linear layers of int8: the same bytes from every kernel, and each row's own."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -24,8 +25,13 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.linear import LOWEST_CODE, MAX_IN_FEATURES
 from pagedrun.kernels.reference.linear import Int8Linear as PlainInt8Linear
 from pagedrun.kernels.reference.linear import shifted_rows as plain_shifted_rows
+from tests.support.every_pair import every_pair, long_except
 
 DTYPES = [torch.float32, torch.bfloat16]
+Way = tuple[torch.dtype, bool]  # of inputs, and whether they are shifted
+WAYS: list[Way] = [*product(DTYPES, [False, True])]
+# Kernels of their own; models with this pair of layers are encoders.
+JOINED_WAYS: list[Way] = [(torch.float32, True), (torch.bfloat16, False)]
 MAX_ROWS = 70
 Make = Callable[[Tensor, Tensor, Tensor | None, bool], CpuInt8Linear]
 
@@ -53,13 +59,16 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     assert torch.equal(found.nan_to_num(0.0), expected.nan_to_num(0.0))
 
 
-@pytest.mark.parametrize("shifts", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("num_in", "num_out"), [(64, 32), (333, 100), (1094, 33)])
+@every_pair(
+    in_turn="shape",
+    way=WAYS,
+    has_bias=[True, False],
+    shape=[(64, 32), (333, 100), (1094, 33)],
+)
 def test_every_number_of_rows_gives_the_bytes_of_the_reference(
-    num_in: int, num_out: int, has_bias: bool, dtype: torch.dtype, shifts: bool, make: Make
+    way: Way, has_bias: bool, shape: tuple[int, int], make: Make
 ) -> None:
+    (dtype, shifts), (num_in, num_out) = way, shape
     generator = torch.Generator().manual_seed(2)
     codes, scales = random_codes(num_out, num_in), torch.rand(num_out, generator=generator)
     bias = torch.randn(num_out, generator=generator).to(dtype) if has_bias else None
@@ -164,20 +173,21 @@ def test_zeros_stay_zeros_and_halves_go_to_even() -> None:
 
 
 # Rows at both sides of whole blocks, and of what all threads take together.
-@pytest.mark.parametrize("shifts", [False, True])
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("num_in", "num_inner"), [(64, 96), (384, 1536), (333, 100), (70, 33)])
+@pytest.mark.parametrize("way", long_except(WAYS, JOINED_WAYS))
+@every_pair(
+    in_turn="shape",
+    num_threads=[1, 2],
+    has_bias=[True, False],
+    shape=[(64, 96), (384, 1536), (333, 100), (70, 33)],
+)
 def test_layers_joined_by_gelu_give_the_bytes_of_the_three_operations(
-    num_in: int,
-    num_inner: int,
-    has_bias: bool,
-    dtype: torch.dtype,
+    way: Way,
     num_threads: int,
-    shifts: bool,
+    has_bias: bool,
+    shape: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (dtype, shifts), (num_in, num_inner) = way, shape
     monkeypatch.setattr(int8_linear, "num_threads", lambda: num_threads)
     monkeypatch.setattr(jit, "num_threads", lambda: num_threads)
     generator = torch.Generator().manual_seed(5)

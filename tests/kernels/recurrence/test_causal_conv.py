@@ -7,6 +7,7 @@ from torch import Tensor
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
+from tests.support.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 # Shorter than the state, as long, one token, none; two have drafts, one of them in place.
@@ -23,20 +24,19 @@ def made(num_channels: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tens
     return x, weight, bias, state
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("num_channels", "size", "activate", "has_bias"),
-    [(7, 4, True, False), (64, 3, False, True), (1030, 4, True, True), (48, 2, False, False)],
+@every_pair(
+    in_turn="dtype",
+    # num_channels, size, activate, has_bias
+    form=[(7, 4, True, False), (64, 3, False, True), (1030, 4, True, True), (48, 2, False, False)],
+    dtype=DTYPES,
 )
 def test_matches_reference(
-    num_channels: int,
-    size: int,
-    activate: bool,
-    has_bias: bool,
+    form: tuple[int, int, bool, bool],
     dtype: torch.dtype,
     twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
+    num_channels, size, activate, has_bias = form
     x, weight, bias, state = made(num_channels, size, dtype)
     inputs = state_inputs(LENGTHS, READS, WRITES)
     expected_state = state.double()

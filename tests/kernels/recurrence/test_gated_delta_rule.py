@@ -1,13 +1,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
 from pagedrun.kernels.ops import Backend
 from tests.kernels.conftest import Twin
 from tests.kernels.recurrence.states import state_inputs
+from tests.support.every_pair import every_pair
 
 DTYPES = [torch.float32, torch.bfloat16]
 LENGTHS, READS = [5, 1, 1, 0, 12, 3, 6], [0, -1, 3, 1, 5, 8, -1]
@@ -55,24 +55,18 @@ def made(
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("heads", "dims"),
-    [
-        ((2, 4), (8, 16)),
-        ((1, 3), (7, 5)),
-        ((2, 2), (64, 40)),
-        pytest.param((1, 1), (128, 128), id="real"),
-    ],
+@every_pair(
+    in_turn="dtype",
+    shape=[((2, 4), (8, 16)), ((1, 3), (7, 5)), ((2, 2), (64, 40)), ((1, 1), (128, 128))],
+    dtype=DTYPES,
 )
 def test_matches_reference(
-    heads: tuple[int, int],
-    dims: tuple[int, int],
+    shape: tuple[tuple[int, int], tuple[int, int]],
     dtype: torch.dtype,
     twin: Twin,
     assert_close: Callable[[Tensor, Tensor], None],
 ) -> None:
-    given = made(heads, dims, dtype, sum(LENGTHS))
+    given = made(*shape, dtype, sum(LENGTHS))
     inputs = state_inputs(LENGTHS, READS, WRITES)
     exact, own = given.double(), given.to(twin.device)
     expected = Backend.gated_delta_rule(**vars(exact), inputs=inputs)
@@ -85,13 +79,12 @@ def test_matches_reference(
     assert torch.equal(own.state[untouched].cpu(), given.state[untouched])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "dims"), [((2, 4), (8, 16)), ((1, 2), (64, 40))])
+@every_pair(in_turn="dtype", shape=[((2, 4), (8, 16)), ((1, 2), (64, 40))], dtype=DTYPES)
 def test_no_cut_between_two_tokens_changes_a_bit(
-    heads: tuple[int, int], dims: tuple[int, int], dtype: torch.dtype, twin: Twin
+    shape: tuple[tuple[int, int], tuple[int, int]], dtype: torch.dtype, twin: Twin
 ) -> None:
     num_tokens = 9
-    given = made(heads, dims, dtype, num_tokens).to(twin.device)
+    given = made(*shape, dtype, num_tokens).to(twin.device)
 
     def run(cuts: list[int], read: int) -> tuple[Tensor, Tensor]:
         state, parts = given.state.clone(), []
@@ -145,7 +138,7 @@ def test_a_chunk_does_not_depend_on_who_else_is_there(twin: Twin) -> None:
 
 def test_what_hardly_decays_still_does(twin: Twin) -> None:
     """exp(a) is lost beside 1, but the logarithm of their sum is exp(a)."""
-    num_tokens = 400
+    num_tokens = 250
     given = made((1, 1), (8, 16), torch.float32, num_tokens)
     given.gates[:] = -15.0  # the state takes nothing new, and fades by 16 * 3e-7 a token
     given.dt_bias[:] = 0.0
@@ -160,8 +153,7 @@ def test_what_hardly_decays_still_does(twin: Twin) -> None:
     assert 0.997 < faded < 0.9995
 
 
-@pytest.mark.parametrize("first", [5, 9], ids=["in place", "elsewhere"])
-@pytest.mark.parametrize("dims", [(8, 16), (64, 40)])
+@every_pair(in_turn="first", first=[5, 9], dims=[(8, 16), (64, 40)])
 def test_each_draft_leaves_the_state_of_a_walk_that_ends_there(
     dims: tuple[int, int], first: int, twin: Twin
 ) -> None:

@@ -11,7 +11,7 @@ from pagedrun.kernels.cpu.backend import CpuBackend
 from pagedrun.kernels.gpu.backend import GpuBackend
 from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.reference.sampling import gumbel_noise, philox4x32
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 
 KNOWN_ANSWERS = [  # counter, key, result: the vectors published with Random123
     ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
@@ -84,9 +84,12 @@ PARAMS: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("vocab_size", [1, 5, 255, 256, 257, 1000, 8193, 10007])
-@pytest.mark.parametrize("params", PARAMS, ids=str)
+@every_pair(
+    in_turn="vocab_size",
+    params=PARAMS,
+    vocab_size=[1, 5, 255, 256, 257, 1000, 8193, 10007],
+    dtype=[torch.float32, torch.bfloat16],
+)
 def test_matches_reference(params: dict[str, float], vocab_size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(vocab_size)
     logits = (torch.randn(6, vocab_size) * 3).to(dtype)
@@ -244,7 +247,7 @@ def random_rows(num_rows: int, vocab_size: int, dtype: torch.dtype) -> tuple[Ten
 
 @every_pair(
     in_turn="vocab_size",
-    vocab_size=[1, 5, 2047, 2048, 2049, 10007],
+    vocab_size=[1, 2047, 2048, 2049, 4100],
     dtype=[torch.float32, torch.bfloat16],
 )
 def test_gpu_chooses_what_the_reference_chooses(
@@ -259,7 +262,8 @@ def test_gpu_chooses_what_the_reference_chooses(
 @pytest.mark.parametrize(
     ("num_rows", "vocab_size", "dtype"),
     [
-        (3, 151_936, torch.bfloat16),
+        (3, 30_011, torch.bfloat16),
+        pytest.param(3, 151_936, torch.bfloat16, marks=pytest.mark.long),
         pytest.param(26, 200_003, torch.float32, marks=pytest.mark.long),
         pytest.param(500, 517, torch.bfloat16, marks=pytest.mark.long),
     ],
@@ -273,7 +277,7 @@ def test_gpu_chooses_what_the_cpu_chooses(
     assert torch.equal(ids, choose(logits, CpuBackend, **given))
 
 
-@pytest.mark.parametrize("vocab_size", [5, 2049, 10007])
+@pytest.mark.parametrize("vocab_size", long_except([5, 2049, 10007], [5, 2049]))
 def test_gpu_chooses_the_same_without_the_launches_for_filters(
     vocab_size: int, gpu_device: torch.device
 ) -> None:
@@ -288,7 +292,7 @@ def test_gpu_chooses_the_same_without_the_launches_for_filters(
     assert sum(heat > 0 for heat in given["temperature"]) > 2
 
 
-@pytest.mark.parametrize("num_rows", [100, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_rows", [40, pytest.param(3000, marks=pytest.mark.long)])
 def test_gpu_draws_what_the_cpu_draws(num_rows: int, gpu_device: torch.device) -> None:
     torch.manual_seed(2)
     logits, given = random_rows(num_rows, 517, torch.float32)
@@ -354,7 +358,7 @@ def test_gpu_row_alone_equals_row_in_batch_and_none_is_fine(gpu_device: torch.de
     logits, given = random_rows(13, 2503, torch.float32)
     logits = logits.to(gpu_device)
     together = choose(logits, GpuBackend, **given)
-    for r in range(13):
+    for r in range(0, 13, 3):
         one = {name: values[r] for name, values in given.items()}
         assert choose(logits[r : r + 1], GpuBackend, **one).item() == together[r]
     assert choose(logits[:0], GpuBackend).tolist() == []

@@ -67,10 +67,10 @@ def case(
 
 
 CASES = [
-    case(128, has_prefix=True, short=("sm_90", "gfx942")),
-    case(256, window=1000, softcap=50.0, short=("sm_90",)),
-    case(128, cache_dtype=torch.float8_e4m3fn, short=("sm_80",)),
-    case(64, group=8, has_prefix=True, has_sinks=True, short=("sm_90",)),
+    case(128, has_prefix=True),
+    case(256, window=1000, softcap=50.0),
+    case(128, cache_dtype=torch.float8_e4m3fn),
+    case(64, group=8, has_prefix=True, has_sinks=True, short=("gfx942",)),
     case(64, group=8, window=128, has_sinks=True),
     *(case(head_dim, has_prefix=True) for head_dim in (64, 80, 96, 256)),
     *(case(128, block_size=block_size) for block_size in (16, 32, 128, 256)),

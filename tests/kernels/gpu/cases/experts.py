@@ -40,7 +40,6 @@ CASES = [
     Case(
         "experts-128-of-2048-bfloat16",
         functools.partial(products, 128, 2048, 1536, torch.bfloat16),
-        short=("gfx942",),
         matrix="wide",
     ),
     Case(
@@ -58,7 +57,6 @@ CASES = [
     Case(
         "route-8-of-128-bfloat16",
         functools.partial(route, 128, ExpertChoice(8, Score.SOFTMAX, True), torch.bfloat16),
-        short=("sm_90",),
     ),
     Case(
         "route-4-of-60",

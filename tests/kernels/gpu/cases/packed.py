@@ -42,7 +42,7 @@ CASES = [
         Case(
             f"packed-{form}-{num_rows}-rows",
             functools.partial(multiply, form, num_rows, BF16),
-            short=("sm_90",) if (form, num_rows) in {("awq", 16), ("q6_k", 128)} else (),
+            short=("sm_90",) if (form, num_rows) == ("awq", 16) else (),
             matrix="wide",
         )
         for form in FORMS
@@ -52,7 +52,6 @@ CASES = [
         Case(
             f"packed-{form}-invariant",
             functools.partial(multiply, form, 7, BF16, row_invariant=True),
-            short=("sm_80", "gfx942") if form == "q4_k" else (),
             matrix="wide",
             is_one=True,
         )

@@ -73,7 +73,6 @@ KINDS: list[tuple[torch.dtype, torch.dtype | None, int, int | None, float | None
     (FLOAT32, None, 64, None, None),
 ]
 KINDS += [(BFLOAT16, None, 16, None, None), (BFLOAT16, None, 64, 1024, 50.0)]
-SHORT = [KINDS[0], KINDS[2]]
 
 
 def _short(
@@ -81,7 +80,7 @@ def _short(
     num_tokens: int,
     kind: tuple[torch.dtype, torch.dtype | None, int, int | None, float | None],
 ) -> tuple[str, ...]:
-    if heads == HEADS[3] and num_tokens > 1 and kind in SHORT:
+    if heads == HEADS[3] and num_tokens > 1 and kind == KINDS[0]:
         return ("sm_90",)
     # The largest heads on a chip with little shared memory: they did not fit.
     return ("sm_86",) if heads == HEADS[6] and num_tokens > 1 and kind == KINDS[0] else ()
@@ -89,7 +88,6 @@ def _short(
 
 # MiniLM, BERT and ModernBERT, gte-Qwen2, EmbeddingGemma.
 BOTH_SIDES = [(12, 12, 32), (12, 12, 64), (28, 4, 128), (3, 1, 256)]
-SHORT_BOTH_SIDES = (BOTH_SIDES[1], 512, BFLOAT16, 65)
 CASES = (
     [
         Case(
@@ -109,7 +107,6 @@ CASES = (
             functools.partial(
                 launch, (64, 8, 64), num_tokens, BFLOAT16, None, 64, window, None, has_sinks=True
             ),
-            short=("sm_90",) if num_tokens > 1 and window else (),
             matrix="wide",
         )
         for num_tokens in (512, 1)
@@ -121,9 +118,6 @@ CASES = (
             functools.partial(
                 launch, heads, num_tokens, dtype, None, 64, window, None, is_causal=False
             ),
-            short=("sm_90",)
-            if (heads[2], num_tokens, dtype, window) == (64, 512, BFLOAT16, 65)
-            else (),
             matrix=None if dtype is FLOAT32 else "wide",
         )
         for heads in BOTH_SIDES
