@@ -255,6 +255,12 @@ def test_12_numbers_that_json_does_not_have(generate: Run) -> None:
     rows[0] = b'{"prompt":NaN}'
     read = generate(rows)
     assert read.codes == ["invalid_json_line"] * 2 + ["invalid_id", "invalid_json_line"]
+    call = '"method":"POST","url":"/v1/completions","body":{"prompt":"a","user":NaN}'
+    asked = generate(
+        [f'{{"custom_id":{each},{call}}}'.encode() for each in ("NaN", "1e999", '"a"')]
+    )
+    codes = [row["response"]["body"]["error"]["code"] for row in asked.rows]
+    assert codes == ["invalid_id"] * 2 + ["invalid_json_line"]
 
 
 def test_12_numbers_that_json_does_not_have_in_other_columns(generate: Run) -> None:

@@ -40,6 +40,7 @@ NOT_IN_THE_REPOSITORY = {
     "generation_config.json",
     "judge.yaml",
     "modules.json",
+    "router_config.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "tokenizer_config.json",

@@ -44,7 +44,7 @@ def parse_record(text: str) -> Record:
             continue
         unfit[name] = _unfit(name, each)
         if name in ID_COLUMNS:
-            columns[name] = math.nan  # which is no id, whereas null would be none
+            columns[name] = written[name]  # null would be none
     return Record(columns, written, unfit=unfit)
 
 

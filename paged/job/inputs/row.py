@@ -88,6 +88,9 @@ def with_record(row: Row, read: Callable[[], Record]) -> Row:
             unreadable=found.unreadable,
             unfit=found.unfit,
         )
+        for name in ID_COLUMNS:
+            if name in row.unfit:
+                raise _no_id(name)
         return replace(row, id=row_id(row.columns, row.index))
     except RowError as error:
         return replace(row, error=at_line(error, row.line))
@@ -108,10 +111,14 @@ def row_id(columns: Columns, index: int) -> str | int:
         return default_id(index)
     value = columns[name]
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RowError("invalid_id", f"{name} must be a string or an integer", param=name)
+        raise _no_id(name)
     if len(str(value)) > MAX_ID_CHARS:
         raise RowError("invalid_id", f"{name} is longer than {MAX_ID_CHARS} characters", param=name)
     return value
+
+
+def _no_id(name: str) -> RowError:
+    return RowError("invalid_id", f"{name} must be a string or an integer", param=name)
 
 
 def at_line(error: RowError, line: int) -> RowError:
