@@ -27,9 +27,9 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from tests.processor_time import ProcessorTime  # noqa: E402
 from tests.support.command import Command, run_command  # noqa: E402
 from tests.support.interpreter import patch_language_once  # noqa: E402
+from tests.support.processor_time import ProcessorTime  # noqa: E402
 
 # An example takes as long as the machine is busy: none is too slow.
 ANY_LOAD: dict[str, Any] = {

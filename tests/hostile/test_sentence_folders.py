@@ -165,7 +165,11 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
         LIST,
         "a module of another name",
     ),
-    "a router": (module(1, type="sentence_transformers.models.Router"), LIST, "Router at place 1"),
+    "a router without routes": (
+        module(1, type="sentence_transformers.models.Router"),
+        "config.json",
+        "types is missing",
+    ),
     "the network twice": (
         modules(lambda listed: listed.insert(1, listed[0])),
         LIST,

@@ -96,7 +96,16 @@ def test_rows_know_their_record(tmp_path: Path) -> None:
 
 
 def test_a_bad_element_fails_alone(tmp_path: Path) -> None:
-    bad = [b"1", b'"x"', b"null", b'{"a": NaN}', b'{"a": 1, "a": 2}', b"{]", b'{"a": tru}', b"[1]"]
+    bad = [
+        b"1",
+        b'"x"',
+        b"null",
+        b'{"a": nan}',
+        b'{"a": 1, "a": 2}',
+        b"{]",
+        b'{"a": tru}',
+        b"[1]",
+    ]
     bad += [b'{"a": "\xff"}', rb'{"a": "\ud800"}', b"[" * 900 + b"]" * 900]
     rows = read(tmp_path / "in.json", b'[{"b": 1},' + b",".join(bad) + b',{"b": 2}]', 5000)
     assert len(rows) == len(bad) + 2

@@ -49,7 +49,7 @@ engine = tiny_engine(model=published_config("tiny", head_dim=32), dtype="DTYPE")
 engine.warm_up()
 params = SamplingParams(max_tokens=4, ignore_eos=True)
 # A step of more than 384 tokens, of which two threads have rows of their own.
-prompts = [tuple(range(1, 140)) + tuple(range(k, k + 40)) for k in range(8)]
+prompts = [tuple(range(1, 140)) + tuple(range(k, k + 40)) for k in range(20)]
 for _ in engine.start([Request(i, prompt, params) for i, prompt in enumerate(prompts)]):
     pass
 kernels = [each for each in gc.get_objects() if isinstance(each, CPUDispatcher)]

@@ -26,6 +26,7 @@ from tests.support.command import Command
 from tests.support.comparable import comparable_rows
 from tests.support.engines import load_engine
 from tests.support.jsonl import read_jsonl, write_jsonl
+from tests.support.manifests import as_if_killed
 
 NUM_GENERATED = 22
 LETTERS = tuple(range(94))  # the tokens of the characters from "!" on
@@ -205,7 +206,9 @@ def test_duplicates_are_those_that_ask_the_same_and_a_resumed_job_answers_alike(
     output = tmp_path / "resumed.jsonl"
     written = Path(job.output).read_bytes()
     output.write_bytes(written[: len(written) // 2])
-    Path(f"{output}.run.json").write_bytes(Path(f"{job.output}.run.json").read_bytes())
+    manifest = Path(f"{output}.run.json")
+    manifest.write_bytes(Path(f"{job.output}.run.json").read_bytes())
+    as_if_killed(manifest)
     settings = {"output": str(output), "resume": True}
     run_job(JobConfig(**{**_fields(job), **settings}))
     assert comparable_rows(output) == comparable_rows(job.output)

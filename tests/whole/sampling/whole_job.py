@@ -18,6 +18,7 @@ from tests.support.comparable import comparable_bytes
 from tests.support.engines import ANY_PREFIX
 from tests.support.families import FULL, SLIDING, TINY, Tiny, save_tiny
 from tests.support.jsonl import write_jsonl
+from tests.support.manifests import as_if_killed
 from tests.whole.sampling.mixed_rows import BAD, TEMPLATE, mixed_rows
 
 SOME_PREFIX = RunPolicy(read_once=ANY_PREFIX)
@@ -69,8 +70,9 @@ class Whole:
         """Return the job as a run leaves it that dies when so many bytes are written."""
         output = folder / "out.jsonl"
         output.write_bytes(Path(self.config.output).read_bytes()[:num_bytes])
-        manifest = Path(f"{self.config.output}.run.json").read_bytes()
-        Path(f"{output}.run.json").write_bytes(manifest)
+        manifest = Path(f"{output}.run.json")
+        manifest.write_bytes(Path(f"{self.config.output}.run.json").read_bytes())
+        as_if_killed(manifest)
         return replace(self.config, output=str(output), resume=True)
 
 

@@ -2,7 +2,7 @@
 
     pytest --write-durations [PYTEST ARGUMENTS]
 
-writes `durations.json` beside this file: the processor seconds of each test file, and of each test
+writes tests/durations.json: the processor seconds of each test file, and of each test
 that took more than `NOTED`. Times are of all threads, and of programs that a test started and
 waited for. Order and file are of use with any processor; nothing fails because it took long.
 """
@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-DURATIONS = Path(__file__).with_name("durations.json")
+DURATIONS = Path(__file__).parents[1] / "durations.json"
 NOTED = 1.0
-# Above this a test says why, in `@pytest.mark.heavy`.
-MOST = 5.0
 _PROPERTY = "processor seconds"
 
 
