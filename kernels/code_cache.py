@@ -133,14 +133,16 @@ def _locked(path: str) -> Iterator[None]:
     with ExitStack() as opened:
         while True:
             file = opened.enter_context(open(f"{path}.lock", "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks: the code may be compiled twice
+                fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
                     break  # else the one that had it has removed it
         try:
             yield
         finally:
-            os.unlink(file.name)
+            with suppress(OSError):  # the folder may be gone; the lock ends all the same
+                os.unlink(file.name)
 
 
 def _number(key: Any) -> int:
