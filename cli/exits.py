@@ -1,5 +1,6 @@
 """Exit statuses and error messages of commands."""
 
+import math
 import os
 import resource
 import sys
@@ -42,6 +43,9 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (Exception, ENGINE_FAILED),
 )
 DEBUG_VARIABLE = "PAGEDRUN_DEBUG"
+# Bytes of address space that PyTorch, Numba and SciPy reserve with two threads, before a model is
+# loaded.
+_LIBRARIES_RESERVE = 3 * 2**29
 
 
 @contextmanager
@@ -49,9 +53,13 @@ def boundary(guard: SignalGuard | None = None) -> Iterator[None]:
     """Convert any error into one sentence on stderr and an exit status.
 
     An interruption recorded by `guard` takes precedence, since a library may have replaced it by
-    another error.
+    another error. Commands that run a model pass one: they are refused where the libraries do not
+    fit the address space (`ulimit -v`).
     """
     try:
+        # OpenBLAS, while it is loaded, asks for its memory again and again until it gets it.
+        if guard is not None and _address_space() < _LIBRARIES_RESERVE:
+            raise MemoryError
         yield
     except typer.Exit:
         raise
@@ -96,8 +104,8 @@ def describe(error: BaseException) -> str | None:
         return "; ".join([str(error), *notes])
     if isinstance(error, KeyboardInterrupt):
         return "Stopped."
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and _is_out_of_address_space(error):
+    limit = _address_space()
+    if limit < math.inf and _is_out_of_address_space(error):
         return (
             "Error: out of memory: the address space of a process is limited to "
             f"{limit / 2**30:.2f} GiB (ulimit -v), and libraries reserve more of it than they use; "
@@ -113,6 +121,12 @@ def describe(error: BaseException) -> str | None:
         f"Error: {type(error).__name__}: {safe(str(error))} (a fault of pagedrun; "
         f"{DEBUG_VARIABLE}=1 shows where, please report it){told}"
     )
+
+
+def _address_space() -> float:
+    """Return how many bytes of addresses this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _is_out_of_address_space(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from pagedrun import __version__
 from pagedrun.cli import exits
@@ -20,7 +21,7 @@ from pagedrun.paged.job.job import JobResult
 from pagedrun.paged.job.output.output_file import OutputError
 from pagedrun.paged.job.output.side_files import job_report
 from pagedrun.paged.job.progress import JobListener, Phase, Tally
-from pagedrun.paged.job.signals import JobInterrupted
+from pagedrun.paged.job.signals import JobInterrupted, SignalGuard, Watchdog
 from pagedrun.paged.metrics.report_sections import empty_engine_report
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import EngineError, ModelError, RowError, UsageError
@@ -112,11 +113,23 @@ class TestExitStatus:
     def test_a_limit_of_the_address_space_is_named(
         self, run: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("resource.getrlimit", lambda which: (2**29, 2**29))
+        monkeypatch.setattr("resource.getrlimit", lambda which: (2**31, 2**31))
         got, _, err = run(error, *GENERATE)
         assert got == 1
-        assert "limited to 0.50 GiB (ulimit -v)" in " ".join(err.split())
+        assert "limited to 2.00 GiB (ulimit -v)" in " ".join(err.split())
         assert "raise the limit" in " ".join(err.split())
+
+    def test_libraries_that_do_not_fit_it_are_not_loaded(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("resource.getrlimit", lambda which: (2**30, 2**30))
+        loaded = []
+        with exits.boundary():  # a command that runs no model
+            loaded.append("header")
+        with pytest.raises(typer.Exit), exits.boundary(SignalGuard(Watchdog(print))):
+            loaded.append("model")
+        assert loaded == ["header"]
+        assert "limited to 1.00 GiB (ulimit -v)" in " ".join(capsys.readouterr().err.split())
 
     def test_a_reader_that_went_away_ends_it_quietly(self, run: Any) -> None:
         pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")

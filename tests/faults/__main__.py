@@ -68,13 +68,22 @@ class Copy:
             if (ROOT / name).exists():  # a removed file is listed until the commit
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+        paths = f"{folder / 'src'}{os.pathsep}{folder}"
+        self._warm = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.warm_pytest"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "400", "NO_COLOR": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def try_fault(self, fault: Fault, *, narrow: bool) -> Outcome:
         """Plant a fault, run the tests, remove it."""
         began = time.monotonic()
         outcome = Outcome(fault.name, fault.room, fault.file, fault.promise, SURVIVED)
         path, mark = self._folder / fault.file, self._folder / "build" / "fault-ran"
-        mark.parent.mkdir(exist_ok=True)
+        mark.parent.mkdir(parents=True, exist_ok=True)
         mark.unlink(missing_ok=True)
         source, stat = path.read_text(), path.stat()
         try:
@@ -116,26 +125,19 @@ class Copy:
             outcome.verdict, outcome.note = NO_FAULT, printed[-1500:]
 
     def _pytest(self, arguments: Sequence[str]) -> tuple[int, str]:
-        paths = f"{self._folder / 'src'}{os.pathsep}{self._folder}"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-rfE",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += [f"--timeout={MOST_SECONDS}", "--hypothesis-profile=no-shrinking", *arguments]
-        done = subprocess.run(
-            command,
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "400", "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout + done.stderr
+        options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", f"--timeout={MOST_SECONDS}"]
+        printed = self._folder / "build" / "printed"
+        printed.unlink(missing_ok=True)
+        asked = [[*options, "--hypothesis-profile=no-shrinking", *arguments], str(printed)]
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        print(json.dumps(asked), file=self._warm.stdin, flush=True)
+        return int(self._warm.stdout.readline()), printed.read_text(errors="replace")
+
+    def close(self) -> None:
+        """End the process that runs tests, remove the copy."""
+        self._warm.communicate()
+        shutil.rmtree(self._folder)
 
 
 def outcomes_of(faults: Sequence[Fault], processes: int, *, narrow: bool) -> Iterator[Outcome]:
@@ -159,6 +161,8 @@ def outcomes_of(faults: Sequence[Fault], processes: int, *, narrow: bool) -> Ite
             if outcome.test in fails_anyway:
                 outcome.verdict, outcome.note = NO_FAULT, "this test fails without the fault too"
                 yield outcome
+    for copy in copies:
+        copy.close()
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -212,7 +216,6 @@ def main() -> int:
             if outcome.verdict == NO_FAULT:
                 print(f"             {outcome.note}")
             sys.stdout.flush()
-    shutil.rmtree(BUILD, ignore_errors=True)
     print(f"\n{summary([*last.values()])}")
     return int(any(each.verdict != KILLED for each in last.values()))
 
