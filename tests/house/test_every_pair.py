@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 
 VALUES: dict[str, Any] = {
     "codes": ["int8", "fp8", None],
@@ -40,3 +40,12 @@ def test_one_that_takes_turns_has_each_value_beside_every_pair_of_the_others(in_
     assert {case[in_turn] for case in kept} == set(VALUES[in_turn])
     assert {(case[one], case[other]) for case in kept} == set(product(VALUES[one], VALUES[other]))
     assert len(kept) < 12  # as many as every pair needs
+
+
+@pytest.mark.parametrize("in_turn", [None, "window"])
+def test_a_value_that_is_long_is_in_no_pair_of_the_default_run(in_turn: str | None) -> None:
+    sizes = long_except(VALUES["size"], [80, 128])
+    _, cases = every_pair(in_turn=in_turn, **{**VALUES, "size": sizes}).args
+    assert {case.values for case in cases} == set(product(*VALUES.values()))
+    kept = {case.values[::2] for case in cases if not case.marks}
+    assert kept == set(product(VALUES["codes"], [80, 128]))

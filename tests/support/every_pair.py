@@ -9,6 +9,7 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 Case = tuple[int, ...]  # for each parameter, which of its values
 
@@ -20,22 +21,25 @@ def every_pair(
 
     fixtures: the names that are not arguments of the test but parameters of its fixtures.
     in_turn: a parameter whose pairs are not needed, only each of its values: these take turns with
-    the pairs of the others.
+    the pairs of the others. Values that are marked `long` (`long_except`) are in no needed pair.
     """
-    sizes = {name: len(each) for name, each in values.items()}
-    cases = list(product(*map(range, sizes.values())))
+    ordered = {name: sorted(each, key=_is_long) for name, each in values.items()}
+    usual = {name: sum(not _is_long(value) for value in each) for name, each in ordered.items()}
     if in_turn is None:
-        needed = set(covering(cases))
+        needed = set(covering(list(product(*map(range, usual.values())))))
     else:
-        needed = set(turns(sizes.pop(in_turn), [*values].index(in_turn), [*sizes.values()]))
+        needed = set(turns(usual.pop(in_turn), [*values].index(in_turn), [*usual.values()]))
     return pytest.mark.parametrize(
         list(values),
         [
             pytest.param(
-                *(each[index] for each, index in zip(values.values(), case, strict=True)),
+                *(
+                    each[index].values[0] if _is_long(each[index]) else each[index]
+                    for each, index in zip(ordered.values(), case, strict=True)
+                ),
                 marks=() if case in needed else pytest.mark.long,
             )
-            for case in cases
+            for case in product(*(range(len(each)) for each in ordered.values()))
         ],
         indirect=list(fixtures),
     )
@@ -44,6 +48,10 @@ def every_pair(
 def long_except(values: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     """Return values of a parameter, those that are not `kept` in the default run marked `long`."""
     return [each if each in kept else pytest.param(each, marks=pytest.mark.long) for each in values]
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, ParameterSet)
 
 
 def covering(cases: list[Case]) -> Iterator[Case]:

@@ -117,3 +117,6 @@ FORMS: dict[str, Form] = {
     )
 }
 GPU_FORMS: dict[str, Form] = {**FORMS, "mxfp4": mxfp4, "nvfp4": nvfp4, "zeros": q8_with_zeros}
+# A kernel for each takes seconds to compile. These have codes of each width, scales of their own
+# and of superblocks, minima and zeros.
+USUAL_FORMS = ("q4_0", "q4_k", "awq", "q6_k", "q8_0", "float8")

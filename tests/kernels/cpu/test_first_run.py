@@ -98,7 +98,9 @@ def added_by(
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
-@pytest.mark.parametrize("form", ["q4_0", "awq", "q5_k", "q6_k", "q8_0", "float8"])
+@pytest.mark.parametrize(
+    "form", long_except(["q4_0", "awq", "q5_k", "q6_k", "q8_0", "float8"], ["q4_0", "q6_k"])
+)
 def test_quantized_layers_call_what_is_compiled_ahead(
     form: str, product: tuple[Activations, torch.dtype]
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.kernel_cases import (
     skip_unless_supported,
     threads,
 )
-from tests.support.packed_forms import FORMS, halves, random
+from tests.support.packed_forms import FORMS, USUAL_FORMS, halves, random
 
 INTEGERS = {name: form for name, form in FORMS.items() if name != "float8"}
 ROW_COUNTS = [*range(1, 81)]
@@ -55,7 +55,12 @@ def same(found: Tensor, expected: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", long_except(DTYPES, [torch.float32]))
-@every_pair(form=[*INTEGERS], columns=[256, 768, 1280], has_bias=[True, False], num_threads=THREADS)
+@every_pair(
+    form=long_except(INTEGERS, USUAL_FORMS),
+    columns=[256, 768, 1280],
+    has_bias=[True, False],
+    num_threads=THREADS,
+)
 def test_the_bytes_of_the_reference_in_every_batch(
     form: str, columns: int, dtype: torch.dtype, has_bias: bool, num_threads: int
 ) -> None:
@@ -73,7 +78,9 @@ def test_the_bytes_of_the_reference_in_every_batch(
         assert torch.equal(multiply(x[::3]), expected[::3])
 
 
-@pytest.mark.parametrize("form", ["q4_0", "awq", "q8_0", "rows_of_four_bits", "int8_rows"])
+@pytest.mark.parametrize(
+    "form", long_except(["q4_0", "awq", "q8_0", "rows_of_four_bits", "int8_rows"], USUAL_FORMS)
+)
 @pytest.mark.parametrize("shape", [(1, 40), (33, 333), (300, 576)])
 def test_odd_sizes(form: str, shape: tuple[int, int]) -> None:
     """Inputs that fill neither a word nor a step, and more rows than a batch of them."""
@@ -149,7 +156,7 @@ def test_nan_stays_in_its_row(form: str, wrong: float) -> None:
     assert same(found, multiply_int8(x, weight))
 
 
-@pytest.mark.parametrize("form", INTEGERS)
+@pytest.mark.parametrize("form", long_except(INTEGERS, USUAL_FORMS))
 def test_rounding_moves_little(form: str) -> None:
     """By less than a hundredth of the largest output: half a code of 127 in every input."""
     weight = INTEGERS[form](96, 1024)
@@ -183,7 +190,7 @@ def products_of_experts() -> Iterator[Any]:
     """Yield forms with each way of multiplication; of one form the default run has all."""
     for form in ("q4_0", "q4_1", "awq", "q5_k", "q6_k", "q8_0", "float8"):
         for way in product(Activations, DTYPES):
-            is_short = form == "awq" or way in USUAL_PRODUCTS
+            is_short = form == "awq" or (form in USUAL_FORMS and way in USUAL_PRODUCTS)
             yield pytest.param(form, *way, marks=() if is_short else pytest.mark.long)
 
 

@@ -24,7 +24,7 @@ from pagedrun.kernels.quantized_weight import (
     joined_neighbors,
 )
 from tests.kernels.cpu.pair_chains import pair_chains
-from tests.support.every_pair import every_pair
+from tests.support.every_pair import every_pair, long_except
 from tests.support.kernel_cases import (
     THREADS,
     assert_rows_keep_their_bytes,
@@ -32,7 +32,7 @@ from tests.support.kernel_cases import (
     skip_unless_supported,
     threads,
 )
-from tests.support.packed_forms import FORMS, codes, halves, random
+from tests.support.packed_forms import FORMS, USUAL_FORMS, codes, halves, random
 
 # Around the heights of tiles, of pairs of them, of blocks, and of the rows that pass a chunk of
 # weights.
@@ -71,7 +71,7 @@ def cancelling(weight: Tensor, num_rows: int) -> Tensor:
 
 @pytest.mark.parametrize("kernel_set", SETS, indirect=True)
 @every_pair(
-    form=[*FORMS],
+    form=long_except(FORMS, USUAL_FORMS),
     columns=[256, 768, 1280],
     has_bias=[True, False],
     num_threads=THREADS,
@@ -101,7 +101,9 @@ def test_the_bits_of_a_twin(
 
 
 @pytest.mark.parametrize("kernel_set", SETS, indirect=True)
-@pytest.mark.parametrize("form", ["q4_0", "awq", "q8_0", "float8", "rows_of_four_bits"])
+@pytest.mark.parametrize(
+    "form", long_except(["q4_0", "awq", "q8_0", "float8", "rows_of_four_bits"], USUAL_FORMS)
+)
 @pytest.mark.parametrize("shape", [(1, 40), (33, 333), (1000, 576)])
 def test_odd_sizes(kernel_set: KernelSet, form: str, shape: tuple[int, int]) -> None:
     weight = FORMS[form](*shape)

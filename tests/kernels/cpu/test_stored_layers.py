@@ -18,8 +18,9 @@ from pagedrun.kernels.op_values import ExpertRows
 from pagedrun.kernels.quantized_form import Activations
 from pagedrun.kernels.quantized_weight import all_alike
 from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer, put_together, take_apart
+from tests.support.every_pair import long_except
 from tests.support.kernel_cases import PRODUCTS
-from tests.support.packed_forms import FORMS
+from tests.support.packed_forms import FORMS, USUAL_FORMS
 
 SIZES = 72, 256  # outputs, which fill no panel, and inputs
 ROWS = [1, 5, 33]
@@ -74,7 +75,7 @@ def test_an_int8_layer_has_the_same_bytes(kernel_set: KernelSet) -> None:
     assert_same(kernels.pack_int8(codes, scales, bias), torch.float32)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", long_except(FORMS, USUAL_FORMS))
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
 @pytest.mark.parametrize("kernel_set", KernelSet.supported())
 def test_a_quantized_layer_has_the_same_bytes(
@@ -103,7 +104,7 @@ def test_plain_experts_have_the_same_bytes(kernel_set: KernelSet, dtype: torch.d
     assert_same_experts(CpuBackend(kernel_set).pack_grouped_linear(parts, bias), 3, dtype)
 
 
-@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q6_k", "q8_0"])
+@pytest.mark.parametrize("form", long_except(["q4_0", "q4_1", "q6_k", "q8_0"], USUAL_FORMS))
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
 @pytest.mark.parametrize("kernel_set", KernelSet.supported())
 def test_quantized_experts_have_the_same_bytes(
