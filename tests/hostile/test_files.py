@@ -231,10 +231,13 @@ def test_28_standard_input_is_read_as_it_comes(
     assert len(output.read_bytes().splitlines()) == 2
 
 
-# Forbids the network and anything that listens, then runs the command line it is given.
+# Forbids the network and anything that listens, then runs the command line it is given. The CUDA
+# build of torch asks ldconfig where libdl is, as soon as it is imported.
 GUARDED = """
 import sys
 def audit(event, args):
+    if ["/sbin/ldconfig", "-p"] in args:
+        return
     if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto",
                  "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn"):
         print("AUDIT", event, args, file=sys.stderr, flush=True)
