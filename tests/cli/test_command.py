@@ -131,6 +131,22 @@ class TestExitStatus:
         assert loaded == ["header"]
         assert "limited to 1.00 GiB (ulimit -v)" in " ".join(capsys.readouterr().err.split())
 
+    def test_an_interruption_that_a_library_replaced_by_an_error_is_still_one(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        guard = SignalGuard()
+
+        def compile_kernel() -> None:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except JobInterrupted as error:
+                raise RuntimeError("a kernel does not compile") from error
+
+        with pytest.raises(typer.Exit) as ended, exits.boundary(guard), guard:
+            compile_kernel()
+        assert ended.value.exit_code == 143
+        assert capsys.readouterr().err == "Stopped by SIGTERM; nothing was written\n"
+
     def test_a_reader_that_went_away_ends_it_quietly(self, run: Any) -> None:
         pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
         error = OutputError("stdout", pipe)

@@ -138,6 +138,7 @@ def placed(name: str, dims: list[int], kind: int, offset: int) -> bytes:
     ("data", "why"),
     [
         (placed("a", [32, 2], 8, 2**40), "ends before"),
+        (placed("a", [2048], 0, 0), "ends before"),  # within the tensor
         (placed("a", [2**40, 2**40], 0, 0), "shape"),
         (placed("a", [33], 8, 0), "shape"),
         (placed("a", [0], 0, 0), "shape"),
@@ -176,6 +177,14 @@ def test_parts_that_are_missing_or_not_the_first(tmp_path: Path, good: bytes) ->
         GgufFile.open(tmp_path / "m-00001-of-00002.gguf")
     with pytest.raises(ModelError, match=r"pass the first: m-00001-of-00002\.gguf"):
         GgufFile.open(tmp_path / "m-00002-of-00002.gguf")
+
+
+def test_parts_with_fewer_tensors_than_the_first_says(tmp_path: Path) -> None:
+    count = field("split.tensors.count", 5, struct.pack("<i", 2))
+    (tmp_path / "m-00001-of-00002.gguf").write_bytes(header(0, [count]))
+    (tmp_path / "m-00002-of-00002.gguf").write_bytes(placed("a", [32], 8, 0))
+    with pytest.raises(ModelError, match=r"m-00001-of.* 1 tensors instead of 2; download"):
+        GgufFile.open(tmp_path / "m-00001-of-00002.gguf")
 
 
 def test_an_architecture_that_does_not_run_is_named(tmp_path: Path) -> None:

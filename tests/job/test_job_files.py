@@ -97,6 +97,19 @@ class TestSideFiles:
         run(place, [{"nothing": "to ask"}])
         assert not snapshot.exists()
 
+    def test_a_report_of_another_run_is_not_left_beside_one_that_is_cut_off(
+        self, place: Path
+    ) -> None:
+        def cut_off(request: Request) -> Completion:
+            raise KeyboardInterrupt
+
+        report = place / "elsewhere.json"
+        run(place, [{"prompt": "a"}], report=report)
+        assert report.exists()
+        with pytest.raises(KeyboardInterrupt):
+            run(place, [{"prompt": "a"}], cut_off, report=report, overwrite=True)
+        assert not report.exists()
+
     def test_a_device_gets_no_files_beside_it(self, place: Path) -> None:
         result = run_job(
             config_for(place, [{"prompt": "a"}], output="/dev/null"), None, ScriptedModel().open()

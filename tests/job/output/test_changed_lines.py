@@ -75,7 +75,7 @@ def edit(place: int) -> Change:
 
 
 def move_beyond(rows: Lines) -> None:
-    rows[3]["index"] = 999_999
+    rows[3]["index"] = len(ROWS)
 
 
 CHANGES = {
@@ -100,6 +100,21 @@ def test_a_changed_line_is_refused_by_its_number(name: str, tmp_path: Path) -> N
     with pytest.raises(UsageError, match=rf"line {number} "):
         resumed(config)
     assert output.read_bytes() == before
+
+
+def test_a_line_put_before_recorded_ones_is_refused(tmp_path: Path) -> None:
+    """All recorded lines of a killed run are there, and would be computed again."""
+    config = job(tmp_path)
+    output, digests = Path(config.output), Path(f"{config.output}.digests")
+    as_if_killed(Path(f"{config.output}.run.json"))
+    digests.write_bytes(digests.read_bytes()[: -2 * 32])
+    lines = output.read_bytes().splitlines(keepends=True)[:-2]
+    forged = lines[0].replace(json.loads(lines[0])["id"].encode(), b"own-0")
+    lines.insert(3, forged.replace(b'"index":7', b'"index":0'))
+    output.write_bytes(b"".join(lines))
+    with pytest.raises(UsageError, match="line 4 is not the line that its run wrote"):
+        resumed(config)
+    assert output.read_bytes() == b"".join(lines)
 
 
 @pytest.mark.parametrize("how", [swap_indices, move_beyond])

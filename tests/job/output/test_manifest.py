@@ -1,6 +1,7 @@
 """The manifest: what is written is read again, and what is none is refused."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pagedrun.paged.job.output.manifest import (
     read_manifest,
     read_status,
 )
+from pagedrun.paged.job.prompts.prompt_config import PromptConfig, PromptTemplate
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -58,6 +60,29 @@ def test_one_of_the_first_version_says_nothing_of_arithmetic(
     del written["arithmetic"]
     replace_json(path, written)
     assert read_manifest(path).arithmetic == {}
+
+
+def test_texts_of_prompts_are_told_by_their_digests_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    texts = {
+        name: f"The {name} is ours." for name in ("system", "prompt_template", "chat_template")
+    }
+    config = JobConfig(
+        input="in.jsonl",
+        output="out.jsonl",
+        engine=EngineConfig(model=tmp_path),
+        prompts=PromptConfig(
+            system=texts["system"], template=PromptTemplate(texts["prompt_template"])
+        ),
+        chat_template=texts["chat_template"],
+    )
+    path = tmp_path / "out.run.json"
+    replace_json(path, Manifest.start(config, InputDigest(3, "ab", whole=True), 64, {}))
+    assert "ours" not in path.read_text()
+    parameters = read_manifest(path).parameters
+    for name, text in texts.items():
+        digest = sha256(text.encode()).hexdigest()
+        assert parameters[name].value == {"sha256": digest, "chars": len(text)}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from pagedrun.paged.job.output.output_file import OutputError, OutputFile
 from pagedrun.paged.job.output.writer import RowWriter
-from pagedrun.paged.values.errors import UsageError
+from pagedrun.paged.values.errors import EngineError, UsageError
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,15 @@ class TestClaim:
         first.close()
         claim(out, overwrite=True).close()
 
+    def test_nor_one_that_is_rewritten(self, out: Path) -> None:
+        first = claim(out)
+        first.begin()
+        first.rewrite([b"kept\n"])
+        with pytest.raises(UsageError, match="another run is writing"):
+            claim(out, overwrite=True)
+        first.close()
+        assert out.read_bytes() == b"kept\n"
+
 
 class TestRowWriter:
     def test_rows_are_lines_of_utf8(self, out: Path) -> None:
@@ -211,6 +220,34 @@ class TestRowWriter:
         assert synced == [1.0, 2.5]
         writer.finish(5)
         assert len(synced) == 3
+
+    def test_a_single_row_is_made_durable_by_time(
+        self, out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now: list[float] = [0.0]
+        synced: list[int] = []
+        writer = begun(claim(out), clock=lambda: now[0])
+        writer.write(Line(0))
+        monkeypatch.setattr("pagedrun.paged.job.output.output_file.os.fsync", synced.append)
+        for moment in (0.9, 1.0, 9.0):
+            now[0] = moment
+            writer.sync_if_due()
+            assert len(synced) == (moment >= 1.0)
+
+    @pytest.mark.parametrize("num_rows", [0, 2])
+    def test_rows_that_are_missing_or_too_many_are_noticed(self, out: Path, num_rows: int) -> None:
+        writer = begun(claim(out))
+        writer.write(Line(0))
+        with pytest.raises(EngineError, match=f"^{num_rows} rows .*, but 1 were written"):
+            writer.finish(num_rows)
+
+    def test_lines_of_another_program_are_noticed(self, out: Path) -> None:
+        writer = begun(claim(out))
+        writer.write(Line(0))
+        with out.open("ab") as file:
+            file.write(b"{}\n")
+        with pytest.raises(OutputError, match="was changed by another program"):
+            writer.finish(1)
 
     def test_a_failing_fsync_is_an_output_error(
         self, out: Path, monkeypatch: pytest.MonkeyPatch

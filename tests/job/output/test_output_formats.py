@@ -11,6 +11,7 @@ from typing import Any
 import pandas
 import pyarrow
 import pytest
+from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from pagedrun.paged.job.job import run_job
@@ -158,6 +159,16 @@ def test_csv_holds_what_the_lines_hold(place: Path) -> None:
     frame = pandas.read_csv(path, keep_default_na=False)
     assert frame["text"].tolist() == [row["text"] or "" for row in rows]
     assert frame["category"].tolist() == [row["input"].get("category", "") for row in rows]
+    options = arrow_csv.ConvertOptions(
+        column_types={"text": pyarrow.string()},
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    lines = arrow_csv.ParseOptions(newlines_in_values=True)
+    table = arrow_csv.read_csv(path, parse_options=lines, convert_options=options)
+    assert table["text"].to_pylist() == [row["text"] for row in rows]
+    assert {"", None} < {row["text"] for row in rows}
 
 
 def test_packed_lines_are_the_lines(place: Path) -> None:

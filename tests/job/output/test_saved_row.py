@@ -1,13 +1,14 @@
 """What a line of an output tells of its row."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pagedrun.paged.files.atomic import json_fields
 from pagedrun.paged.job.inputs.row import Columns, Row
 from pagedrun.paged.job.output.output_row import WrittenRow, answered_row, failed_row
-from pagedrun.paged.job.output.saved_rows import SavedRow
+from pagedrun.paged.job.output.saved_rows import FinishedRows, SavedRow
 from pagedrun.paged.job.prompts.requests import CHAT, JobRow, OpenAIRequest
 from pagedrun.paged.text.prompt_encoder import EncodedPrompt
 from pagedrun.paged.values.errors import RowError
@@ -51,3 +52,12 @@ def test_rows_of_both_kinds_are_read_again() -> None:
 )
 def test_other_lines_are_no_rows(line: bytes) -> None:
     assert SavedRow.parse(line) is None
+
+
+@pytest.mark.parametrize("torn", [b'{"index": 1, "error": null}', b'{"index": 1, "err'])
+def test_a_line_without_its_end_is_no_row(torn: bytes, tmp_path: Path) -> None:
+    """Also if only the newline is missing: the next row would begin in the same line."""
+    whole = b'{"index": 0, "error": null}\n'
+    (tmp_path / "out.jsonl").write_bytes(whole + torn)
+    found = FinishedRows.read(str(tmp_path / "out.jsonl"))
+    assert (len(found), 1 in found, found.num_bytes) == (1, False, len(whole))

@@ -95,6 +95,18 @@ def test_failed_rows_of_shards_are_tried_again(
     assert np.isnan(np.load(files[1])[-1]).all()
 
 
+def test_row_groups_hold_their_own_vectors(
+    model: Path, rows: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagedrun.paged.job.output.table_files.GROUP_ROWS", 4)
+    run(capsys, "embed", rows, "-o", tmp_path / "v.npy", "--model", model)
+    run(capsys, "embed", rows, "-o", tmp_path / "v.parquet", "--model", model)
+    file = pq.ParquetFile(tmp_path / "v.parquet")
+    groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    assert groups == [4, 2]
+    assert np.array_equal(vectors_of(file.read()["embedding"]), np.load(tmp_path / "v.npy"))
+
+
 def test_float16_takes_half_the_room(
     model: Path, rows: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
