@@ -26,6 +26,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert "--simulate-rows" in out
 
 
+@pytest.mark.heavy("the whole command in a process of its own")
 def test_tables_go_to_stderr_and_data_to_stdout(run: Command) -> None:
     status, out, err = run(str(demo_prompts_path()), "--limit", "60")
     assert (status, out) == (0, "")
@@ -71,6 +72,7 @@ def test_steps_with_drafts_are_estimated_from_answers(pagedrun: Command, tmp_pat
     assert "--limit 50" in err.splitlines()[-1]
 
 
+@pytest.mark.heavy("the whole command, once for each number of replicas")
 def test_replicas_are_planned_for(run: Command) -> None:
     """One computes nothing again; several share prefixes that are in the file only once."""
     rows = (str(demo_prompts_path()), "--json", "--quiet", "--simulate-rows", "10")

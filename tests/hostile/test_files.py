@@ -281,6 +281,7 @@ def sampled(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy("a promise of SECURITY.md: four whole runs")
 def test_31_s18_s20_the_same_bytes_anywhere_without_network_or_children(
     command: Run, model: Path, tmp_path: Path, sampled: Path
 ) -> None:

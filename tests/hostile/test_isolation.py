@@ -46,6 +46,7 @@ def imported() -> set[tuple[str, str]]:
     return names | {(node.module or "", path.name) for path, node in nodes_of(ast.ImportFrom)}
 
 
+@pytest.mark.heavy("a promise of SECURITY.md: all imports of a run")
 def test_s01_s20_nothing_that_unpickles_or_listens_is_imported() -> None:
     found = imported()
     assert {"torch", "safetensors", "json"} <= {name for name, _ in found}  # the walk sees them

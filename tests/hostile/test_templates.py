@@ -118,6 +118,7 @@ def test_25_a_template_of_the_model_folder_is_held_to_the_same(generate: Run, br
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
+@pytest.mark.heavy("a promise of SECURITY.md: templates that take all they may")
 @LINUX
 @pytest.mark.parametrize("share", [64, pytest.param(1, marks=pytest.mark.long)])
 def test_25_s03_a_template_takes_seconds_and_a_hundred_megabytes(share: int) -> None:

@@ -83,6 +83,7 @@ def alike_records() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.heavy("parses all sources")
 def test_files_are_chapters_and_folders_have_few() -> None:
     files = defaultdict(list)
     for path in trees():
@@ -161,6 +162,7 @@ def imports_of_tests() -> list[tuple[Path, str]]:
     ]
 
 
+@pytest.mark.heavy("parses all tests")
 def test_no_test_module_imports_another() -> None:
     found = [
         f"{path}: {name}"

@@ -271,6 +271,7 @@ def test_python_shown_parses_and_calls_what_is_there() -> None:
     assert called == set(known)
 
 
+@pytest.mark.heavy("runs what a page of the documentation shows")
 def test_the_page_for_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """All its blocks, one after the other, with the bundled model."""
     names: dict[str, Any] = {}
@@ -399,6 +400,7 @@ def test_the_recorded_block_map_looks_like_one(demo: Path) -> None:
     assert [label for label in shapes(inspected) if label not in shapes(screen)] == []
 
 
+@pytest.mark.heavy("runs what a page of the documentation shows")
 def test_the_recorded_plan_looks_like_one(tmp_path: Path) -> None:
     """To the last figure: the number format and the kernel set are given, not the processor's."""
     planned = the_block_with("Block sizes", "docs/plan.md")

@@ -20,3 +20,7 @@ SECONDS = {"t[a]": 1.1, "t[b]": 3.0, "t[c]": 4.9, "u[a]": 5.1, "u[b]": 9.0}
 )
 def test_cases_that_take_long_are_left(cases: list[str], left: list[str]) -> None:
     assert [*left_to_long(cases, SECONDS)] == left
+
+
+def test_the_shortest_case_of_a_heavy_test_runs() -> None:
+    assert [*left_to_long(["u[a]", "u[b]"], SECONDS, is_heavy=True)] == ["u[b]"]

@@ -173,6 +173,7 @@ def test_what_a_run_refuses_a_plan_refuses(make_model: MakeModel, tmp_path: Path
         plan_file(job(path, small), JobListener())
 
 
+@pytest.mark.heavy("a process of its own, in which torch is missing")
 def test_weights_and_torch_are_not_needed(make_model: MakeModel, tmp_path: Path) -> None:
     """A copy of the folder without its weights, in a process that has not imported torch."""
     folder = tmp_path / "model"

@@ -206,6 +206,7 @@ def long_answers(seed: int) -> list[Request]:
     ]
 
 
+@pytest.mark.heavy("a claim of the documentation: a whole run by each rule")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_prediction_preempts_less_and_wastes_less(seed: int) -> None:
     """Answers end at random after seven tokens in the mean: a long tail, unknown beforehand."""

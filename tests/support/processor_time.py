@@ -8,8 +8,8 @@ for. Those of a test are without its fixtures and without the kernels that it is
 which would fall to another test if it did not run. Nothing fails because it took long.
 
 Of the cases of a test that take more than `SHORT`, the default run takes the shortest, if a shorter
-one does not run anyway and it takes at most `LONG`. The others are `long`, unless
-`@pytest.mark.heavy("why")` says why they are needed.
+one does not run anyway; none that takes more than `LONG`, unless `@pytest.mark.heavy("why")` says
+why it is needed. The others are `long`.
 """
 
 import json
@@ -35,7 +35,9 @@ def measured() -> dict[str, _Seconds]:
     return durations
 
 
-def left_to_long(cases: Iterable[str], seconds: Mapping[str, float]) -> Iterator[str]:
+def left_to_long(
+    cases: Iterable[str], seconds: Mapping[str, float], *, is_heavy: bool = False
+) -> Iterator[str]:
     """Yield which cases of one test the default run does not take, by what they are known to take.
 
     cases: ids of the cases that it would take. One that nobody measured is short.
@@ -43,7 +45,7 @@ def left_to_long(cases: Iterable[str], seconds: Mapping[str, float]) -> Iterator
     taken = {case: seconds.get(case, 0.0) for case in cases}
     shortest = min(taken, key=lambda case: taken[case])
     for case, own in taken.items():
-        if own > SHORT and (case != shortest or own > LONG):
+        if own > SHORT and (case != shortest or (own > LONG and not is_heavy)):
             yield case
 
 
@@ -80,10 +82,11 @@ class ProcessorTime(event.Listener):  # type: ignore[misc] # numba has no types
         items.sort(key=lambda item: -durations["files"].get(_file_of(item.nodeid), 0.0))
         of_test: defaultdict[str, dict[str, pytest.Item]] = defaultdict(dict)
         for item in items:
-            if not any(map(item.get_closest_marker, _CHOSEN)):
+            if not any(map(item.get_closest_marker, ("long", "gpu"))):
                 of_test[item.nodeid.partition("[")[0]][item.nodeid] = item
         for cases in of_test.values():
-            for name in left_to_long(cases, durations["tests"]):
+            is_heavy = any(item.get_closest_marker("heavy") for item in cases.values())
+            for name in left_to_long(cases, durations["tests"], is_heavy=is_heavy):
                 cases[name].add_marker("long")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -144,9 +147,6 @@ class ProcessorTime(event.Listener):  # type: ignore[misc] # numba has no types
         tests = {name: s for name, s in before["tests"].items() if name not in self._own}
         tests |= {name: s for name, s in self._own.items() if s > SHORT}
         return {"files": _longest_first(before["files"] | files), "tests": _longest_first(tests)}
-
-
-_CHOSEN = ("long", "gpu", "heavy")  # marks that say what runs
 
 
 def _longest_first(seconds: Mapping[str, float]) -> _Seconds:

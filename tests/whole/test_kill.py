@@ -159,6 +159,7 @@ def kill_again_and_again(
     return num_ended
 
 
+@pytest.mark.heavy("the promise of a killed job, in processes of their own")
 def test_killed_a_few_times(whole: JobConfig, server: CommandServer, tmp_path: Path) -> None:
     assert kill_again_and_again(3, 1, whole, server, tmp_path) >= 1
 

@@ -84,6 +84,7 @@ def demo() -> Engine:
     return load_engine(config)
 
 
+@pytest.mark.heavy("same bytes: a run of parts beside a whole one")
 def test_rows_of_parts_get_the_bytes_of_the_whole_plan(demo: Engine) -> None:
     requests = demo_requests(demo)
     planner = planner_of(demo)

@@ -66,6 +66,7 @@ print(json.dumps([called, [name(*each) for each in wanted]]))
 LAST = 14  # `_first_rows`, which takes least
 
 
+@pytest.mark.heavy("a run in a process of its own, with all kernels")
 @pytest.mark.parametrize("dtype", long_except(["bfloat16", "float32"], ["bfloat16"]))
 def test_a_run_calls_what_is_compiled_ahead_and_nothing_else(dtype: str) -> None:
     """A kernel more, or one more form of one, lengthens the first run on every machine."""

@@ -212,6 +212,7 @@ print(sum(each.is_start and each.data["dispatcher"] is added.added for _, each i
 """
 
 
+@pytest.mark.heavy("two processes, one of which compiles")
 def test_a_process_waits_for_the_code_that_another_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

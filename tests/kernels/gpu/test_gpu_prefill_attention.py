@@ -201,6 +201,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(
             assert torch.equal(out, at_once[first:end]), (borders, first)
 
 
+@pytest.mark.heavy("same bytes, on the interpreted kernel")
 @pytest.mark.parametrize("dtype", long_except(DTYPES, [torch.bfloat16]))
 def test_chunk_alone_equals_chunk_in_batch(
     dtype: torch.dtype, make_context: Callable[..., Any], gpu_device: torch.device

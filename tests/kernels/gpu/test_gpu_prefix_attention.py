@@ -179,6 +179,7 @@ def check_company(present: set[int], seed: int) -> None:
     assert torch.equal(together, alone[order])
 
 
+@pytest.mark.heavy("same bytes, on the interpreted kernel")
 @pytest.mark.parametrize("num_rows", long_except([1, 9, 33, 70], [70]))
 def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.device) -> None:
     """Whatever the height of the matrix, and whatever a row's place in it."""

@@ -92,6 +92,7 @@ def answers(
     return found, run.report()
 
 
+@pytest.mark.heavy("same bytes, of models that run in Transformers")
 @pytest.mark.parametrize("name", long_except(["mamba", "falcon_h1"], ["mamba"]))
 def test_a_row_has_the_same_bytes_whatever_runs_beside_it(
     name: str, make_oracle: MakeOracle

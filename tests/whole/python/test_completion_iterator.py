@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import atexit
 
@@ -21,6 +23,7 @@ assert next(iterator) == 1
 """
 
 
+@pytest.mark.heavy("a program that ends, in a process of its own")
 def test_it_ends_before_the_program_is_torn_down() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["the iterator is closed", "Python ends"]
