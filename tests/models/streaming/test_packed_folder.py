@@ -142,7 +142,7 @@ def test_the_least_recently_used_models_go(tmp_path: Path) -> None:
     for number, folder in enumerate(folders):
         folder.write("first", [layer(5000)])
         os.utime(folder.path, (number, number))
-    os.utime(folders[0].path, (9, 9))
+    PackedFolder(tmp_path, {"model": 0})  # used again
     size = folders[0].num_bytes
     folders[2].check_room(0, 2 * size)
     assert [path for path, _ in packed_models(tmp_path)] == [folders[2].path, folders[0].path]
