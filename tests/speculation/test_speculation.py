@@ -374,8 +374,8 @@ def test_crowded_steps_have_no_drafts(
     monkeypatch.setattr(Speculation, "drafts", counted)
     found, _ = answers(replace(config, speculate="5"), params)
     assert found == expected
-    assert num_drafted[4] == num_drafted[3] == 0
-    assert num_drafted[2] > 0
+    assert max(num_drafted) == 4
+    assert max(number for number, count in num_drafted.items() if count) == 2
 
 
 def test_an_earlier_answer_is_a_draft(make_model: MakeModel) -> None:
