@@ -184,6 +184,17 @@ def test_a_snapshot_is_read_as_it_was_written(recorded: Recorded, tmp_path: Any)
     assert (again.num_steps, again.row_stride) == (snapshot.num_steps, 1)
 
 
+def test_blocks_that_are_still_held_are_held_in_the_last_step() -> None:
+    """A history that ends before its rows do."""
+    pool, log = BlockPool(8, SIZE), ResidencyLog()
+    recorder = Recorder(pool, log)
+    log.step = 3
+    log.begin(made_sequence((1,) * 40, blocks=pool.allocate(3) or ()), num_found=0)
+    recorder.note_step(3, 0.1)
+    snapshot = recorder.snapshot(bytes_per_token=8)
+    assert ref_counts_of(snapshot, 3) == list(pool.ref_counts)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_peak_is_kept_whatever_else_is_not(seed: int) -> None:
     rng, pool = random.Random(seed), BlockPool(40, SIZE)

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from pagedrun.paged.cache.cache_spec import KVCacheSpec, StateArray, StateSpec
 from pagedrun.paged.planning.memory import MemoryBudget
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.pool_sizing import DRAFT_SLOTS, SlotSizer
+from pagedrun.paged.planning.sizing import RunSizing
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
+from tests.support.tiny_models import published_config
 
 BUDGET = MemoryBudget(total=1_000_000, available=900_000, pool=800_000)
 CONFIG = EngineConfig(model=Path(), max_num_seqs=8, swap_space_bytes=6_000)
@@ -58,6 +61,33 @@ def test_drafts_have_slots_as_far_as_memory_lasts() -> None:
         assert sizes.num_slots == num_slots
     opaque = SlotSizer(CONFIG, 1000, BUDGET, are_opaque=True, may_draft=True)
     assert opaque.most() == SlotSizer(CONFIG, 1000, BUDGET, are_opaque=True).most()
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "reproducible", "num_for_drafts"),
+    [
+        (None, False, DRAFT_SLOTS),  # a processor, whose rows do not depend on their batch
+        (10**9, False, 0),
+        (10**9, True, DRAFT_SLOTS),
+    ],
+)
+def test_slots_for_drafts_are_there_where_a_run_may_draft(
+    memory_bytes: int | None, reproducible: bool, num_for_drafts: int
+) -> None:
+    sizing = RunSizing(
+        replace(CONFIG, reproducible=reproducible),
+        published_config("tiny").network,
+        "float32",
+        [KVCacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="float32")],
+        [StateSpec((StateArray("state", (250,), "float32"),))],
+        BUDGET,
+        memory_bytes,
+        max_model_len=300,
+        longest=300,
+    )
+    slots = sizing.sizes(plan_of(3), is_whole=True).slots
+    assert slots is not None
+    assert slots.num_slots == 3 + 2 + num_for_drafts
 
 
 def test_what_later_windows_need_is_not_known() -> None:

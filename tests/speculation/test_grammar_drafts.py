@@ -285,6 +285,25 @@ def test_drafts_of_a_schema_save_steps(folder: Path, monkeypatch: pytest.MonkeyP
     assert steps[0] < steps[1]
 
 
+def test_forced_tokens_behind_other_drafts_count_as_those_of_the_grammar(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first token has no draft, five are those of an earlier answer, the last one ends it."""
+    config = EngineConfig.fitting(model=folder, device="cpu", dtype="float32")
+    params = SamplingParams(max_tokens=60, logprobs=0, **FORMS[1])  # forced tokens without jumps
+    request = Request(0, tuple(range(10, 19)), params)
+    [done] = load_engine(replace(config, speculate="off")).start([request])
+    answer = done.outputs[0].token_ids
+    monkeypatch.setattr(GrammarDrafter, "propose", lambda *_: None)
+    run = load_engine(replace(config, speculate="30")).start(
+        [replace(request, earlier_token_ids=answer[:6])]
+    )
+    [again] = run
+    assert again.outputs == done.outputs
+    figures = run.report()["speculation"]
+    assert figures["by_source"] == {"from_output": 5, "grammar": len(answer) - 7}
+
+
 def test_trials_leave_the_answer_where_it_is(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(FORMS[0])
     before = matcher.mask.copy()

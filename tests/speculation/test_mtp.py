@@ -567,9 +567,14 @@ def test_a_device_that_the_host_runs_ahead_of_has_no_module(near_model: Path) ->
     passes=[("1", 4), ("3", 3)],  # drafts asked for, the pass that fails
 )
 def test_a_pass_without_memory_ends_the_predictions(
-    passes: tuple[str, int], near_model: Path, monkeypatch: pytest.MonkeyPatch
+    passes: tuple[str, int],
+    near_model: Path,
+    watched: Watched,
+    alone: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Drafts are not worth an error, behind a step or of the module's own results."""
+    """Drafts are not worth an error, behind a step or of the module's own results; those before
+    the error are not proposed again."""
     asked, failing = passes
     expected, _ = run(load_engine(tiny(near_model, speculate="off")), SAMPLED)
     predict, calls = Decoder.predict, list[int]()
@@ -581,9 +586,11 @@ def test_a_pass_without_memory_ends_the_predictions(
         return predict(*given)
 
     monkeypatch.setattr(Decoder, "predict", short)
-    found, _ = run(load_engine(tiny(near_model, speculate=asked)), SAMPLED)
+    found, report = run(load_engine(tiny(near_model, speculate=asked)), SAMPLED)
     assert found == expected
     assert len(calls) == failing
+    num_predicted = sum(len(tokens) for _, tokens in watched.found)
+    assert report["speculation"]["proposed"] <= num_predicted
 
 
 def test_a_step_in_pieces(near_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

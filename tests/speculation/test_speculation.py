@@ -22,6 +22,7 @@ from pagedrun.paged.scheduling.scheduler import Scheduler
 from pagedrun.paged.speculation import speculation
 from pagedrun.paged.speculation.costs import RowCosts
 from pagedrun.paged.speculation.drafts import Proposal, RunningAnswer
+from pagedrun.paged.speculation.speculation import Speculation
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
 from pagedrun.paged.values.request import Request
@@ -351,6 +352,30 @@ def test_answers_of_other_rows_are_drafts(make_model: MakeModel) -> None:
     run = load_engine(replace(config, speculate="4")).start(rows)
     list(run)
     assert run.report()["speculation"]["by_source"]["other_rows"] > 30
+    assert run._speculation is not None
+    assert run._speculation._others.num_tokens == 3 * GREEDY.max_tokens  # to their last tokens
+
+
+def test_crowded_steps_have_no_drafts(
+    make_model: MakeModel, drafting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(make_model("qwen3", "drafted"), dtype="float32", speculate="off")
+    params = [replace(GREEDY, max_tokens=length) for length in (9, 20, 12, 25)]
+    expected, _ = answers(config, params)
+    drafting(expected, lambda token: token)
+    monkeypatch.setattr(speculation, "max_running", lambda *_, **__: 2)
+    drafts, num_drafted = Speculation.drafts, dict[int, int]()
+
+    def counted(each: Speculation, **given: bool) -> dict[int, list[int]]:
+        found, num_running = drafts(each, **given), len(each._scheduler.running)
+        num_drafted[num_running] = num_drafted.get(num_running, 0) + len(found)
+        return found
+
+    monkeypatch.setattr(Speculation, "drafts", counted)
+    found, _ = answers(replace(config, speculate="5"), params)
+    assert found == expected
+    assert max(num_drafted) == 4
+    assert max(number for number, count in num_drafted.items() if count) == 2
 
 
 def test_an_earlier_answer_is_a_draft(make_model: MakeModel) -> None:

@@ -103,6 +103,14 @@ def test_tokens_may_come_many_at_a_time() -> None:
     assert text.num_tokens == 6
 
 
+def test_later_bytes_are_read_after_many_tokens_that_end_behind_a_character() -> None:
+    """The bytes of a cut character would spoil those behind them."""
+    text = IncrementalText(sentencepiece().decode, 1)
+    assert text.feed(ids_of("▁Hello", "😀日".encode())) == "Hello😀日"
+    assert text.feed(ids_of("é".encode())) == "日é"
+    assert text.feed(ids_of("a")) == "éa"
+
+
 def test_bytes_that_never_make_a_character_are_not_decoded_for_ever() -> None:
     decoded: list[int] = []
 

@@ -1,8 +1,13 @@
 """What marks a thought, and how it is taken out of an answer."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from pagedrun.paged.text.answer_text import AnswerText
 from pagedrun.paged.text.reasoning import ReasoningTags, check_budget
+from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams
 
@@ -49,6 +54,21 @@ def test_which_tags(setting: str, template: str | None, tags: ReasoningTags | No
 )
 def test_split(text: str, prompt: str, thought: str | None, answer: str) -> None:
     assert THINK.split(text, prompt) == (thought, answer)
+
+
+def test_special_tokens_that_are_no_tags_are_left_out_unless_asked_for(
+    make_tokenizer: Callable[..., Path],
+) -> None:
+    tokenizer = Tokenizer.from_folder(make_tokenizer())
+    texts, tags = AnswerText(tokenizer), "<|im_start|>,<|im_end|>"
+    (tokens,) = tokenizer.encode_batch(["<|im_start|>a<|im_end|>b<s>"], add_special_tokens=False)
+    for skips, text in (
+        (True, "<|im_start|>a<|im_end|>b"),
+        (False, "<|im_start|>a<|im_end|>b<s>"),
+        (True, "<|im_start|>a<|im_end|>b"),
+    ):
+        params = SamplingParams(reasoning_tags=tags, skip_special_tokens=skips)
+        assert texts.decoder(params)(tokens) == text
 
 
 def test_a_budget_needs_tags() -> None:

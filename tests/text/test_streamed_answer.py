@@ -50,10 +50,11 @@ def plain(make_tokenizer: Callable[..., Path]) -> Tokenizer:
         ("<the answer", "", "<the answer"),
         ("it is at an E", "", "it is at an "),  # where a stop string may begin
         ("it ENDs", "", "it ENDs"),
+        ("so!!", "", "so"),  # it may begin before the last character
     ],
 )
 def test_between_tags(plain: Tokenizer, answer: str, thought: str, text: str) -> None:
-    params = SamplingParams(reasoning_tags="<t>,</t>", stop=("END!",))
+    params = SamplingParams(reasoning_tags="<t>,</t>", stop=("END!", "!!!"))
     seen = streamed(plain, "Who?", answer, params)
     assert seen[-1] == (thought, text)
     assert len(set(seen)) >= len(answer.strip()) / 3  # it comes in pieces

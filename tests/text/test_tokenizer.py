@@ -92,7 +92,8 @@ def test_vocab_size_counts_to_the_largest_id(plain: Path, tmp_path: Path) -> Non
     letter = next(letter for letter, number in data["model"]["vocab"].items() if number == 10)
     data["model"]["vocab"][letter] = 999
     path.write_text(json.dumps(data))
-    assert Tokenizer.from_folder(tmp_path).vocab_size == 1000
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.vocab_size == tokenizer.num_ids == 1000
 
 
 def test_long_form_of_special_tokens(plain: Path, tmp_path: Path) -> None:
@@ -121,6 +122,14 @@ def test_truncation_and_padding_left_in_the_file_are_ignored(plain: Path, tmp_pa
     path.write_text(json.dumps(data))
     ids = Tokenizer.from_folder(tmp_path).encode_batch(["a" * 100, "b"], True)
     assert [len(row) for row in ids] == [100, 1]
+
+
+def test_a_cut_of_some_texts_leaves_later_ones_whole(plain: Path) -> None:
+    tokenizer = Tokenizer.from_folder(plain)
+    (cut,) = tokenizer.encode_pairs(["a" * 9], add_special_tokens=False, max_tokens=4)
+    (whole,) = tokenizer.encode_pairs(["a" * 9], add_special_tokens=False)
+    assert (cut.ids, cut.rest) == (whole.ids[:4], [whole.ids[4:8], whole.ids[8:]])
+    assert (len(whole.ids), whole.rest) == (9, [])
 
 
 @functools.cache
@@ -177,6 +186,13 @@ def test_chat_equals_transformers(plain: Path) -> None:
     assert ids == theirs
     assert ids.count(IM_END) == 4 + 1  # the user's own is one too: Hugging Face's default
     assert ids.count(IM_START) == 5
+
+
+def test_variables_cannot_replace_those_of_every_chat(plain: Path) -> None:
+    template = "{{ messages }}{{ tools }}{{ eos_token }}{{ add_generation_prompt }}"
+    tokenizer = Tokenizer.from_folder(plain, template)
+    given = dict.fromkeys(("messages", "tools", "eos_token", "add_generation_prompt"), "mine")
+    assert tokenizer.render_chat(user("x"), given) == tokenizer.render_chat(user("x"))
 
 
 STARTED: list[dict[str, Any]] = [
@@ -254,6 +270,7 @@ def test_no_template_says_what_to_do(plain: Path, tmp_path: Path, chat_template:
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
         "{% include '/etc/passwd' %}",
         "{% for _ in range(300) %}{{ 'x' * 1000000 }}{% endfor %}",
+        "{{ messages[0].role * 5000000 }}",
         "{{ '\\ud800' }}x{{ messages[0].nothing.at_all }}",
     ],
 )

@@ -41,6 +41,13 @@ def test_min_tokens_is_cut_with_it() -> None:
     assert request((1,) * 6, 50, 2).fitted(10, 100).params.min_tokens == 2
 
 
+def test_beams_share_the_whole_blocks_of_their_prompt() -> None:
+    """9 + 8 - 1 tokens are 4 blocks of 4, of which 2 are whole before the first answer token."""
+    params = SamplingParams(max_tokens=8, beam_width=3)
+    assert Request(0, (1,) * 9, params).num_blocks_at_once(4) == 2 + 3 * 2
+    assert Request(0, (1,) * 9, SamplingParams(max_tokens=8)).num_blocks_at_once(4) == 4
+
+
 def test_an_empty_prompt() -> None:
     error = refusal(request(()))
     assert (error.code, error.param) == ("empty_prompt", "prompt")

@@ -92,6 +92,8 @@ def test_special_tokens_are_lowered_by_versions_before_5_4_alone(
     [request] = requests(pooled_model(folder), ["W1 [SEP] W2"])
     separator = [1, 1, 1] if lowers else [3]  # of "[", "sep" and "]", which are no words
     assert list(request.texts[0].token_ids) == [2, 7, *separator, 8, 3]
+    [prompted] = requests(pooled_model(folder, prompt="W1 "), ["[SEP] W2"])
+    assert prompted.texts[0].token_ids == request.texts[0].token_ids
 
 
 def test_a_pooling_that_is_not_known_is_refused(tmp_path: Path) -> None:

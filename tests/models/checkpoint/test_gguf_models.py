@@ -68,6 +68,7 @@ def test_the_config_says_what_the_folders_says(make_model: MakeModel, tmp_path: 
     for name in ("model_type", "vocab_size", "hidden_size", "num_layers", "num_heads", "head_dim"):
         assert getattr(found, name) == getattr(expected, name)
     assert found.max_position_embeddings == expected.max_position_embeddings
+    assert found.network.ties_head is expected.network.ties_head is False
     first, other = found.network.attentions[0], expected.network.attentions[0]
     assert (first.rope, first.scale, first.window) == (other.rope, other.scale, other.window)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,20 @@ import torch
 from torch import Tensor
 
 from pagedrun import LLM, SamplingParams
+from pagedrun.kernels.quantized_weight import GroupScales, PackedWeight
+from pagedrun.paged.models.checkpoint.weight_source import WeightSource
 from pagedrun.paged.models.model_config import ModelConfig
 from pagedrun.paged.values.errors import ModelError
 from tests.conftest import MakeModel
 from tests.support.four_bit_writers import Nvfp4Writer
 from tests.support.low_bit_writers import PackWriter, awq, compressed, float8, gptq, int8
-from tests.support.quantized_checkpoints import Change, read, write, write_plain
+from tests.support.quantized_checkpoints import (
+    Change,
+    WeightExpansion,
+    read,
+    write,
+    write_plain,
+)
 from tests.support.quantized_forms import (
     BLOCKS,
     BNB,
@@ -71,6 +80,42 @@ def test_projections_that_were_left_plain_are_read_so(dense: Path, tmp_path: Pat
     expected = write(dense, tmp_path, *FORMS["fp8, blocks"], keeps="v_proj")
     found = read(tmp_path)
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("form", ["awq", "gptq", "packed"])
+def test_codes_are_read_from_any_row_on(
+    form: str, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several of them are in one word of a file, of neighboring rows in AWQ's."""
+    weights: list[PackedWeight] = []
+
+    def kept(self: WeightExpansion, weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+        weights.append(weight)
+        return torch.zeros(weight.out_features, weight.in_features)
+
+    monkeypatch.setattr(WeightExpansion, "dequantize", kept)
+    write(dense, tmp_path, *FORMS[form])
+    read(tmp_path)
+    for weight in weights:
+        assert torch.equal(weight.codes[5:13], weight.codes[:][5:13])
+    assert weights
+
+
+def test_each_part_of_a_product_has_its_part_of_the_bias() -> None:
+    """Parts that are held in different ways are products of their own."""
+    biases: list[Tensor] = []
+
+    def pack(weight: Any, *given: Any, row_invariant: bool) -> Any:
+        biases.append(given[-1])
+        sizes = {"in_features": 8, "out_features": len(given[-1]), "num_bytes": 0}
+        return SimpleNamespace(is_packed=True, row_invariant=row_invariant, **sizes)
+
+    kernels: Any = SimpleNamespace(pack_linear=pack, pack_quantized=pack)
+    source = WeightSource(torch.zeros, torch.float32, torch.device("cpu"), kernels)  # type: ignore[arg-type]
+    codes = torch.zeros(2, 8, dtype=torch.int8)
+    packed = PackedWeight(codes, 8, GroupScales(torch.ones(2, 1)), 8)
+    source.pack_parts([torch.zeros(4, 8), packed, torch.zeros(3, 8)], torch.arange(9.0))
+    assert [each.tolist() for each in biases] == [[0, 1, 2, 3], [4, 5], [6, 7, 8]]
 
 
 @pytest.mark.parametrize(

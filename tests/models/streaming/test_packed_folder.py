@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from pagedrun.paged.models.streaming import packed_folder
 from pagedrun.paged.models.streaming.packed_folder import PackedFolder, packed_models
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES
 from pagedrun.paged.models.streaming.weight_ring import EntryFile, page_memory
+from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.errors import UsageError
+from tests.support.tiny_models import published_config
 
 
 def layer(*sizes: int) -> tuple[StoredLayer, list[Any]]:
@@ -45,6 +48,24 @@ def test_models_do_not_share_files(tmp_path: Path) -> None:
     PackedFolder(tmp_path, {"model": 1}).write("first", [layer(5)])
     assert PackedFolder(tmp_path, {"model": 2}).find("first") is None
     assert PackedFolder(tmp_path, {"model": 1}).find("first") is not None
+
+
+def test_a_model_has_a_folder_for_each_layout(tmp_path: Path) -> None:
+    """Of other files, of another arithmetic, and of other inputs of its layers."""
+    file, model = tmp_path / "model.safetensors", published_config("tiny")
+    config = EngineConfig(model=tmp_path, packed_dir=tmp_path / "packed")
+
+    def path(config: EngineConfig = config, **arithmetic: str) -> Path:
+        return PackedFolder.of_model(config, model, [file], arithmetic, create=False).path
+
+    file.write_bytes(b"1")
+    found = {path(dtype="float32", kernel_set="avx2")}
+    found |= {path(dtype="bfloat16", kernel_set="avx2"), path(dtype="float32", kernel_set="sve")}
+    found.add(path(replace(config, activations="exact"), dtype="float32", kernel_set="avx2"))
+    assert path(dtype="float32", kernel_set="avx2") in found
+    file.write_bytes(b"12")
+    found.add(path(dtype="float32", kernel_set="avx2"))
+    assert len(found) == 5
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, PAGE_BYTES, PAGE_BYTES + 100])
@@ -142,7 +163,7 @@ def test_the_least_recently_used_models_go(tmp_path: Path) -> None:
     for number, folder in enumerate(folders):
         folder.write("first", [layer(5000)])
         os.utime(folder.path, (number, number))
-    os.utime(folders[0].path, (9, 9))
+    PackedFolder(tmp_path, {"model": 0})  # used again
     size = folders[0].num_bytes
     folders[2].check_room(0, 2 * size)
     assert [path for path, _ in packed_models(tmp_path)] == [folders[2].path, folders[0].path]

@@ -23,6 +23,7 @@ from pagedrun.paged.models.streaming.residency import PAGE_BYTES, Residency
 from pagedrun.paged.models.streaming.weight_ring import (
     EntryFile,
     RingEntry,
+    RingOrder,
     WeightRing,
     page_memory,
 )
@@ -75,6 +76,18 @@ class Streamed:
     def _repaired(self, number: int) -> EntryFile:
         self.write(self.names[number])
         return self.open(self.names[number])
+
+
+def test_an_entry_waits_for_the_place_of_one_that_is_needed_earlier() -> None:
+    """The first and the last of three entries have one place."""
+    order = RingOrder([range(2), range(2, 4), range(2)])
+    for index in (0, 1):
+        assert order.next() == index
+        order.put(index)
+    assert order.next() is None
+    order.current = 1
+    assert order.next() == 2
+    assert order.clear(2) == [0]
 
 
 SIZES = st.lists(st.integers(1, 4), min_size=3, max_size=9)

@@ -45,7 +45,7 @@ def blocks_of_batch(plan: Plan, begin: int, end: int) -> int:
     return len(held) + private
 
 
-def forecast_of(plan: Plan, num_blocks: int) -> ForecastFigures:
+def forecast_of(plan: Plan, num_blocks: int, max_rows: int | None = None) -> ForecastFigures:
     config = EngineConfig(model=Path("."), block_size=BLOCK)
     kv = KVCacheSpec(num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
     forecast = Forecast(config, [kv], [num_blocks])
@@ -56,6 +56,7 @@ def forecast_of(plan: Plan, num_blocks: int) -> ForecastFigures:
         shapes=PoolShape.of_all([kv], [num_blocks]),
         bytes_read={None: 32},
         max_model_len=80,
+        max_rows=max_rows,
     ).run()
     return forecast.to_dict(simulation, Counter(), len(plan))
 
@@ -78,6 +79,25 @@ def test_rows_at_once_fit_and_one_more_does_not(num_blocks: int) -> None:
 
 def test_all_rows_at_once_if_the_pool_is_large() -> None:
     assert forecast_of(make_plan(0), 5000)["kv"]["rows_at_once_everywhere"] == 60
+
+
+def test_a_forecast_of_some_rows_says_so_and_finds_what_is_planned() -> None:
+    plan = make_plan(0)
+    found = forecast_of(plan, 500, max_rows=20)
+    assert (found["rows"]["planned"], found["rows"]["simulated"]) == (60, 20)
+    assert not found["rows"]["is_simulated_whole"]
+    assert found["tokens"]["cached"] == plan.sharing.block_hit_tokens
+    assert forecast_of(plan, 500)["rows"]["is_simulated_whole"]
+
+
+def test_a_copy_of_a_row_computes_nothing() -> None:
+    params = SamplingParams(max_tokens=2)
+    prompts = [tuple(range(9)), tuple(range(20, 29)), tuple(range(9)), tuple(range(9))]
+    plan = Plan([Request(i, prompt, params) for i, prompt in enumerate(prompts)], PlanRules(BLOCK))
+    found = forecast_of(plan, 500)
+    assert found["rows"]["is_simulated_whole"]
+    tokens = found["tokens"]
+    assert (tokens["prompt"], tokens["cached"], tokens["computed"]) == (36, 18, 18)
 
 
 def test_a_nested_prefix_names_the_one_around_it() -> None:

@@ -113,6 +113,7 @@ class OneByOne(CountedSimulator):
             for each in product([60, 300], [{"prefix_caching": False}, {"swap_space_bytes": 0}])
         ),
         (300, {"windowed": {40: 300}}),
+        (40, {"staggers": True, "max_num_seqs": 10}),
         (60, {"windowed": {20: 30, 1: 20}}),  # so few that a window makes sequences give way
     ],
     ids=str,

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from pagedrun.kernels.partition import ReadOnce
 from pagedrun.paged.planning.plan import Plan, PlanRules
-from pagedrun.paged.planning.plan_part import PlannedPart, PlanPart, PlanTail, num_common
+from pagedrun.paged.planning.plan_part import (
+    EarlierAnswers,
+    PlannedPart,
+    PlanPart,
+    PlanTail,
+    num_common,
+)
 from pagedrun.paged.planning.planner import PartPlanner, part_nodes, prefix_nodes
+from pagedrun.paged.planning.prefix_tree import PROMPT_TOKENS_A_NEW_ONE
 from pagedrun.paged.planning.simulation import Simulation, Simulator
 from pagedrun.paged.planning.units import (
     LEAST_ROWS,
@@ -24,7 +31,7 @@ from pagedrun.paged.planning.units import (
     unit_cuts,
 )
 from pagedrun.paged.planning.windows import PlannedWindow
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 Prompts = list[tuple[int, ...]]
@@ -35,11 +42,30 @@ def plan_of(
     size: int = 4,
     after: PlanTail | None = None,
     has_next: bool = False,
+    earlier: EarlierAnswers | None = None,
     **rules: Any,
 ) -> Plan:
     params = SamplingParams(max_tokens=4, temperature=1.0)
     requests = [Request(3 * row, prompt, params) for row, prompt in enumerate(prompts)]
-    return Plan(requests, PlanRules(size, **rules), after=after, has_next=has_next)
+    return Plan(requests, PlanRules(size, **rules), after=after, has_next=has_next, earlier=earlier)
+
+
+class Begun:
+    """An earlier run that has begun every answer with the row's index."""
+
+    is_whole = False
+
+    def __init__(self, *token_ids: int) -> None:
+        self.token_ids = token_ids
+
+    def find(self, request: Request, num_read_once_tokens: int) -> "Begun":
+        return Begun(request.index)
+
+    def tokens_at(self, index: int) -> tuple[int, ...]:
+        return ()
+
+    def completion(self, request: Request) -> Completion:
+        raise NotImplementedError
 
 
 def grouped(seed: int, num_rows: int, num_groups: int = 6) -> Prompts:
@@ -188,6 +214,23 @@ def test_the_forecast_of_replicas_says_how_they_share_the_work() -> None:
     assert empty.figures()["expected_efficiency"] == 1.0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_forecast_of_replicas_counts_what_each_computes(seed: int) -> None:
+    """To the token: a replica finds what its last row has in common with the next of its units."""
+    plan, num_replicas = plan_of(grouped(seed, 900), 1), 3
+    has: dict[int, tuple[int, ...]] = {}
+    busy = [0] * num_replicas
+    for begin, end in pairwise(unit_cuts(plan.tree.common, num_replicas).tolist()):
+        part, replica = plan.part(begin, end), busy.index(min(busy))
+        busy[replica] += computed_by(part, has.get(replica))
+        busy[replica] += PROMPT_TOKENS_A_NEW_ONE * 4 * len(part)
+        has[replica] = part.requests[-1].prompt_token_ids
+    work = plan.tree.num_distinct_tokens + PROMPT_TOKENS_A_NEW_ONE * 4 * len(plan)
+    forecast = ReplicaForecast(num_replicas, 1, prefix_caching=True)
+    forecast.add(plan, has_next=False)
+    assert forecast.figures()["expected_efficiency"] == work / (num_replicas * max(busy))
+
+
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -196,7 +239,10 @@ def test_a_part_has_the_numbers_of_the_whole_plan(keeps_states: bool) -> None:
     """All that touches bytes; a part of all rows is the plan itself."""
     read_once = ReadOnce(4, 1)
     plan = plan_of(
-        grouped(2, 90), read_once=read_once, min_state_tokens=8 if keeps_states else None
+        grouped(2, 90),
+        earlier=Begun(),
+        read_once=read_once,
+        min_state_tokens=8 if keeps_states else None,
     )
     whole = {each.request.index: each for each in plan}
     for begin, end in ((0, 90), (0, 1), (13, 57), (57, 90), (40, 40)):
@@ -209,7 +255,7 @@ def test_a_part_has_the_numbers_of_the_whole_plan(keeps_states: bool) -> None:
             assert each.num_read_once_tokens == same.num_read_once_tokens
             assert each.num_shared_tokens == same.num_shared_tokens
             assert each.group == same.group
-            assert each.begun_token_ids == same.begun_token_ids
+            assert each.begun_token_ids == same.begun_token_ids == (each.request.index,)
         if (begin, end) == (0, 90):
             assert rows == list(plan)
     assert any(each.num_read_once_tokens for each in whole.values())
