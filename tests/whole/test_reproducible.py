@@ -200,6 +200,7 @@ def cases() -> Iterator[Any]:
             )
 
 
+@pytest.mark.invariant("same bytes whatever the batch, pool, chunk or preemption")
 @pytest.mark.parametrize(("undisturbed", "variation"), [*cases()], indirect=["undisturbed"])
 def test_same_bytes(
     variation: str,

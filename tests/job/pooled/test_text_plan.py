@@ -34,6 +34,7 @@ def padded(lengths: list[int]) -> int:
     )
 
 
+@pytest.mark.invariant("a plan is its run")
 @pytest.mark.parametrize("batched", [64, 4096])
 def test_the_plan_of_an_encoder_is_its_run(
     batched: int, model: Path, tmp_path: Path, capsys: Capsys
