@@ -51,6 +51,7 @@ def in_one_pass(engine: Engine, asked: Sequence[Request], pool: int = POOL) -> l
     return answers(run)
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @every_pair(
     in_turn="dtype",
     params=[LABEL, SCORED, replace(LABEL, temperature=1.0, n=3)],
@@ -71,6 +72,7 @@ def test_rows_have_the_same_bytes(
 FAMILIES = [name for name in (*TINY, *MIXTURES) if "moe" in name or name in ("granite", "olmo2")]
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("name", long_except(FAMILIES, ONE_OF_EACH_KIND))
 def test_families_have_the_same_bytes(name: str, tmp_path: Path) -> None:
     save_tiny({**TINY, **MIXTURES}[name], tmp_path, torch.float32)

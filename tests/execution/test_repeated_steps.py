@@ -52,6 +52,7 @@ def answers(engine: Engine, prompts: Sequence[Sequence[int]], *params: SamplingP
     return [each.outputs for each in done]
 
 
+@pytest.mark.invariant("same bytes replayed")
 @pytest.mark.parametrize("name", long_except([*TINY, *MIXTURES], KINDS))
 def test_a_family_has_the_same_bytes(name: str, tmp_path: Path, replays: list[int]) -> None:
     save_tiny({**TINY, **MIXTURES}[name], tmp_path, torch.bfloat16)

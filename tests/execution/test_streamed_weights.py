@@ -60,6 +60,7 @@ def tiny_config(folder: Path, **flags: Any) -> EngineConfig:
 KINDS = ["granite", "gpt_oss", "gemma4-e", "glm4_moe", "lfm2_moe", "qwen3_next"]
 
 
+@pytest.mark.invariant("same bytes with streamed weights")
 @pytest.mark.parametrize("name", long_except([*TINY, *RECURRENT, *MIXTURES], KINDS))
 def test_a_family_has_the_same_bytes(name: str, tmp_path: Path) -> None:
     model = {**TINY, **RECURRENT, **MIXTURES}[name]
@@ -67,6 +68,7 @@ def test_a_family_has_the_same_bytes(name: str, tmp_path: Path) -> None:
     assert_same(tiny_config(tmp_path / "model", dtype="bfloat16"), tmp_path / "packed", 0.0)
 
 
+@pytest.mark.invariant("same bytes with streamed weights")
 @pytest.mark.parametrize("kernel_set", KernelSet.supported())
 @every_pair(in_turn="dtype", flags=[{}, {"quantization": "int8"}], dtype=["bfloat16", "float32"])
 def test_each_share_of_a_deep_model(
@@ -83,6 +85,7 @@ FORMS = [*SIZED, "fp8, blocks", "nvfp4", "mxfp4", "nf4"]
 ONE_OF_EACH = [("awq", "int8"), ("fp8, blocks", "exact"), ("nf4", "exact")]
 
 
+@pytest.mark.invariant("same bytes with streamed weights")
 @pytest.mark.parametrize(
     "case", long_except(product(FORMS, ["exact", "int8"]), ONE_OF_EACH), ids="-".join
 )

@@ -31,6 +31,7 @@ def answers(engine: Engine) -> list[Any]:
     return [each.outputs for each in done]
 
 
+@pytest.mark.invariant("same bytes swapped to a disk")
 @pytest.mark.parametrize(
     ("family", "dtype", "cache_dtype"),
     [

@@ -179,11 +179,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def chosen(options: argparse.Namespace) -> list[Fault]:
     """Return the faults that the command line names."""
     faults = all_faults()
-    unknown = set(options.names) - {fault.name for fault in faults}
-    if unknown:
+    names = set(options.names)
+    known = [name for fault in faults for name in (fault.name, fault.name.partition("@")[0])]
+    if unknown := names.difference(known):
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}")
-    if options.names:
-        faults = [fault for fault in faults if fault.name in options.names]
+    if names:  # a control's name is that of its faults, one for each test
+        faults = [fault for fault in faults if names & {fault.name, fault.name.partition("@")[0]}]
     if options.room:
         faults = [fault for fault in faults if fault.room in options.room]
     if options.sample:

@@ -2,6 +2,9 @@
 
 They are written in the TOML files beside this module, a file for each room of the house. A fault
 replaces `before`, which occurs once in its file, by `after`.
+
+A control has `each` in place of `tests`: every one of these tests must notice it. It stands for as
+many faults, `NAME@TEST`, of one test each.
 """
 
 import ast
@@ -75,7 +78,11 @@ def all_faults() -> list[Fault]:
 
 def _read(path: Path) -> Iterator[Fault]:
     for entry in tomllib.loads(path.read_text())["fault"]:
-        yield Fault(room=path.stem, **{**entry, "tests": tuple(entry["tests"])})
+        for test in entry.pop("each", ()):
+            name = f"{entry['name']}@{test.removeprefix('tests/')}"
+            yield Fault(room=path.stem, **{**entry, "name": name, "tests": (test,)})
+        if "tests" in entry:
+            yield Fault(room=path.stem, **{**entry, "tests": tuple(entry["tests"])})
 
 
 def _place_of_mark(tree: ast.Module, line: int, lines: list[str]) -> tuple[int, int] | None:

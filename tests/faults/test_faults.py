@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fault import ROOT, DeadAnchorError, Fault, all_faults
+from tests.faults.invariants import Excepted, default_tests, held_in
 
 FAULTS = all_faults()
+HELD = list(default_tests())
+MARKED = {each.test for each in HELD if each.what is not None}
 
 
 def a_fault(before: str, after: str) -> Fault:
@@ -36,6 +39,44 @@ def test_each_names_tests_and_a_promise() -> None:
         assert fault.tests, fault.name
         missing = [test for test in fault.tests if not (ROOT / test.split("::")[0]).exists()]
         assert not missing, fault.name
+
+
+def test_every_invariant_has_a_control_that_it_alone_must_notice() -> None:
+    """The list is complete in both directions: each is of one marked test."""
+    controls = [fault for fault in FAULTS if fault.room == "controls"]
+    assert all(len(fault.tests) == 1 for fault in controls)
+    controlled = {fault.tests[0].partition("[")[0] for fault in controls}
+    assert not MARKED - controlled, "marked as an invariant, without a control"
+    assert not controlled - MARKED, "controlled, and no test of a default run marked as invariant"
+
+
+def test_what_is_called_an_invariant_is_marked() -> None:
+    """Or is listed: without a control yet, or with the reason why it needs none."""
+    excepted = Excepted.read()
+    assert all(why.endswith(".") for why in excepted.by_reason.values())
+    called = {each.test for each in HELD if each.says_so}
+    listed = excepted.untried | excepted.by_reason.keys()
+    assert not called - MARKED - listed, "mark it, and write a control"
+    assert not listed - called, "no such test, or not called so"
+    assert not listed & MARKED, "it has a control"
+
+
+def test_marks_and_names_are_read_from_sources() -> None:
+    source = (
+        "@pytest.mark.heavy('why')\n@pytest.mark.invariant('what')\ndef test_a(): ...\n"
+        "@pytest.mark.long\n@pytest.mark.invariant('what')\ndef test_b(): ...\n"
+        "class TestSameBytes: ...\n"
+        "def test_same_bytes(): ...\n"
+        "def helper_of_same_bytes(): ...\n"
+    )
+    found = [(each.test, each.what, each.says_so) for each in held_in(source, "f.py")]
+    assert found == [
+        ("f.py::test_a", "what", False),
+        ("f.py::TestSameBytes", None, False),
+        ("f.py::test_same_bytes", None, True),
+    ]
+    assert not list(held_in("pytestmark = pytest.mark.long\n" + source, "f.py"))
+    assert not list(held_in("pytestmark = [pytest.mark.gpu]\n" + source, "f.py"))
 
 
 def test_an_anchor_twice_is_dead() -> None:

@@ -134,6 +134,7 @@ def test_a_model_computes_with_it(dense_folder: Path, rounded_folder: Path, tmp_
     assert rounded != dense, "rounding must show, or nothing was tested"
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 def test_its_bytes_are_those_of_plan_and_ledger(dense_folder: Path, rounded_folder: Path) -> None:
     dense, rounded = (
         ModelConfig.from_folder(folder).network for folder in (dense_folder, rounded_folder)

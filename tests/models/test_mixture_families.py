@@ -47,6 +47,7 @@ def stacked(folder: Path, target: Path) -> Path:
 
 
 # Each with other names of the projections.
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("name", ["glm4_moe", "minimax_m2"])
 def test_both_layouts_give_the_same_bytes(
     name: str, make_oracle: MakeOracle, tmp_path: Path

@@ -139,6 +139,7 @@ def test_heads_in_shards_are_compared(changed: Callable[[Change], Path]) -> None
         assert network_of(folder).ties_head is is_tied
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 def test_planned_bytes_are_those_of_the_loaded_model(changed: Callable[[Change], Path]) -> None:
     counts = []
     for change in (equal, different, head_alone):

@@ -65,6 +65,7 @@ def expected(*windows: list[Request]) -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.invariant("same decisions with any number of replicas")
 @pytest.mark.parametrize("num_replicas", [1, 2, 3])
 def test_what_the_plan_of_all_rows_decided_reaches_each_of_them_once(num_replicas: int) -> None:
     rows = requests(500)

@@ -470,6 +470,7 @@ def test_the_decoder_is_that_of_transformers(random_model: tuple[Path, MtpTwin])
     assert logits.argmax(dim=1).tolist() == list(output.token_ids)
 
 
+@pytest.mark.invariant("same bytes with drafts")
 def test_a_plan_counts_the_module(near_model: Path) -> None:
     config, header = tiny(near_model), CheckpointHeader.read(near_model)
     described = describe_model(near_model, config.model_impl)

@@ -95,6 +95,7 @@ TELLING = ["roomy", "few-seats", "tiny-chunks", "swapped", "recomputed"]
 OTHERS = ["tiny-chunks", "recomputed"]
 
 
+@pytest.mark.invariant("same answers with a host that is behind")
 @pytest.mark.parametrize("setting", long_except(SETTINGS, TELLING))
 def test_same_answers(setting: str, runs: Runs) -> None:
     expected, at_once = runs(False, setting)

@@ -122,6 +122,7 @@ def test_and_when_preempted(oracle: Oracle, mode: str) -> None:
     assert report["preemptions"][mode] > 0
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bytes_do_not_depend_on_who_else_runs(make_model: MakeModel, dtype: str) -> None:
     """Tokens and log-probabilities, to the last bit: alone, among all, cached or not."""
@@ -171,6 +172,7 @@ def stacked(folder: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("name", ["qwen3-one-dense-layer", "mixtral-window"])
 def test_both_layouts_give_the_same_bytes(make_model: MakeModel, name: str, tmp_path: Path) -> None:
     family, overrides = MODELS[name]

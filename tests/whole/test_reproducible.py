@@ -62,6 +62,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows in nested groups, alone, and twice; greedy and sampled, some with several samples.
 
     The prefixes are long enough to be read once for all rows: two and three partitions of them.
+    Every third row has log-probabilities.
     """
     rng = random.Random(7)
 
@@ -81,6 +82,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.append({"prompt_token_ids": prompt, "max_tokens": 6 + index // 3})
         if index % 2:
             made[-1] |= sampled | {"seed": index, "n": 1 + index % 3}
+        if index % 3 == 0:  # they show the last bit, which seldom decides a token
+            made[-1] |= {"logprobs": 1}
     return write_jsonl(path, made)
 
 
@@ -197,6 +200,7 @@ def cases() -> Iterator[Any]:
             )
 
 
+@pytest.mark.invariant("same bytes whatever the batch, pool, chunk or preemption")
 @pytest.mark.parametrize(("undisturbed", "variation"), [*cases()], indirect=["undisturbed"])
 def test_same_bytes(
     variation: str,

@@ -91,6 +91,7 @@ def test_rows_keep_their_own_parameters(sampler: Sampler) -> None:
     assert len(seen) > 3
 
 
+@pytest.mark.invariant("same draw in any batch")
 @given(order=st.permutations(range(6)), kept=st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
 def test_a_choice_does_not_depend_on_the_batch(order: list[int], kept: int) -> None:

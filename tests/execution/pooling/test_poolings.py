@@ -64,6 +64,7 @@ def test_tokens_of_a_prompt_are_left_out_and_those_behind_it_keep_their_weights(
         np.testing.assert_allclose(row, wanted, rtol=1e-6, atol=1e-3)
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("pooling", list(Pooling))
 def test_a_device_sums_to_the_same_bytes(

@@ -82,6 +82,7 @@ def test_texts_of_512_tokens(family: str, tmp_path: Path) -> None:
     check(tmp_path, family, [510, 3, 509], **fields)
 
 
+@pytest.mark.invariant("planned bytes are taken bytes")
 @pytest.mark.parametrize("family", ["deberta-v2", "electra", "albert"])
 def test_weights_take_the_bytes_that_a_plan_says(family: str, tmp_path: Path) -> None:
     write_model(tmp_path, family)

@@ -34,6 +34,7 @@ def padded(lengths: list[int]) -> int:
     )
 
 
+@pytest.mark.invariant("a plan is its run")
 @pytest.mark.parametrize("batched", [64, 4096])
 def test_the_plan_of_an_encoder_is_its_run(
     batched: int, model: Path, tmp_path: Path, capsys: Capsys
@@ -57,6 +58,7 @@ def test_the_plan_of_an_encoder_is_its_run(
     assert found["tokens"]["shared_prefix"] == 0
 
 
+@pytest.mark.invariant("a plan is its run")
 def test_the_plan_of_a_causal_model_counts_shared_prefixes(tmp_path: Path, capsys: Capsys) -> None:
     folder, rows, out = tmp_path / "model", tmp_path / "rows.jsonl", tmp_path / "r.jsonl"
     known = {"tie_word_embeddings": True, "is_original_qwen3_reranker": True}

@@ -203,6 +203,7 @@ def test_quantised_caches(
     assert torch.equal(once, split)
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 def test_a_row_gets_the_same_bytes_in_any_batch(gpu_device: torch.device) -> None:
     lengths = [5, 0, 128, P + 70]
     q, context, context_lens = ragged(lengths, 80, 16, 3, BF16)

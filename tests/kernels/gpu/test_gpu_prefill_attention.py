@@ -160,6 +160,7 @@ def test_softcap_matches_reference(
     assert (expected - expect(q, context, chunks, codes)).abs().max() > 1e-2
 
 
+@pytest.mark.invariant("same bytes in any chunks")
 @every_pair(
     shape=[(1, 2, 64), (1, 3, 80)],  # num_kv_heads, group, head_dim
     window=[None, 40],
@@ -202,6 +203,7 @@ def test_prefill_in_chunks_equals_prefill_at_once(
 
 
 @pytest.mark.heavy("same bytes, on the interpreted kernel")
+@pytest.mark.invariant("same bytes in any chunks")
 @pytest.mark.parametrize("dtype", long_except(DTYPES, [torch.bfloat16]))
 def test_chunk_alone_equals_chunk_in_batch(
     dtype: torch.dtype, make_context: Callable[..., Any], gpu_device: torch.device

@@ -146,6 +146,7 @@ def test_quantised_caches(cache_dtype: torch.dtype, gpu_device: torch.device) ->
 company = given(present=st.sets(st.integers(0, 8), min_size=1), seed=st.integers(0, 9))
 
 
+@pytest.mark.invariant("same bytes whoever reads a prefix too")
 @settings(max_examples=2, deadline=None)
 @company
 def test_a_row_gets_the_same_bytes_whoever_runs_beside_it(present: set[int], seed: int) -> None:
@@ -180,6 +181,7 @@ def check_company(present: set[int], seed: int) -> None:
 
 
 @pytest.mark.heavy("same bytes, on the interpreted kernel")
+@pytest.mark.invariant("same bytes whoever reads a prefix too")
 @pytest.mark.parametrize("num_rows", long_except([1, 9, 33, 70], [70]))
 def test_a_row_gets_the_same_bytes_in_a_crowd(num_rows: int, gpu_device: torch.device) -> None:
     """Whatever the height of the matrix, and whatever a row's place in it."""

@@ -107,6 +107,7 @@ def test_more_terms_than_fit_a_sum_are_refused(make: Make) -> None:
         make(codes, torch.ones(1), None, False)
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize("shifts", [False, True])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
 @pytest.mark.parametrize("num_rows", [1, 17, 70])

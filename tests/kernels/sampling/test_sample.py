@@ -353,6 +353,7 @@ def test_gpu_rows_without_a_choice_and_ties(gpu_device: torch.device) -> None:
     assert choose(logits.to(gpu_device), GpuBackend, temperature=0.0)[4:].tolist() == [700, 4096, 0]
 
 
+@pytest.mark.invariant("same draw in any batch")
 def test_gpu_row_alone_equals_row_in_batch_and_none_is_fine(gpu_device: torch.device) -> None:
     torch.manual_seed(0)
     logits, given = random_rows(13, 2503, torch.float32)

@@ -61,6 +61,7 @@ def test_the_program_says_what_the_plain_model_says(
     assert answers[0] == answers[1]
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 def test_they_take_the_memory_that_the_plan_counts(make_model: MakeModel, tmp_path: Path) -> None:
     write(make_model("qwen3_moe", "quantized"), tmp_path, *EXPERT_FORMS["packed"])
     engine = load_engine(EngineConfig(model=tmp_path, dtype="bfloat16", device="cpu"))

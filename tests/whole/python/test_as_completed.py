@@ -113,6 +113,7 @@ def test_the_answers_are_those_of_generate_and_of_the_command(
     assert len(completions) == 23
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 def test_memory_is_flat_and_reading_stays_close(llm: LLM) -> None:
     size, most_running = 64, 32
     prompts = Numbered()
