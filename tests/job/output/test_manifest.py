@@ -69,6 +69,7 @@ def test_one_of_the_first_version_says_nothing_of_arithmetic(
         {"recipe": ["x"]},
         {"parameters": {"stop": 3}},
         {"rows": []},
+        {"prompt_time": None, "started": "9999-12-31T23:59:59-12:00"},  # the year 10000 elsewhere
     ],
 )
 def test_what_lacks_a_field_is_none(
