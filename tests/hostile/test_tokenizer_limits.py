@@ -89,6 +89,12 @@ PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
         (decoders(by_regex("(a+)+$", "b")), "decoder has a regular expression"),
         (template(["A"] * 100, [2]), "repeats a text"),
         (template(["<s>", "A"], [2] * 10**5), "adds more than"),
+        # The library panics: at the first text, and where an answer has no text yet.
+        (template(["<s", "A"], [2]), "adds '<s' in its template single, and says no id of it"),
+        (
+            decoders({"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 0, "stop": 1}),
+            "decoder strips the end of a text",
+        ),
         ({"model": PIECES}, "words of 1,000,000,000 characters"),
         ({"model": UNIGRAM}, "token of 1,000,000"),
     ],

@@ -51,6 +51,9 @@ def refuse_growth(backend: Any, path: Path) -> None:
     _refuse_product(path, "decoder", steps["decoder"])
     if any("Regex" in _pattern(step) for step in steps["decoder"]):
         raise _refused(path, "decoder", "has a regular expression")
+    if any(step["type"] == "Strip" and step["stop"] for step in steps["decoder"]):
+        # The library panics where there are fewer characters than it strips there, such as none.
+        raise _refused(path, "decoder", "strips the end of a text (stop of Strip)")
     prepended = [step["prepend"] for step in steps["normalizer"] if step["type"] == "Prepend"]
     if sum(len(each.encode()) for each in prepended) > _MAX_PREPENDED:
         raise _refused(path, "normalizer", f"Prepend puts more than {_MAX_PREPENDED} bytes first")
@@ -152,7 +155,8 @@ def _form_growth(step: Step) -> float:
 
 
 def _refuse_template(path: Path, step: Step) -> None:
-    """Raise `ModelError` for a template that repeats a text, or adds thousands of tokens."""
+    """Raise `ModelError` for a template that repeats a text, or adds thousands of tokens or one
+    without an id."""
     if step["type"] != "TemplateProcessing":
         return
     sizes = {name: len(token["ids"]) for name, token in step["special_tokens"].items()}
@@ -161,7 +165,11 @@ def _refuse_template(path: Path, step: Step) -> None:
         if len(texts) != len(set(texts)):
             raise _refused(path, "post_processor", f"repeats a text in its template {name}")
         added = [each["SpecialToken"]["id"] for each in step[name] if "SpecialToken" in each]
-        if sum(sizes.get(each, 1) for each in added) > _MAX_ADDED:
+        unknown = [each for each in added if each not in sizes]
+        if unknown:  # the library panics at the first text
+            what = f"adds {ascii(unknown[0])[:80]} in its template {name}, and says no id of it"
+            raise _refused(path, "post_processor", what)
+        if sum(sizes[each] for each in added) > _MAX_ADDED:
             raise _refused(path, "post_processor", f"adds more than {_MAX_ADDED} tokens to a text")
 
 
