@@ -71,9 +71,13 @@ PIECES: dict[str, Any] = {"type": "WordPiece", "vocab": {"<unk>": 0}, "unk_token
 PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
 
 
+STRIDE = {"direction": "Right", "strategy": "LongestFirst", "max_length": 8, "stride": 9}
+
+
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
+        ({"truncation": STRIDE}, "is not a tokenizer"),
         (normalizers(*[replace("a", "aa")] * 40), "normalizer can make"),
         ({"normalizer": replace("a", "a" * 10**6)}, "normalizer can make"),
         (normalizers(*[replace("a", "bb"), replace("b", "aa")] * 20), "normalizer can make"),
@@ -97,6 +101,8 @@ PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
         ),
         ({"model": PIECES}, "words of 1,000,000,000 characters"),
         ({"model": UNIGRAM}, "token of 1,000,000"),
+        # A list of the ids below it would have gigabytes.
+        ({"model": {**WORDS, "vocab": {"<unk>": 0, "a": 2**31}}}, "the id 2,147,483,648"),
     ],
 )
 def test_growth_is_refused_by_file_and_piece(

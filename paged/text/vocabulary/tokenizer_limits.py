@@ -22,6 +22,7 @@ _MAX_OWN_GROWTH = 64  # without the forms of Unicode; published models reach 16
 _MAX_PREPENDED = 64  # bytes, before each text between special tokens; published models have ▁
 _MAX_STEPS = 256
 _MAX_ADDED = 4096  # special tokens around a text
+MAX_ID = 2**24  # the largest vocabularies have 10^6 tokens
 _MAX_UNIGRAM = 4096  # characters of a token: a search from each character of a text
 # A list under "vocab"; or a letter written by its number, which could hide the name.
 _HAS_LIST = re.compile(rb'"vocab"\s*:\s*\[|\\u00[2-7]')
@@ -39,10 +40,14 @@ Step = Mapping[str, Any]
 
 
 def refuse_growth(backend: Any, path: Path) -> None:
-    """Raise `ModelError` that names the piece of `path`'s tokenizer that grows texts or searches.
+    """Raise `ModelError` that names the piece of `path`'s tokenizer that grows texts, or searches.
 
-    `backend` is a `tokenizers.Tokenizer`, read from `path`.
+    Ids beyond all vocabularies are refused, too, and pieces that panic. `backend` is a
+    `tokenizers.Tokenizer`, read from `path`.
     """
+    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest > MAX_ID:  # the library makes a list of all ids that are missing below
+        raise _refused(path, "model", f"has a token with the id {largest:,}")
     steps = {part: list(_steps(_state(getattr(backend, part)))) for part in _PARTS}
     for part, each in steps.items():
         if len(each) > _MAX_STEPS:
