@@ -112,7 +112,9 @@ class Tokenizer:
                 **_truncation(config),
                 **declared.arguments(),
             )
-        except ValueError as error:  # settings of truncation and padding that contradict each other
+        except BaseException as error:  # it copies the tokenizer, a panic in Rust is no Exception
+            if not _is_from_rust(error):
+                raise
             raise ModelError(
                 f"{path / TOKENIZER_FILE if path.is_dir() else path} is not a tokenizer "
                 f"({str(error)[:120]}); download it again"

@@ -71,6 +71,7 @@ PIECES: dict[str, Any] = {"type": "WordPiece", "vocab": {"<unk>": 0}, "unk_token
 PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
 
 
+PAIRS = {"type": "BPE", "merges": [["a", "b"]], "unk_token": "<unk>"}
 STRIDE = {"direction": "Right", "strategy": "LongestFirst", "max_length": 8, "stride": 9}
 
 
@@ -78,6 +79,12 @@ STRIDE = {"direction": "Right", "strategy": "LongestFirst", "max_length": 8, "st
     ("parts", "why"),
     [
         ({"truncation": STRIDE}, "is not a tokenizer"),
+        # Two tokens with one id: the library writes one of them, and panics as it reads that.
+        (
+            {"model": {**PAIRS, "vocab": {"a": 2, "<unk>": 2, "b": 4, "ab": 6}}},
+            "is not a tokenizer",
+        ),
+        ({"model": {**WORDS, "vocab": {}}}, "has no tokens"),
         (normalizers(*[replace("a", "aa")] * 40), "normalizer can make"),
         ({"normalizer": replace("a", "a" * 10**6)}, "normalizer can make"),
         (normalizers(*[replace("a", "bb"), replace("b", "aa")] * 20), "normalizer can make"),

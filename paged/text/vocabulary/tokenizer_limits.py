@@ -45,7 +45,9 @@ def refuse_growth(backend: Any, path: Path) -> None:
     Ids beyond all vocabularies are refused, too, and pieces that panic. `backend` is a
     `tokenizers.Tokenizer`, read from `path`.
     """
-    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=None)
+    if largest is None:
+        raise _refused(path, "model", "has no tokens")
     if largest > MAX_ID:  # the library makes a list of all ids that are missing below
         raise _refused(path, "model", f"has a token with the id {largest:,}")
     steps = {part: list(_steps(_state(getattr(backend, part)))) for part in _PARTS}
