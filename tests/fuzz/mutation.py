@@ -12,6 +12,7 @@ import random
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 Change = Callable[[bytes], bytes]
@@ -73,7 +74,7 @@ def _tree(tree: Any, chance: random.Random, change: Change) -> bytes:
         other, theirs = chance.choice(nodes)
         match chance.randrange(8):
             case 0 | 1 | 2:
-                node[key] = chance.choice(_VALUES)
+                node[key] = deepcopy(chance.choice(_VALUES))  # it may be changed next
             case 3:
                 node[key] = json.loads(json.dumps(other[theirs]))
             case 4 if len(nodes) < 200:
