@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 EVAL := $(VENV)/.eval
+FUZZ := $(VENV)/.fuzz
 PUBLISH := $(VENV)/.publish
 # Nothing here is needed to run or to test: twine says what an index would refuse, mkdocs makes a
 # site of docs/.
@@ -25,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-simulation test-gpu pins dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-simulation test-fuzz test-gpu pins dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -78,6 +79,11 @@ test-simulation: $(DEV) ## whole jobs on a disk that loses power: JOBS=1000000 S
 	$(BIN)/python -m tests.simulation --jobs $(or $(JOBS),10000) --seed $(or $(SEED),0) \
 		--processes $(or $(PROCESSES),2)
 
+# Goes on from the inputs of the last run, in build/fuzz; what it finds is there too.
+test-fuzz: $(FUZZ) ## readers of files, by coverage: READER=gguf SECONDS=600 SEED=0
+	$(BIN)/python -m tests.fuzz $(READER:%=--reader %) --seconds $(or $(SECONDS),60) \
+		--seed $(or $(SEED),0)
+
 test-gpu: $(DEV) ## what needs a GPU
 	$(BIN)/pytest -m gpu
 
@@ -113,6 +119,10 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 
 $(EVAL): $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' accelerate
+	touch $@
+
+$(FUZZ): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	touch $@
 
 $(PUBLISH): pyproject.toml constraints.txt | $(BIN)/python

@@ -326,18 +326,24 @@ def main() -> None:
     text, eos_token_id, vocab_size, eos_token_ids, max_seconds = about
     compiler = GrammarCompiler(TokenizerJson(text, eos_token_id), vocab_size, eos_token_ids)
     compiler.begin("")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MAX_BYTES)
     _answer([READY])
     for line in sys.stdin:
         last = math.ceil(time.process_time()) + max_seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (last, resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_CPU, last)
         try:
             compiler.compile(Structure(*json.loads(line)))
         except RowError as error:
             _answer([error.code, error.marked])
         else:
             _answer([])
+
+
+def _limit(what: int, most: int) -> None:
+    """Limit what this process takes; a hard limit, as a batch system sets it, cannot be raised."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _answer(words: list[str]) -> None:

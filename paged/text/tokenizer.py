@@ -105,12 +105,20 @@ class Tokenizer:
         without_ids = declared.without_ids(backend)
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=backend,
-            clean_up_tokenization_spaces=False,
-            **_truncation(config),
-            **declared.arguments(),
-        )
+        try:
+            fast = PreTrainedTokenizerFast(
+                tokenizer_object=backend,
+                clean_up_tokenization_spaces=False,
+                **_truncation(config),
+                **declared.arguments(),
+            )
+        except BaseException as error:  # it copies the tokenizer, a panic in Rust is no Exception
+            if not _is_from_rust(error):
+                raise
+            raise ModelError(
+                f"{path / TOKENIZER_FILE if path.is_dir() else path} is not a tokenizer "
+                f"({str(error)[:120]}); download it again"
+            ) from error
         declared.check(fast.backend_tokenizer)
         if chat_template is None:
             chat_template = _read_template(path / TEMPLATE_FILE, config)

@@ -71,9 +71,20 @@ PIECES: dict[str, Any] = {"type": "WordPiece", "vocab": {"<unk>": 0}, "unk_token
 PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
 
 
+PAIRS = {"type": "BPE", "merges": [["a", "b"]], "unk_token": "<unk>"}
+STRIDE = {"direction": "Right", "strategy": "LongestFirst", "max_length": 8, "stride": 9}
+
+
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
+        ({"truncation": STRIDE}, "is not a tokenizer"),
+        # Two tokens with one id: the library writes one of them, and panics as it reads that.
+        (
+            {"model": {**PAIRS, "vocab": {"a": 2, "<unk>": 2, "b": 4, "ab": 6}}},
+            "is not a tokenizer",
+        ),
+        ({"model": {**WORDS, "vocab": {}}}, "has no tokens"),
         (normalizers(*[replace("a", "aa")] * 40), "normalizer can make"),
         ({"normalizer": replace("a", "a" * 10**6)}, "normalizer can make"),
         (normalizers(*[replace("a", "bb"), replace("b", "aa")] * 20), "normalizer can make"),
@@ -89,8 +100,16 @@ PIECES |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}
         (decoders(by_regex("(a+)+$", "b")), "decoder has a regular expression"),
         (template(["A"] * 100, [2]), "repeats a text"),
         (template(["<s>", "A"], [2] * 10**5), "adds more than"),
+        # The library panics: at the first text, and where an answer has no text yet.
+        (template(["<s", "A"], [2]), "adds '<s' in its template single, and says no id of it"),
+        (
+            decoders({"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 0, "stop": 1}),
+            "decoder strips the end of a text",
+        ),
         ({"model": PIECES}, "words of 1,000,000,000 characters"),
         ({"model": UNIGRAM}, "token of 1,000,000"),
+        # A list of the ids below it would have gigabytes.
+        ({"model": {**WORDS, "vocab": {"<unk>": 0, "a": 2**31}}}, "the id 2,147,483,648"),
     ],
 )
 def test_growth_is_refused_by_file_and_piece(

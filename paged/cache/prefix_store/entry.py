@@ -63,6 +63,11 @@ MIN_STORED_TOKENS = 64
 FILE_NAME = re.compile(r"(?P<fingerprint>[0-9a-f]{16})-(?P<sha256>[0-9a-f]{64})\.safetensors")
 _LENGTH_BYTES = 8  # of a safetensors header, little-endian, at the file's beginning
 _MAX_HEADER_BYTES = 100_000_000  # as the format has it
+# Of JSON with other values than a header has.
+_NO_HEADER = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
+    RecursionError,  # it is nested too deep
+)
 _HEADER = "pagedrun_prefix"  # one key alone: safetensors writes several in any order
 
 
@@ -139,7 +144,7 @@ class StoredPrefix:
             if num_bytes != _LENGTH_BYTES + len(start) + end:
                 raise DamagedEntryError("it is truncated, or longer than when it was stored")
             return cls._from_header(json.loads(text))
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except _NO_HEADER as error:
             raise DamagedEntryError("its header cannot be read") from error
 
     @classmethod

@@ -263,7 +263,7 @@ def _remembered(memory: Path) -> dict[str, list[Any]]:
     """Return path → [inode, size, two times, digest]; nothing where the file is not to be used."""
     try:
         value = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}

@@ -154,7 +154,7 @@ class StoreFiles:
         try:
             data = (self._folder.path / name).read_bytes()
             entry = StoredPrefix.verified(data, name)
-            tensors = load(data)
+            tensors = _tensors(data)
             check(entry, tensors)
         except (DamagedEntryError, OSError) as error:
             self._index.drop(name)
@@ -214,6 +214,14 @@ def is_finite(tensor: Tensor) -> bool:
     if tensor.dtype == torch.float8_e4m3fn:  # has no order on a CPU; all ones but the sign is NaN
         return bool((tensor.view(torch.uint8) & 0x7F != 0x7F).all())
     return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+
+
+def _tensors(data: bytes) -> dict[str, Tensor]:
+    """Return the tensors of a file; its name is of its bytes, whatever they are."""
+    try:
+        return load(data)
+    except Exception as error:  # safetensors and torch raise errors of many types
+        raise DamagedEntryError("its tensors cannot be read") from error
 
 
 def describe_error(name: str, error: Exception) -> str:

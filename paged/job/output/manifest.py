@@ -365,7 +365,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """Return the manifest in these bytes; raises `NotAManifest`."""
     try:
         return Manifest.read(_parse_object(data))
-    except (ModelError, ValueError) as error:
+    except (ModelError, ValueError, OverflowError) as error:  # the last: a time before the year 1
         raise NotAManifest from error
 
 

@@ -43,7 +43,8 @@ _IDENTITY = "model.json"
 _SPEEDS = "speeds.json"
 _LOCK = ".lock"
 _FOLDER_MODE = 0o700
-_NO_ENTRY = (OSError, ValueError, KeyError, TypeError)  # of a file that is no whole entry
+# Of a file that is no whole entry; the last two: of an infinite number, and of deep nesting.
+_NO_ENTRY = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class PackedFolder:
 
     def speeds(self) -> PassSpeeds | None:
         """Return the measured speeds, None if there are none."""
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(*_NO_ENTRY):
             return PassSpeeds(**json.loads((self.path / _SPEEDS).read_bytes()))
         return None
 
@@ -282,7 +283,7 @@ def _bytes_in(folder: Path) -> int:
 def read_entry(path: Path) -> PackedEntry:
     """Return the entry of a file.
 
-    Raises `OSError`, `ValueError`, `KeyError` or `TypeError` for a file that is no whole entry.
+    Raises one of `_NO_ENTRY` for a file that is no whole entry.
     """
     # Here: `plan` reads sizes and speeds only, without torch.
     from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer

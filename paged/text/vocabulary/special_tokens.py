@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagedrun.paged.files.json_object import JsonObject
+from pagedrun.paged.text.vocabulary.tokenizer_limits import MAX_ID
 from pagedrun.paged.values.errors import ModelError
 from pagedrun.paged.values.json_value import JSONValue
 
@@ -29,7 +30,6 @@ _EXTRA, _OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _BY_NAME = "model_specific_special_tokens"
 _SPLITS = "split_special_tokens"
 _SWITCHES = ("lstrip", "rstrip", "single_word", "normalized", "special")
-_MAX_ID = 2**24
 
 
 def read_tokenizer_config(folder: Path) -> JsonObject:
@@ -108,7 +108,7 @@ class DeclaredTokens:
 
         special = {each.content for each in (*self.named.values(), *self.extra)}
         by_id = {
-            added.integer(_text(added, text, text), 0, _MAX_ID): AddedToken(
+            added.integer(_text(added, text, text), 0, MAX_ID): AddedToken(
                 text, special=text in special, normalized=text not in special
             )
             for text in added.fields
@@ -173,7 +173,7 @@ def _listed(config: JsonObject, name: str = _EXTRA) -> list[JSONValue]:
 
 
 def _id(section: JsonObject, number: str) -> int:
-    if not number.isdecimal() or int(number[:9]) > _MAX_ID or len(number) > 9:
+    if not number.isdecimal() or int(number[:9]) > MAX_ID or len(number) > 9:
         raise ModelError(f"{section.origin} has {ascii(number)[:80]}, which is no token id")
     return int(number)
 

@@ -22,6 +22,7 @@ _MAX_OWN_GROWTH = 64  # without the forms of Unicode; published models reach 16
 _MAX_PREPENDED = 64  # bytes, before each text between special tokens; published models have ▁
 _MAX_STEPS = 256
 _MAX_ADDED = 4096  # special tokens around a text
+MAX_ID = 2**24  # the largest vocabularies have 10^6 tokens
 _MAX_UNIGRAM = 4096  # characters of a token: a search from each character of a text
 # A list under "vocab"; or a letter written by its number, which could hide the name.
 _HAS_LIST = re.compile(rb'"vocab"\s*:\s*\[|\\u00[2-7]')
@@ -39,10 +40,16 @@ Step = Mapping[str, Any]
 
 
 def refuse_growth(backend: Any, path: Path) -> None:
-    """Raise `ModelError` that names the piece of `path`'s tokenizer that grows texts or searches.
+    """Raise `ModelError` that names the piece of `path`'s tokenizer that grows texts, or searches.
 
-    `backend` is a `tokenizers.Tokenizer`, read from `path`.
+    Ids beyond all vocabularies are refused, too, and pieces that panic. `backend` is a
+    `tokenizers.Tokenizer`, read from `path`.
     """
+    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=None)
+    if largest is None:
+        raise _refused(path, "model", "has no tokens")
+    if largest > MAX_ID:  # the library makes a list of all ids that are missing below
+        raise _refused(path, "model", f"has a token with the id {largest:,}")
     steps = {part: list(_steps(_state(getattr(backend, part)))) for part in _PARTS}
     for part, each in steps.items():
         if len(each) > _MAX_STEPS:
@@ -51,6 +58,9 @@ def refuse_growth(backend: Any, path: Path) -> None:
     _refuse_product(path, "decoder", steps["decoder"])
     if any("Regex" in _pattern(step) for step in steps["decoder"]):
         raise _refused(path, "decoder", "has a regular expression")
+    if any(step["type"] == "Strip" and step["stop"] for step in steps["decoder"]):
+        # The library panics where there are fewer characters than it strips there, such as none.
+        raise _refused(path, "decoder", "strips the end of a text (stop of Strip)")
     prepended = [step["prepend"] for step in steps["normalizer"] if step["type"] == "Prepend"]
     if sum(len(each.encode()) for each in prepended) > _MAX_PREPENDED:
         raise _refused(path, "normalizer", f"Prepend puts more than {_MAX_PREPENDED} bytes first")
@@ -152,7 +162,8 @@ def _form_growth(step: Step) -> float:
 
 
 def _refuse_template(path: Path, step: Step) -> None:
-    """Raise `ModelError` for a template that repeats a text, or adds thousands of tokens."""
+    """Raise `ModelError` for a template that repeats a text, or adds thousands of tokens or one
+    without an id."""
     if step["type"] != "TemplateProcessing":
         return
     sizes = {name: len(token["ids"]) for name, token in step["special_tokens"].items()}
@@ -161,7 +172,11 @@ def _refuse_template(path: Path, step: Step) -> None:
         if len(texts) != len(set(texts)):
             raise _refused(path, "post_processor", f"repeats a text in its template {name}")
         added = [each["SpecialToken"]["id"] for each in step[name] if "SpecialToken" in each]
-        if sum(sizes.get(each, 1) for each in added) > _MAX_ADDED:
+        unknown = [each for each in added if each not in sizes]
+        if unknown:  # the library panics at the first text
+            what = f"adds {ascii(unknown[0])[:80]} in its template {name}, and says no id of it"
+            raise _refused(path, "post_processor", what)
+        if sum(sizes[each] for each in added) > _MAX_ADDED:
             raise _refused(path, "post_processor", f"adds more than {_MAX_ADDED} tokens to a text")
 
 

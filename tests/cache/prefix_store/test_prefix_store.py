@@ -22,10 +22,15 @@ from pagedrun.kernels.ops import Backend
 from pagedrun.paged.cache.block_pool import BlockTransfer, TransferKind
 from pagedrun.paged.cache.cache_spec import KVCacheSpec
 from pagedrun.paged.cache.kv_cache import KVMemory
-from pagedrun.paged.cache.prefix_store.entry import StoredPrefix, StoreIdentity, find_entries
+from pagedrun.paged.cache.prefix_store.entry import (
+    DamagedEntryError,
+    StoredPrefix,
+    StoreIdentity,
+    find_entries,
+)
 from pagedrun.paged.cache.prefix_store.folder import MEMORY, StoreFolder, stamps, weights_digest
 from pagedrun.paged.cache.prefix_store.listing import StoreListing
-from pagedrun.paged.cache.prefix_store.store_files import PrefixIndex, is_finite
+from pagedrun.paged.cache.prefix_store.store_files import PrefixIndex, StoreFiles, is_finite
 from pagedrun.paged.execution.device import Device
 from pagedrun.paged.planning.plan import Plan, PlanRules
 from pagedrun.paged.planning.prefix_reuse import StoreRoom, tokens_to_store
@@ -35,6 +40,7 @@ from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 
 SIZE = 4
+TOO_DEEP = "[" * 100_000 + "]" * 100_000
 IDENTITY = StoreIdentity("a-model", {"block_size": SIZE, "kv_dtype": "float32", "weights": "w"})
 
 
@@ -163,7 +169,9 @@ class TestWeightDigests:
         weights_digest(tmp_path, files)
         assert json.loads((tmp_path / MEMORY).read_text()) == {}
 
-    @pytest.mark.parametrize("memory", ["", "[]", '{"a": 1}', "\x00", '{"x": [1, 2, 3, 4, 5]}'])
+    @pytest.mark.parametrize(
+        "memory", ["", "[]", '{"a": 1}', "\x00", '{"x": [1, 2, 3, 4, 5]}', TOO_DEEP]
+    )
     def test_a_damaged_memory_is_forgotten(self, memory: str, tmp_path: Path) -> None:
         files = self.write(tmp_path, b"one")
         expected = weights_digest(tmp_path, files)
@@ -220,6 +228,27 @@ def test_the_parts_of_a_prefix_keep_their_order(folder: StoreFolder) -> None:
     for noting in (folder.date, folder.note_use):
         noting([path.name for path in parts])
         assert [use.path for use in folder.uses()] == parts[::-1]
+
+
+def test_a_header_that_is_nested_too_deep_is_damage(folder: StoreFolder) -> None:
+    header = TOO_DEEP.encode()
+    path = put(folder, [1] * 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(DamagedEntryError, match="header cannot be read"):
+        StoredPrefix.read(path)
+    assert StoreListing.read(folder.path).to_dict()["damaged"] == 1
+
+
+def test_tensors_that_cannot_be_read_are_damage(folder: StoreFolder) -> None:
+    """A file with the name of its bytes may still be of tensors that there are not."""
+    piece, warnings = entry([1] * 8), list[str]()
+    data = save({"kv": torch.ones(2)}, metadata=piece.metadata()).replace(b'"F32"', b'"F99"')
+    name = piece.file_name(data)
+    folder.write(name, data)
+    files = StoreFiles(folder, PrefixIndex(SIZE), 10**6, warnings.append)
+    assert files.read(name, lambda entry, tensors: None) is None
+    assert len(warnings) == 1
+    assert "tensors cannot be read" in warnings[0]
 
 
 def test_trimming_takes_the_end_of_a_prefix_before_its_beginning(folder: StoreFolder) -> None:

@@ -94,6 +94,7 @@ def test_texts_of_prompts_are_told_by_their_digests_alone(tmp_path: Path) -> Non
         {"recipe": ["x"]},
         {"parameters": {"stop": 3}},
         {"rows": []},
+        {"prompt_time": None, "started": "9999-12-31T23:59:59-12:00"},  # the year 10000 elsewhere
     ],
 )
 def test_what_lacks_a_field_is_none(

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,19 @@ def test_an_array_beyond_the_end_is_none(tmp_path: Path) -> None:
     spec = StoredLayer({"is": "Layer"}, (ArraySpec("|u1", (2**40,)),))
     folder.write("first", [(spec, [np.arange(5, dtype=np.uint8)])])
     assert folder.find("first") is None
+
+
+@pytest.mark.parametrize("text", ['{"num_bytes": Infinity}', "[" * 100_000 + "]" * 100_000])
+def test_a_header_of_other_values_is_none(text: str, tmp_path: Path) -> None:
+    """With a right checksum: an infinite number, and more lists than can be parsed."""
+    folder = PackedFolder(tmp_path, {})
+    folder.write("first", [layer(5000)])
+    path = folder.path / "first.packed"
+    magic = path.read_bytes().partition(b"{")[0][:-16]
+    numbers = (each.to_bytes(8, "little") for each in (len(text), zlib.crc32(text.encode())))
+    path.write_bytes(b"".join((magic, *numbers, text.encode())))
+    assert folder.find("first") is None
+    assert folder.sizes(["first"]) is None
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(

@@ -1,12 +1,16 @@
 """Why a structure cannot be compiled: the message says what is in the way, and what to do."""
 
+import json
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pagedrun.paged.text.grammar import GrammarCompiler
+from pagedrun.paged.text.grammar import MAX_BYTES, READY, GrammarCompiler
 from pagedrun.paged.text.tokenizer import Tokenizer
 from pagedrun.paged.values.errors import RowError
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -55,3 +59,23 @@ def test_what_the_reason_recommends_compiles(
     structure = SamplingParams(json_schema=schema).structure  # type: ignore[arg-type]
     assert structure is not None
     assert compiler.compile(structure).first_mask.any()
+
+
+def test_hard_limits_of_a_batch_system_stay(compiler: GrammarCompiler) -> None:
+    """They cannot be raised: the process that compiles on trial ended, and each structure was
+    refused for time and memory that it had not taken."""
+    about = [compiler.tokenizer.to_json(), None, compiler.vocab_size, [IM_END], 10]
+    asked = "".join(json.dumps(each) + "\n" for each in (about, ["regex", "[0-9]+"]))
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedrun.paged.text.grammar"],
+        input=asked,
+        capture_output=True,
+        text=True,
+        preexec_fn=_limited,
+    )
+    assert done.stdout.splitlines() == [json.dumps([READY]), "[]"], done.stderr
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES - 1, MAX_BYTES - 1))
