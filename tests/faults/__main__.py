@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import indent
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tests.faults.fault import ROOT, DeadAnchorError, Fault, all_faults
 
@@ -66,12 +66,13 @@ class Outcome:
 class Copy:
     """Copy of the checkout in which faults are planted; not shared by threads.
 
-    most_seconds: of a processor, for the tests that a fault names.
+    most_seconds: of a processor, for the tests that a fault names. must_load: a fault with which
+    tests cannot be loaded is none; otherwise that notices it.
     """
 
-    def __init__(self, folder: Path, *, most_seconds: int) -> None:
+    def __init__(self, folder: Path, *, most_seconds: int, must_load: bool) -> None:
         self._folder = folder
-        self._most_seconds = most_seconds
+        self._most_seconds, self._must_load = most_seconds, must_load
         self._times = int(time.time())
         shutil.rmtree(folder, ignore_errors=True)
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -136,7 +137,8 @@ class Copy:
         elif status in (-signal.SIGXCPU, -signal.SIGKILL):
             outcome.verdict, outcome.note = KILLED, "it takes a processor's time without an end"
         elif status != 0:
-            outcome.verdict, outcome.note = NO_FAULT, printed[-1500:]
+            outcome.verdict = NO_FAULT if self._must_load else KILLED
+            outcome.note = printed[-1500:]
 
     def _pytest(self, arguments: Sequence[str], seconds: int) -> tuple[int, str]:
         options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", f"--timeout={MOST_SECONDS}"]
@@ -157,18 +159,18 @@ class Copy:
 def outcomes_of(
     faults: Sequence[Fault],
     processes: int,
-    most_seconds: int,
     wide: Callable[[Fault], Sequence[str]],
+    **limits: Any,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each fault as it ends, then those whose test fails without a fault.
 
-    most_seconds: see `Copy`. wide: which tests follow a fault's own.
+    wide: which tests follow a fault's own. limits: see `Copy`.
     """
     own = threading.local()
     copies: list[Copy] = []
 
     def take_copy() -> None:
-        own.copy = Copy(BUILD / f"copy-{threading.get_ident()}", most_seconds=most_seconds)
+        own.copy = Copy(BUILD / f"copy-{threading.get_ident()}", **limits)
         copies.append(own.copy)
 
     killed: list[Outcome] = []
@@ -248,13 +250,13 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true", help="faults that mutmut makes")
     options = parser.parse_args()
     wide: Callable[[Fault], Sequence[str]] = whole_suite
-    most_seconds = MOST_PROCESSOR_SECONDS
+    limits: dict[str, Any] = {"most_seconds": MOST_PROCESSOR_SECONDS, "must_load": True}
     if options.mutants:
         from tests.faults.mutants import all_mutants, whole_room  # mutmut is an extra
 
         mutants = chosen([*all_mutants(options.room)], options)
         faults: Sequence[Fault] = [mutant.fault() for mutant in mutants]
-        wide, most_seconds = whole_room, MOST_OF_A_MUTANT
+        wide, limits = whole_room, {"most_seconds": MOST_OF_A_MUTANT, "must_load": False}
     else:
         faults = chosen(all_faults(), options)
     if options.narrow:
@@ -262,7 +264,7 @@ def main() -> int:
     last: dict[str, Outcome] = {}
     OUTCOMES.parent.mkdir(exist_ok=True)
     with OUTCOMES.open("w") as file:
-        for outcome in outcomes_of(faults, options.processes, most_seconds, wide):
+        for outcome in outcomes_of(faults, options.processes, wide, **limits):
             last[outcome.fault] = outcome
             file.write(json.dumps(asdict(outcome)) + "\n")
             file.flush()

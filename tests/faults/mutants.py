@@ -8,7 +8,7 @@ and a call without an argument in its place: mypy refuses nearly all.
 """
 
 import difflib
-import json
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +23,7 @@ from mutmut.mutation.mutators import (
 )
 
 from tests.faults.fault import ROOT, Fault, all_faults
+from tests.support.processor_time import measured
 
 FOLDERS = {
     "cache": "paged/cache",
@@ -32,7 +33,7 @@ FOLDERS = {
     "output": "paged/job/output",
     "text": "paged/text",
 }
-MOST_SECONDS = 20.0  # of tests for every mutant of a file
+MOST_SECONDS = 10.0  # of tests for every mutant of a file
 LEFT_OUT = (
     cst.Annotation,
     cst.Assert,
@@ -141,8 +142,8 @@ def quick_tests(file: str) -> tuple[str, ...]:
 
     They are those that planted faults of the file name, and those that import it.
     """
-    seconds: dict[str, float] = json.loads((ROOT / "tests/durations.json").read_text())["files"]
-    named = {test for fault in all_faults() if fault.file == file for test in fault.tests}
+    seconds = measured()["files"]
+    named = _named_by_faults()[file]
     files = {*_importing(file), *(test for test in named if test in seconds)}
     weights = {test: seconds.get(test, 0.0) for test in files}
     for test in named:  # single ones are quick, folders are not
@@ -169,6 +170,14 @@ def _tests_of_room(file: str) -> str:
 def _importing(file: str) -> tuple[str, ...]:
     module = f"pagedrun.{file.removesuffix('.py').replace('/', '.')} import"
     return tuple(name for name, text in _texts_of_tests().items() if module in text)
+
+
+@cache
+def _named_by_faults() -> defaultdict[str, set[str]]:
+    tests: defaultdict[str, set[str]] = defaultdict(set)
+    for fault in all_faults():
+        tests[fault.file].update(fault.tests)
+    return tests
 
 
 @cache
