@@ -9,6 +9,7 @@ DEV := $(VENV)/.dev
 EVAL := $(VENV)/.eval
 FUZZ := $(VENV)/.fuzz
 PUBLISH := $(VENV)/.publish
+MUTANTS_TOOL := $(VENV)/.mutants
 # Nothing here is needed to run or to test: twine says what an index would refuse, mkdocs makes a
 # site of docs/.
 PUBLISH_TOOLS := "build>=1.3" "twine>=6.1" "mkdocs-material>=9.6"
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS ?=
 PROCESSORS := $(BIN)/python -m tests.processors --processes 2
 
-.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-simulation test-fuzz test-gpu pins dist docs format clean help
+.PHONY: demo test check unit test-installed test-processors test-processors-quick test-long test-eval test-faults test-mutants test-simulation test-fuzz test-gpu pins dist docs format clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -73,6 +74,10 @@ test-eval: $(EVAL) ## lm-evaluation-harness with pagedrun and with Transformers
 # FAULTS="--room cache --narrow": see `python -m tests.faults --help`.
 test-faults: $(DEV) ## wrong patches of the source, one at a time: a test must notice each
 	$(BIN)/python -m tests.faults --processes 2 $(FAULTS)
+
+# MUTANTS="--room cache --sample 40 --seed 1 --narrow"; a survivor is a hole, or changes nothing.
+test-mutants: $(MUTANTS_TOOL) ## faults that a machine makes, hours: each must be noticed, or be none
+	$(BIN)/python -m tests.faults --mutants --processes 2 $(MUTANTS)
 
 # Goes on where it was stopped; a seed that fails is printed with the command that repeats it.
 test-simulation: $(DEV) ## whole jobs on a disk that loses power: JOBS=1000000 SEED=0 PROCESSES=2
@@ -123,6 +128,10 @@ $(EVAL): $(DEV)
 
 $(FUZZ): $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	touch $@
+
+$(MUTANTS_TOOL): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	touch $@
 
 $(PUBLISH): pyproject.toml constraints.txt | $(BIN)/python

@@ -29,8 +29,8 @@ class Fault:
     """A wrong patch.
 
     room: name of the list that it stands in. file: path from the root of the checkout. promise:
-    sentence that holds without the fault. tests: files or folders of tests, of which one must
-    fail; the likeliest first.
+    sentence that holds without the fault; of a mutant, the lines that it changes. tests: files or
+    folders of tests, of which one must fail; the likeliest first.
     """
 
     room: str

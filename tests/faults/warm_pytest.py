@@ -1,11 +1,12 @@
 """Pytest in processes that have imported its libraries: five seconds less a run.
 
-Reads lines of JSON from stdin: arguments of pytest, and the file that takes what it prints. Writes
-a line for each: the exit status.
+Reads lines of JSON from stdin: arguments of pytest, the file that takes what it prints, and the
+most seconds of a processor. Writes a line for each: the exit status, or a signal's number below 0.
 """
 
 import json
 import os
+import resource
 import sys
 
 import pytest
@@ -20,8 +21,10 @@ import numba  # noqa: E402, F401
 import torch  # noqa: E402, F401
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402, F401
 
+MOST_BYTES = 8 << 30  # for a fault that allocates without an end
 
-def run(arguments: list[str], printed: str) -> int:
+
+def run(arguments: list[str], printed: str, seconds: int) -> int:
     """Run pytest in a child process, with the modules of this checkout as they are now."""
     child = os.fork()
     if child:
@@ -29,6 +32,9 @@ def run(arguments: list[str], printed: str) -> int:
     nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_WRONLY | os.O_CREAT)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
+    # Of a processor, so that a busy machine decides nothing; a test that only waits has a timeout.
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     sys.exit(pytest.main(arguments))
 
 
@@ -38,8 +44,7 @@ def main() -> None:
         del sys.modules[name]
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        arguments, printed = json.loads(line)
-        print(run(arguments, printed), file=answers, flush=True)
+        print(run(*json.loads(line)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pagedrun.paged.files.atomic import remove_leftovers, replace_file
+from pagedrun.paged.files.atomic import make_folder, remove_leftovers, replace_file
 
 
 def kind_of(descriptor: int) -> str:
@@ -70,3 +70,17 @@ def test_only_leftovers_of_the_output_and_its_side_files_are_removed(tmp_path: P
         (tmp_path / name).touch()
     remove_leftovers(tmp_path / "out.jsonl")
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_folder_is_made_with_those_that_hold_it_and_each_name_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("pagedrun.paged.files.atomic.sync_folder", synced.append)
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert sorted(synced) == [tmp_path, tmp_path / "a"]
+    make_folder(tmp_path / "a" / "b")  # it exists: nothing is new
+    assert len(synced) == 2
+    with pytest.raises(FileNotFoundError):
+        make_folder(tmp_path / "c" / "d", parents=False)

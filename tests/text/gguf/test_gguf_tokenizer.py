@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import Keys
+from transformers import PreTrainedTokenizerBase
 
 from pagedrun.paged.files.gguf import GgufFile
 from pagedrun.paged.files.gguf_vocabulary import GgufVocabulary
@@ -109,7 +111,42 @@ def test_answers_end_at_all_tokens_that_end_turns(tmp_path: Path) -> None:
     assert end_ids(path, ["a", "<end_of_turn>", "b"], eos_token_id=2, eot_token_id=0) == [2, 0, 1]
     # <|end|> ends an answer of Phi-3, and a message of gpt-oss, whose answers have several.
     assert end_ids(path, ["a", "<|end|>"], eos_token_id=0) == [0, 1]
-    assert end_ids(path, ["<|end|>", "<|return|>", "<|call|>"], eos_token_id=1) == [1, 2]
+    for ends in (["<|return|>", "<|call|>"], ["<|flush|>", "<|call|>"], ["<|flush|>", "<|calls|>"]):
+        assert end_ids(path, ["<|end|>", *ends], eos_token_id=1) == [1, 2]
+    for field in ("eot_token_id", "eom_token_id"):
+        assert end_ids(path, ["a", "b"], **{field: 1}) == [1]
+
+
+# Of llama-vocab.cpp, b11192, which has </s> too.
+ENDS_OF_LLAMA_CPP = """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|>
+    <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|>
+    <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["""
+
+
+@pytest.mark.parametrize("text", ENDS_OF_LLAMA_CPP.split())
+def test_tokens_that_end_answers_are_known_by_their_texts(text: str, tmp_path: Path) -> None:
+    assert end_ids(tmp_path / "vocabulary.gguf", ["a", text]) == [1]
+
+
+def test_special_tokens_have_the_names_of_transformers(tmp_path: Path) -> None:
+    """The fields are those that the origin's package writes."""
+    keys = Keys.Tokenizer
+    fields = {
+        "bos_token": keys.BOS_ID,
+        "eos_token": keys.EOS_ID,
+        "unk_token": keys.UNK_ID,
+        "sep_token": keys.SEP_ID,
+        "pad_token": keys.PAD_ID,
+        "cls_token": "tokenizer.ggml.cls_token_id",  # of older files
+        "mask_token": keys.MASK_ID,
+    }
+    assert set(fields) <= set(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
+    texts = [f"[{name}]" for name in fields]
+    ids = {field.rsplit(".", 1)[1]: number for number, field in enumerate(fields.values())}
+    path = tmp_path / "vocabulary.gguf"
+    write_vocabulary(path, {"model": "gpt2", "tokens": texts, **ids})
+    found = GgufVocabulary(GgufFile.open(path)).special_tokens
+    assert found == dict(zip(fields, texts, strict=True))
 
 
 def test_unigrams_are_those_of_transformers(tmp_path: Path) -> None:
