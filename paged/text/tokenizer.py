@@ -103,14 +103,14 @@ class Tokenizer:
             declare_case(backend, config)
         declared = DeclaredTokens.read(path, config)
         without_ids = declared.without_ids(backend)
+        settings = _truncation(config) | declared.arguments()
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
         try:
             fast = PreTrainedTokenizerFast(
                 tokenizer_object=backend,
                 clean_up_tokenization_spaces=False,
-                **_truncation(config),
-                **declared.arguments(),
+                **settings,
             )
         except BaseException as error:  # it copies the tokenizer, a panic in Rust is no Exception
             if not _is_from_rust(error):

@@ -55,7 +55,7 @@ OTHER_FLAGS = {
     *("--trust-remote-code", "--tasks", "--part", "--dry-run"),
     *("--generate", "--head", "--port", "--address", "--block", "--nodes", "--ntasks-per-node"),
     *("--exclusive", "--level", "--specialised", "--build", "--target"),
-    *("--narrow", "--room", "--write-durations"),  # of the tests
+    *("--narrow", "--room", "--sample", "--write-durations"),  # of the tests
 }
 
 # Words that were given up for the field's own terms, or for plainer English.

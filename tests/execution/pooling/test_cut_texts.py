@@ -104,7 +104,9 @@ def test_a_side_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "model")
     path = tmp_path / "model" / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation_side": "middle"}))
-    with pytest.raises(ModelError, match=r'truncation_side is .* it must be "left" or "right"'):
+    with pytest.raises(
+        ModelError, match=r'config.json: truncation_side is .* it must be "left" or "right"$'
+    ):
         Tokenizer.from_folder(tmp_path / "model")
 
 
