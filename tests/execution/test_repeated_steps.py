@@ -1,18 +1,28 @@
 """Replayed decode steps have the bytes of computed ones, in every family."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
 
 from pagedrun.kernels.cpu.recording import Recording
+from pagedrun.kernels.ops import Backend
 from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.engine import Engine
-from pagedrun.paged.execution.repeated_steps import STEPS_BEFORE
+from pagedrun.paged.execution.repeated_steps import (
+    MAX_KEPT_ROWS,
+    MAX_ROWS,
+    MAX_SHAPES,
+    STEPS_BEFORE,
+    RepeatedSteps,
+)
 from pagedrun.paged.execution.run import RunPolicy
+from pagedrun.paged.models.model import ForwardBatch
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.request import Request
 from pagedrun.paged.values.sampling_params import SamplingParams
@@ -114,3 +124,68 @@ def test_scored_tokens_are_computed(replays: list[int]) -> None:
     engine = tiny_engine(dtype="bfloat16", device="cpu")
     same_when_eager(engine, [[1, 2, 3]], replace(PARAMS, prompt_logprobs=2))
     assert replays
+
+
+class Recorded:
+    """A recorded step, which a replay leaves as it is."""
+
+    can_replay = True
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def replay(self) -> Any:
+        return self.result
+
+
+class Recorder(Backend):
+    """Notes recorded steps for as long as somebody keeps them."""
+
+    records = True
+
+    def __init__(self) -> None:
+        self._kept = WeakSet[Recorded]()
+
+    def record(self, step: Callable[[], Any]) -> Recorded:
+        recorded = Recorded(step())
+        self._kept.add(recorded)
+        return recorded
+
+    @property
+    def kept_rows(self) -> list[int]:
+        return sorted(len(each.result.logits) for each in self._kept)
+
+
+class TestMemoryOfRecordings:
+    """A recording keeps the memory of its results: it lives by what is known of later steps."""
+
+    @pytest.fixture
+    def recorder(self) -> Recorder:
+        return Recorder()
+
+    @pytest.fixture
+    def steps(self, recorder: Recorder) -> RepeatedSteps:
+        model: Any = SimpleNamespace(hidden=lambda batch, _: batch.input_ids, head=torch.clone)
+        cache: Any = None
+        return RepeatedSteps(model, cache, recorder)
+
+    def compute(self, steps: RepeatedSteps, num_rows: int, num_prefill_tokens: int = 0) -> None:
+        ids = torch.zeros(num_rows, dtype=torch.int64)
+        batch = ForwardBatch(ids, ids, num_prefill_tokens, (), ids)
+        steps.logits(batch, (), will_repeat=True, with_states=False)
+
+    def test_the_shape_that_was_unused_for_longest_gives_way(
+        self, steps: RepeatedSteps, recorder: Recorder
+    ) -> None:
+        for num_rows in [*range(1, MAX_SHAPES + 1), 1, 20, 21]:
+            self.compute(steps, num_rows)
+        assert recorder.kept_rows == [1, *range(4, MAX_SHAPES + 1), 20, 21]
+
+    def test_those_of_many_rows_are_freed_before_a_prompt(
+        self, steps: RepeatedSteps, recorder: Recorder
+    ) -> None:
+        for num_rows in (1, MAX_KEPT_ROWS, MAX_KEPT_ROWS + 1, MAX_ROWS):
+            self.compute(steps, num_rows)
+        assert recorder.kept_rows == [1, MAX_KEPT_ROWS, MAX_KEPT_ROWS + 1, MAX_ROWS]
+        self.compute(steps, 5, num_prefill_tokens=5)
+        assert recorder.kept_rows == [1, MAX_KEPT_ROWS]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
@@ -62,6 +62,7 @@ prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 
 @settings(deadline=None)
 @given(st.lists(prompts, max_size=6), prompts)
+@example([[0, 0, 0, 0, 1, 1]], [0, 0, 0, 1, 1])  # goes on as what is behind half a block
 def test_the_index_finds_the_longest_stored_beginning(
     stored: list[list[int]], prompt: list[int]
 ) -> None:
@@ -251,6 +252,32 @@ def test_tensors_that_cannot_be_read_are_damage(folder: StoreFolder) -> None:
     assert "tensors cannot be read" in warnings[0]
 
 
+@pytest.mark.parametrize("bad", ["kv", "scales", "kv.1"])
+def test_nan_in_one_of_several_tensors_is_not_stored(bad: str, folder: StoreFolder) -> None:
+    files = StoreFiles(folder, PrefixIndex(SIZE), 10**6, pytest.fail)
+    tensors = {
+        "kv": torch.ones(2, 3),
+        "scales": torch.ones(2, 1),
+        "kv.1": torch.ones(3, dtype=torch.bfloat16),
+    }
+    tensors[bad].view(-1)[-1] = torch.nan
+    assert files.write(entry([1] * 8), tensors) is None
+    assert find_entries(folder.path) == []
+    tensors[bad].view(-1)[-1] = 1
+    assert files.write(entry([1] * 8), tensors) is not None
+    assert len(find_entries(folder.path)) == 1
+
+
+def test_a_run_uses_a_file_once_however_many_rows_begin_with_it(folder: StoreFolder) -> None:
+    prompt = list(range(12))
+    head, tail = put(folder, prompt[:8]), put(folder, prompt, 8)
+    for num_runs in (1, 2):
+        files = StoreFiles(folder, PrefixIndex(SIZE), 10**6, pytest.fail)
+        for names in ([head.name], [head.name, tail.name], [head.name]):
+            files.note_use(names)
+        assert [use.num_uses for use in folder.uses()] == [num_runs] * 2
+
+
 def test_trimming_takes_the_end_of_a_prefix_before_its_beginning(folder: StoreFolder) -> None:
     prompt = list(range(12))
     head, tail = put(folder, prompt[:8]), put(folder, prompt, 8)
@@ -331,6 +358,20 @@ def test_links_and_other_kinds_of_files_are_no_entries(folder: StoreFolder, tmp_
     assert find_entries(folder.path) == []
     folder.trim(0)
     assert (folder.path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_a_run_trusts_no_folder_that_everybody_may_write_to(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "open"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(UsageError, match="chmod o-w"):
+        StoreFolder.open(path)
+    assert list(path.iterdir()) == []
+    path.chmod(mode & ~0o002)
+    StoreFolder.open(path)
+    path.chmod(mode)
+    StoreFolder.open(path, create=False)  # it can be listed and pruned
 
 
 class TestListing:
