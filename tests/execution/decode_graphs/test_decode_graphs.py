@@ -138,6 +138,15 @@ def test_a_shape_is_captured_when_launches_have_cost_as_much(graphs: DecodeGraph
     assert len(graphs.shapes) == 1
 
 
+def test_a_row_without_a_sequence_writes_no_keys(graphs: DecodeGraphs) -> None:
+    """Its table names block 0, which is that of another sequence."""
+    replayed(graphs, going_on(*[chunk(6, 7)] * 3), 9, 9, 9)
+    assert [shape.num_rows for shape in graphs.shapes] == [4]
+    blocks = graphs._cache.groups[0].blocks
+    assert blocks[:, :, 3].any()
+    assert not blocks[:, :, 0].any()
+
+
 def test_steps_of_other_runs_capture_nothing(graphs: DecodeGraphs) -> None:
     """Numbers of rows at the beginning and the end of a run occur once in each."""
     for _ in range(2 * CAPTURE_COST):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pagedrun.kernels.array_types import Int64s
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
@@ -152,6 +153,17 @@ def test_a_newcomer_takes_a_hole_and_asks_for_its_own_token() -> None:
     assert rows.tolist() == [0, 2, 1]
     # Of the tokens 100, 101 and 102 that the step before drew, the third is the newcomer's.
     assert decoding.buffers.integers[0, 1] == 102
+
+
+def test_a_row_that_was_left_reads_nothing_with_others() -> None:
+    decoding = Decoding()
+    for _ in range(3):
+        decoding.begin(3, num_read_once_tokens=2 * PARTITION_TOKENS + 5)
+    decoding.advance(decoding.seated(decoding.step()))
+    assert decoding.seats.num_partitions.tolist() == [2, 2, 2, 0, 0, 0]
+    del decoding.running[1]
+    decoding.seated(decoding.step())
+    assert decoding.seats.num_partitions.tolist() == [2, 0, 2, 0, 0, 0]
 
 
 def test_a_draft_is_told_in_each_step() -> None:
