@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.cache.kv_cache import KVCache, KVMemory
 from pagedrun.paged.execution.decode_buffers import GraphShape
 from pagedrun.paged.execution.decode_graphs import (
@@ -45,7 +46,8 @@ def test_a_shape_holds_what_it_is_asked_for(
 def test_rows_without_filters_have_steps_of_their_own() -> None:
     """Two launches fewer; but a captured step without them must not take rows that filter."""
     plain, filtered = (GraphShape.holding(4, 100, 0, 16, filtered=each) for each in (False, True))
-    assert plain != filtered
+    assert filtered.holds(plain)
+    assert not plain.holds(filtered)
     draws = made_step(MadeChunk([1, 2, 3], [4], [0], 3, 4)).draws
     cases: list[tuple[dict[str, float], bool]] = [
         ({"temperature": 0.0}, False),
@@ -76,7 +78,7 @@ def test_a_run_has_few_shapes() -> None:
 def graphs() -> DecodeGraphs:
     engine = tiny_engine(dtype="float32", device="cpu")
     device = replace(choose_device("cpu"), async_scheduling=True, graphs=True)
-    memory = KVMemory(engine.kv_cache_specs[0], 16, 8, 0, device)
+    memory = KVMemory(engine.kv_cache_specs[0], 16, 12, 0, device)
     memory.blocks.zero_()  # a prompt that nobody computed: whatever the memory held may be NaN
     cache, sampler = KVCache([memory]), Sampler([1], device)
     model = engine.loaded.model
@@ -135,6 +137,37 @@ def replayed(graphs: DecodeGraphs, step: StepInput, *tokens: int) -> Replayed:
 def test_a_shape_is_captured_when_launches_have_cost_as_much(graphs: DecodeGraphs) -> None:
     replayed(graphs, going_on(chunk(6, 7)), 9)
     assert len(graphs.shapes) == 1
+
+
+def test_a_row_without_a_sequence_writes_no_keys(graphs: DecodeGraphs) -> None:
+    """Its table names block 0, which is that of another sequence."""
+    replayed(graphs, going_on(*[chunk(6, 7)] * 3), 9, 9, 9)
+    assert [shape.num_rows for shape in graphs.shapes] == [4]
+    blocks = graphs._cache.groups[0].blocks
+    assert blocks[:, :, 3].any()
+    assert not blocks[:, :, 0].any()
+
+
+def behind_prefix(end: int, own: int) -> MadeChunk:
+    """Return the newest token of a row that reads a partition of 8 blocks with others."""
+    output = [7] * (end - PARTITION_TOKENS - 1) + [UNKNOWN_TOKEN]
+    return MadeChunk(
+        [1] * PARTITION_TOKENS, output, [*range(8), own], end - 1, end,
+        num_read_once_tokens=PARTITION_TOKENS, params=(("max_tokens", 20),),
+    )  # fmt: skip
+
+
+def test_a_row_that_comes_reads_with_those_of_its_prefix(graphs: DecodeGraphs) -> None:
+    end = PARTITION_TOKENS + 2
+    found = replayed(graphs, going_on(*[behind_prefix(end, own) for own in (8, 9, 10)]), 9, 9, 9)
+    read, apart = found.read.tokens_read(None)
+    assert (read, apart) == (3 * end - 2 * PARTITION_TOKENS, 3 * end)
+    rows = [*(behind_prefix(end + 1, own) for own in (8, 9, 10)), behind_prefix(end, 11)]
+    later = graphs.run(going_on(*rows), before(9, 9, 9, 9))
+    assert later is not None
+    assert len(graphs.shapes) == 1
+    read, apart = later.read.tokens_read(None)
+    assert (read, apart) == (4 * end + 3 - 3 * PARTITION_TOKENS, 4 * end + 3)
 
 
 def test_steps_of_other_runs_capture_nothing(graphs: DecodeGraphs) -> None:

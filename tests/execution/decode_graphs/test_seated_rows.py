@@ -1,17 +1,18 @@
 """Rows of a captured step: what the device is told must leave it as a fresh start would."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
 
 from pagedrun.kernels.array_types import Int64s
+from pagedrun.kernels.partition import PARTITION_TOKENS
 from pagedrun.paged.execution.decode_buffers import DecodeBuffers, GraphRows, GraphShape
 from pagedrun.paged.execution.device import choose_device
 from pagedrun.paged.scheduling.sequence import Sequence
-from pagedrun.paged.scheduling.sequence_table import UNKNOWN_TOKEN, SequenceTable
+from pagedrun.paged.scheduling.sequence_table import NO_UID, UNKNOWN_TOKEN, SequenceTable
 from pagedrun.paged.scheduling.step_input import StepBuilder, StepInput
 from tests.support.made_step import generate, made_sequence
 
@@ -154,14 +155,36 @@ def test_a_newcomer_takes_a_hole_and_asks_for_its_own_token() -> None:
     assert decoding.buffers.integers[0, 1] == 102
 
 
+def test_a_row_that_was_left_reads_nothing_with_others() -> None:
+    decoding = Decoding()
+    for _ in range(3):
+        decoding.begin(3, num_read_once_tokens=2 * PARTITION_TOKENS + 5)
+    decoding.advance(decoding.seated(decoding.step()))
+    assert decoding.seats.num_partitions.tolist() == [2, 2, 2, 0, 0, 0]
+    del decoding.running[1]
+    decoding.seated(decoding.step())
+    assert decoding.seats.num_partitions.tolist() == [2, 0, 2, 0, 0, 0]
+
+
+def test_a_draft_is_told_in_each_step() -> None:
+    """Also one right behind the last: the device has advanced that by the token that it drew."""
+    decoding = Decoding()
+    for _ in range(2):
+        decoding.begin(5)
+    uids = np.array([0, NO_UID - 1])
+    decoding.advance(decoding.seated(replace(decoding.step(), uids=uids)))
+    step = replace(decoding.step(), uids=uids)
+    rows, update = decoding.seats.assign(step, EOS, reads_together=True)
+    assert rows.tolist() == [0, 1]
+    assert update.rows.tolist() == [1]
+
+
 def test_a_table_with_other_blocks_is_told_anew_where_blocks_were_moved() -> None:
     decoding = Decoding()
     decoding.begin(6)
     decoding.advance(decoding.seated(decoding.step()))
     (one,) = decoding.running
     one.block_table = [one.block_table[0], 77]
-    from dataclasses import replace
-
     step = replace(decoding.step(), transfers=("moved",))  # type: ignore[arg-type]
     rows = decoding.seated(step)
     assert_same(step, rows, decoding.buffers, decoding)
