@@ -594,6 +594,18 @@ def test_a_pass_without_memory_ends_the_predictions(
     assert report["speculation"]["proposed"] <= num_predicted
 
 
+@pytest.mark.parametrize("name", ["follow", "predict"])
+def test_other_errors_of_the_module_are_not_hidden(
+    name: str, near_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("size mismatch")
+
+    monkeypatch.setattr(Decoder, name, broken)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run(load_engine(tiny(near_model, speculate="1")), SAMPLED)
+
+
 def test_a_step_in_pieces(near_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an out-of-memory error of the model the module follows the pieces."""
     launch = ModelRunner._launch_piece

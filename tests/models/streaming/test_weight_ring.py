@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedrun.kernels.stored_layers import ArraySpec, StoredLayer
+from pagedrun.paged.models.streaming.expert_pages import ExpertPages
 from pagedrun.paged.models.streaming.packed_folder import PackedFolder
 from pagedrun.paged.models.streaming.residency import PAGE_BYTES, Residency
 from pagedrun.paged.models.streaming.weight_ring import (
@@ -114,6 +115,24 @@ def test_a_pass_reads_what_the_residency_says(tmp_path: Path) -> None:
     ahead = residency.ring_bytes
     assert num_passes * residency.pass_bytes <= figures.num_bytes
     assert figures.num_bytes <= num_passes * residency.pass_bytes + ahead
+
+
+def test_experts_are_read_when_they_are_chosen(tmp_path: Path) -> None:
+    """Of a small step the rest is read ahead, into a place that has the experts of another."""
+    streamed = Streamed(PackedFolder(tmp_path, {}), [4] * 6)
+    rest, *experts = (range(PAGE_BYTES * page, PAGE_BYTES * (page + 1)) for page in range(4))
+    streamed.use_all()  # the first read of a file is of all of it
+    for entry in streamed.entries:
+        entry.pages = ExpertPages(tuple((each,) for each in experts), (rest,), num_chosen=1)
+    streamed.ring.begin_step(1)
+    for _ in range(2):
+        for number, entry in enumerate(streamed.entries):
+            streamed.ring.use(number)
+            streamed.ring.use_experts(number, [0, 2])
+            for part in (rest, experts[0], experts[2]):
+                held = np.unique(entry.memory[part.start : part.stop])
+                assert held.tolist() == [streamed.names[number] + 1]
+    assert entry.missing == {1}
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, read: Callable[[int], None]) -> None:
