@@ -200,10 +200,12 @@ class PoolingSampler(Sampler):
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, step: StepInput) -> StepResult:
-        """Keep the result of each draw; its token is 0. logits: hidden states."""
+        """Keep the result of each draw, of which each text has one; its token is 0.
+
+        logits: hidden states, [num_draws, hidden_size].
+        """
         draws = step.draws
         if len(draws):
-            rows = np.cumsum(step.samples)[draws.chunk] - 1
-            found = self._pooler(logits[self._placed(rows)], np.arange(len(rows) + 1))
+            found = self._pooler(logits, np.arange(len(draws) + 1))
             self.results.update(zip(draws.row.tolist(), found, strict=True))
         return StepResult(torch.zeros(len(draws), dtype=torch.int64, device=logits.device))
