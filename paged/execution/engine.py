@@ -147,17 +147,16 @@ class Engine:
         loaded.device.check(loaded.dtype)
         for notice in self.notices() if hooks.warn is not None else ():
             hooks.warn(notice)  # type: ignore[misc]
-        longest = self.max_model_len
-        if more is None:
+        is_whole, longest = more is None, self.max_model_len
+        if is_whole:
             longest = longest_row(requests, longest)
-        is_whole = more is None and earlier is None
         sizing = self.sizing(longest, requests if is_whole else None)
         planner = self.basis(sizing).planner(config, done, earlier, deadline)
         first = planner.window(requests, has_next=more is not None)
         windows = iter([first]) if more is None else BackgroundPlanner(first, planner.windows(more))
         return self.run(
             windows,
-            sizing.sizes(first.plan, is_whole=more is None),
+            sizing.sizes(first.plan, is_whole=is_whole),
             specs=sizing.specs,
             reserved_len=planner.reserved_len(requests),
             hooks=hooks,

@@ -1,7 +1,7 @@
 """Runs in one pass: keys and values of a layer are kept while it computes, with the same bytes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pagedrun.paged.execution.run import Run
 from pagedrun.paged.planning.passes import TRANSIENT_STEP_TOKENS
 from pagedrun.paged.values.engine_config import EngineConfig
 from pagedrun.paged.values.logprobs import Continuation
-from pagedrun.paged.values.request import Request
+from pagedrun.paged.values.request import Completion, Request
 from pagedrun.paged.values.sampling_params import SamplingParams
 from tests.conftest import MakeModel
 from tests.support.engines import load_engine
@@ -131,6 +131,49 @@ def test_rows_that_go_on_keep_all_layers(make_model: MakeModel) -> None:
     asked[7] = replace(asked[7], params=replace(LABEL, max_tokens=2))
     assert not engine.start(asked).cache.is_transient
     assert not engine.start(requests(LABEL), more=iter([])).cache.is_transient
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Implements `EarlierAnswer`."""
+
+    done: Completion
+    is_whole: bool = True
+    token_ids: tuple[int, ...] = ()
+
+    def completion(self, request: Request) -> Completion:
+        return replace(self.done, request=request, is_copied=True)
+
+
+@dataclass(frozen=True)
+class HalfAnswered:
+    """Answers to the rows with an odd index, and drafts for the others; `EarlierAnswers`."""
+
+    done: dict[int, Completion]
+
+    def find(self, request: Request, num_read_once_tokens: int) -> Answered | None:
+        return Answered(self.done[request.index]) if request.index % 2 else None
+
+    def tokens_at(self, index: int) -> tuple[int, ...]:
+        return (5,)
+
+
+def test_answers_of_an_earlier_run_are_copied_beside_one_pass(make_model: MakeModel) -> None:
+    """A row that the pool cannot hold in all layers is computed with `--from`, too."""
+    model = make_model("qwen3", "deep", num_hidden_layers=9)
+    engine = load_engine(EngineConfig.fitting(model=model, dtype="float32", device="cpu"))
+    asked = [*requests(SCORED, 6), Request(6, tuple((3 * i) % 256 for i in range(400)), SCORED)]
+    done = {each.request.index: each for each in engine.start(asked)}
+    small = 420 * sum(spec.bytes_per_layer for spec in engine.kv_cache_specs)
+    small_engine = engine.reconfigured(kv_cache_memory_bytes=small)
+    run = small_engine.start(asked, earlier=HalfAnswered(done))
+    assert run.cache.is_transient
+    found = sorted(run, key=lambda each: each.request.index)
+    assert [each.is_copied for each in found] == [index % 2 == 1 for index in range(7)]
+    assert [each.error for each in found] == [None] * 7
+    for each in found:
+        known = done[each.request.index]
+        assert (each.outputs, each.prompt_logprobs) == (known.outputs, known.prompt_logprobs)
 
 
 def test_streamed_weights_are_read_once_for_a_pass(make_model: MakeModel, tmp_path: Path) -> None:
