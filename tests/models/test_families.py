@@ -63,6 +63,7 @@ def test_tokens_are_the_same_when_a_prefix_is_read_once(name: str, make_oracle: 
 
 
 # The last two have routers in float32 beside layers that are not.
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize(
     "name",
     long_except(

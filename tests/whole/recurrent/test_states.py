@@ -173,6 +173,7 @@ def alone(models: Models) -> Callable[[str, str], list[Any]]:
     return answers
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @every_pair(
     name=MODELS,
     dtype=["float32", "bfloat16"],

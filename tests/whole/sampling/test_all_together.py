@@ -42,6 +42,7 @@ def test_the_file_asks_for_everything(whole: Whole) -> None:
     assert {output["finish_reason"] for output in outputs} == {"stop", "length"}
 
 
+@pytest.mark.invariant("same tokens preempted")
 @pytest.mark.parametrize(
     ("mode", "speculate"), [("swap", "off"), ("recompute", "off"), ("swap", "2")]
 )
@@ -69,6 +70,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 LONG = ("one by one", "small chunks", "no cache")
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in OTHERS]
 )

@@ -47,6 +47,7 @@ def drawn_engine(pick: random.Random) -> dict[str, Any]:
     }
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 40))]
 )

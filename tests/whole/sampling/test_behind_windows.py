@@ -29,6 +29,7 @@ def make_whole(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) 
     return make
 
 
+@pytest.mark.invariant("same tokens preempted")
 @pytest.mark.heavy("same bytes: all ways of answering in one run")
 @pytest.mark.parametrize(
     ("kind", "mode", "speculate"),

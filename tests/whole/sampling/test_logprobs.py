@@ -144,6 +144,7 @@ OTHER_PATHS = [(True, False), (False, True)]
 FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize(
     "engine",
     [
@@ -196,6 +197,7 @@ def test_on_every_path(
         assert (one.outputs, one.prompt_logprobs) == (other.outputs, other.prompt_logprobs)
 
 
+@pytest.mark.invariant("same answers in smaller pieces")
 def test_in_pieces_where_memory_is_short(
     folder: Path, expected: list[Completion], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_greedy_answers_are_greedy_continuations(folder: Path) -> None:
 FEW_BLOCKS: dict[str, Any] = {"num_blocks": 9, "speculate": "off"}
 
 
+@pytest.mark.invariant("same bytes whatever runs beside a row")
 @pytest.mark.parametrize(
     "engine",
     [
