@@ -43,8 +43,8 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (Exception, ENGINE_FAILED),
 )
 DEBUG_VARIABLE = "PAGEDRUN_DEBUG"
-# Bytes of address space that PyTorch, Numba and SciPy reserve with two threads, before a model is
-# loaded.
+# Bytes of address space. With 1.1 to 1.4 GB a command on two threads never got beyond the loading
+# of PyTorch 2.13, Numba and SciPy; with 1.6 GB it did.
 _LIBRARIES_RESERVE = 3 * 2**29
 
 

@@ -106,19 +106,11 @@ class Tokenizer:
         settings = _truncation(config) | declared.arguments()
         from transformers import PreTrainedTokenizerFast  # imported here: it takes long
 
-        try:
+        with _refused(path / TOKENIZER_FILE if path.is_dir() else path):
+            # It copies the tokenizer.
             fast = PreTrainedTokenizerFast(
-                tokenizer_object=backend,
-                clean_up_tokenization_spaces=False,
-                **settings,
+                tokenizer_object=backend, clean_up_tokenization_spaces=False, **settings
             )
-        except BaseException as error:  # it copies the tokenizer, a panic in Rust is no Exception
-            if not _is_from_rust(error):
-                raise
-            raise ModelError(
-                f"{path / TOKENIZER_FILE if path.is_dir() else path} is not a tokenizer "
-                f"({str(error)[:120]}); download it again"
-            ) from error
         declared.check(fast.backend_tokenizer)
         if chat_template is None:
             chat_template = _read_template(path / TEMPLATE_FILE, config)
@@ -455,14 +447,8 @@ def _read_backend(path: Path) -> Any:
         )
     require_small(path, MAX_TOKENIZER_BYTES)
     refuse_long_pieces(path)
-    try:
+    with _refused(path):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:
-        if not _is_from_rust(error):
-            raise
-        raise ModelError(
-            f"{path} is not a tokenizer ({str(error)[:120]}); download it again"
-        ) from error
     refuse_growth(backend, path)
     return backend
 
@@ -496,6 +482,19 @@ def _read_template(path: Path, config: JsonObject) -> str | None:
     if template is not None and len(template) > MAX_TEMPLATE_CHARS:
         raise ModelError(f"{path.parent}: the chat template is longer than {MAX_TEMPLATE_CHARS}")
     return template
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Raise `ModelError` where the library fails at the tokenizer in `path`."""
+    try:
+        yield
+    except BaseException as error:  # a panic in Rust is not an Exception
+        if not _is_from_rust(error):
+            raise
+        raise ModelError(
+            f"{path} is not a tokenizer ({str(error)[:120]}); download it again"
+        ) from error
 
 
 def _is_from_rust(error: BaseException) -> bool:

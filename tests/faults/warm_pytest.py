@@ -14,11 +14,14 @@ import pytest
 from pagedrun.kernels.environment.threads import prepare_environment
 
 prepare_environment()
-os.environ["TRITON_INTERPRET"] = "1"
+
+import torch  # noqa: E402
+
+if not torch.cuda.is_available():  # as tests/conftest.py does, before Triton is imported
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import hypothesis  # noqa: E402, F401
 import numba  # noqa: E402, F401
-import torch  # noqa: E402, F401
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402, F401
 
 MOST_BYTES = 8 << 30  # for a fault that allocates without an end

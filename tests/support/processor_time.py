@@ -9,7 +9,7 @@ which would fall to another test if it did not run. Nothing fails because it too
 
 Of the cases of a test that take more than `SHORT`, the default run takes the shortest, if a shorter
 one does not run anyway; none that takes more than `LONG`, unless `@pytest.mark.heavy("why")` says
-why it is needed. The others are `long`.
+why it is needed, or it holds an `invariant`. The others are `long`.
 """
 
 import json
@@ -86,7 +86,7 @@ class ProcessorTime(event.Listener):  # type: ignore[misc] # numba has no types
             if not any(map(item.get_closest_marker, ("long", "gpu"))):
                 of_test[item.nodeid.partition("[")[0]][item.nodeid] = item
         for cases in of_test.values():
-            is_heavy = any(item.get_closest_marker("heavy") for item in cases.values())
+            is_heavy = any(map(has_reason, cases.values()))
             for name in left_to_long(cases, durations["tests"], is_heavy=is_heavy):
                 cases[name].add_marker("long")
 
@@ -148,6 +148,12 @@ class ProcessorTime(event.Listener):  # type: ignore[misc] # numba has no types
         tests = {name: s for name, s in before["tests"].items() if name not in self._own}
         tests |= {name: s for name, s in self._own.items() if s > SHORT}
         return {"files": _longest_first(before["files"] | files), "tests": _longest_first(tests)}
+
+
+def has_reason(item: pytest.Item) -> bool:
+    """Return whether a test says why it may take long; its mark alone is no reason."""
+    marks = map(item.get_closest_marker, ("heavy", "invariant"))
+    return any(mark is not None and mark.args for mark in marks)
 
 
 def _longest_first(seconds: Mapping[str, float]) -> _Seconds:
